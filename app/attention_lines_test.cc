@@ -1,0 +1,63 @@
+#include "attention_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tree.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr Isa kIsas[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::amx};
+
+TEST(AttentionLines, NamesShowWhatIsAwayFromTheDefault) {
+  AttentionLine line{.kind = Kind::decode, .batch = 8, .tokens = 4096, .isa = Isa::amx};
+  EXPECT_EQ(name(line, Isa::amx), "decode/batch=8/keys=4096/page=16");
+  line.heads = {9, 3, 64};
+  line.type = Dtype::f16;
+  line.isa = Isa::avx512;
+  EXPECT_EQ(name(line, Isa::amx), "decode/batch=8/keys=4096/page=16/heads=9x3x64/type=f16/isa=avx512");
+  EXPECT_EQ(name({.kind = Kind::prefill, .batch = 1, .tokens = 2048, .isa = Isa::avx2}, Isa::avx2),
+            "prefill/tokens=2048/batch=1/page=16");
+  EXPECT_EQ(name({.kind = Kind::verify_tree, .batch = 8, .tokens = 4096, .nodes = 8, .isa = Isa::avx2}, Isa::avx2),
+            "verify_tree/batch=8/nodes=8/keys=4096/page=16");
+}
+
+TEST(AttentionLines, NoTwoLinesShareAName) {
+  std::set<std::string> names;
+  for (const LineGroup& group : attention_groups(kIsas, false))
+    for (const AttentionLine& line : group)
+      EXPECT_TRUE(names.insert(name(line, Isa::amx)).second) << name(line, Isa::amx);
+}
+
+TEST(AttentionLines, CausalWorkIsHalfOfTheSquare) {
+  const Work work = work_of({.kind = Kind::prefill, .batch = 1, .tokens = 512, .isa = Isa::avx2});
+  EXPECT_DOUBLE_EQ(work.flops, 4.0 * 512 * 512 / 2 * 32 * 128);
+  EXPECT_DOUBLE_EQ(work.bytes, 2.0 * 512 * (2 * 8 * 128 + 2 * 32 * 128));
+}
+
+TEST(AttentionLines, AVerificationBringsItsDecodeAlong) {
+  const auto groups = filtered(attention_groups(kIsas, true), "verify_tree", Isa::amx);
+  ASSERT_EQ(groups.size(), 1u);
+  ASSERT_EQ(groups[0].size(), 2 * std::size(kIsas));
+  for (const AttentionLine& line : groups[0]) {
+    EXPECT_EQ(line.page, 16);
+    EXPECT_EQ(line.type, Dtype::bf16);
+  }
+}
+
+TEST(AttentionLines, AFilterThatNothingMatchesLeavesNothing) {
+  EXPECT_TRUE(filtered(attention_groups(kIsas, false), "no such line", Isa::amx).empty());
+}
+
+TEST(Tree, NodesSeeThemselvesAndTheirAncestors) {
+  uint8_t mask[16];
+  fill_tree_mask(mask, 4);
+  const uint8_t expected[16] = {1, 0, 0, 0, 1, 1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1};
+  EXPECT_TRUE(std::equal(mask, mask + 16, expected));
+  EXPECT_EQ(visible_pairs(4), 8);
+}
+
+}  // namespace
+}  // namespace quire::bench

@@ -1,0 +1,50 @@
+#include "bench.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+namespace quire::bench {
+namespace {
+
+struct Request {
+  BenchOptions options;
+  std::vector<std::string> isa_names;
+  std::string json;
+};
+
+CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::string& help, const std::string& command,
+                        Report (*run)(const BenchOptions&), const std::shared_ptr<Request>& request) {
+  CLI::App* app = bench.add_subcommand(name, help);
+  BenchOptions& options = request->options;
+  app->add_option("--threads", options.threads, "size of the team; default: the cores this process may use")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--filter", options.filter, "only lines whose name contains this");
+  app->add_option("--repeat", options.repeat, "samples of each line")->check(CLI::Range(1, 100000));
+  app->add_option("--json", request->json, "also write the results to this file");
+  app->add_flag("--quick", options.quick, "fewer lines and samples");
+  app->callback([=] {
+    for (const std::string& isa : request->isa_names) request->options.isas.push_back(isa_from(isa));
+    Report report = run(request->options);
+    report.command = command;
+    print_table(report, std::cout);
+    if (!request->json.empty()) write_json(report, request->json);
+  });
+  return app;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, const std::string& command) {
+  CLI::App* bench = app.add_subcommand("bench", "measure speed, beside what the machine allows");
+  bench->require_subcommand(1);
+
+  const auto attention = std::make_shared<Request>();
+  add_benchmark(*bench, "attention", "decode, prefill and tree verification", command, bench_attention, attention)
+      ->add_option("--isa", attention->isa_names, "instruction set, may be repeated; default: all that work here")
+      ->check(CLI::IsMember({"plain", "avx2", "avx512", "amx"}));
+  add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
+                std::make_shared<Request>());
+}
+
+}  // namespace quire::bench

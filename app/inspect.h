@@ -1,0 +1,25 @@
+// `quire inspect`: the step metadata made visible, for people who integrate or debug.
+//
+//   quire inspect metadata [limits] [--json]   the declared table: every buffer, its type, shape, bytes and role
+//   quire inspect step FILE                    one step, given as JSON, and its materialised metadata as JSON
+#pragma once
+#include <string>
+
+#include "attn/metadata.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire {
+
+// Both print to standard output and return the exit code: 0, or 2 after one line on standard error that says what is
+// wrong with the input.
+int inspect_metadata(const attn::Limits& limits, bool json);
+int inspect_step(const std::string& path);  // "-": standard input
+
+// Adds the subcommand. Where the code is not 0 its callback throws CLI::RuntimeError with it, which App::exit() returns
+// without printing more.
+void add_inspect(CLI::App& app);
+
+}  // namespace quire

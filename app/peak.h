@@ -1,0 +1,23 @@
+// The loops that find what a core can do at most: independent products in registers, and reads in a row. One set for
+// each instruction set, in a source of its own with its own flags; call one only where that instruction set works.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::bench {
+
+// Runs `rounds` rounds of products and returns how many floating-point operations they were.
+using ProductLoop = double(int64_t rounds);
+ProductLoop products_plain;   // f32 multiply, then add, in whatever registers the base architecture has
+ProductLoop products_avx2;    // f32 FMA
+ProductLoop products_avx512;  // f32 FMA
+ProductLoop products_amx;     // bf16 tile products summed in f32
+
+// Reads `bytes` bytes (a multiple of 1024) from a 64-byte aligned address and returns a value that depends on all of
+// them, so that no read can be left out.
+using ReadLoop = uint64_t(const std::byte* data, size_t bytes);
+ReadLoop read_plain;
+ReadLoop read_avx2;
+ReadLoop read_avx512;
+
+}  // namespace quire::bench

@@ -1,0 +1,232 @@
+// One block on AMX's bf16 tiles: scores S = Q K^T and results O += P V, both as products of 16 x 32 by 32 x 16 tiles.
+//
+// K and V are repacked once a block into the tiles' right-hand form (pairs of k side by side); Q and P are left-hand rows as they
+// lie. A tile's sum over its 32 k, and the order of tiles, are the same for every row, so bits depend on the row alone. Probabilities
+// are rounded to bf16 for the product; their sum is taken before.
+#include <immintrin.h>
+
+#include "attn/attend_softmax.h"
+#include "base/simd/amx.h"
+#include "base/simd/avx512.h"
+
+namespace quire::attn::cpu {
+namespace {
+
+namespace amx = simd::amx;
+
+struct AmxEngine {
+  using Simd = simd::Avx512;
+  using S = Simd;
+  static constexpr int kDepth = 32;                      // k of one tile product
+  static constexpr int kTileBytes = 1024;
+  static constexpr int kKeyTiles = kBlock / 16;
+  static constexpr int kKeySteps = kBlock / kDepth;
+  static constexpr int64_t kScoreStride = kBlock * sizeof(float);
+
+  static void load_queries(const Task& task, const Item& item, TileState& t) {
+    const size_t row_bytes = static_cast<size_t>(t.key_dim) * sizeof(bf16);
+    for (int32_t r = 0; r < t.rows; ++r) {
+      const RowPlace place = place_of(task, item, r);
+      std::memcpy(t.q + static_cast<size_t>(r) * row_bytes, task.args.q.at(place.query, place.head), row_bytes);
+    }
+  }
+
+  static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
+                    int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
+    pack_keys(t, keys, key_offset, next_keys);
+    int32_t r = first;
+    for (; r + 32 <= end; r += 32) score_two(t, r, seen_by(t, r, 32, keys));
+    for (; r < end; r += 16) score_one(t, r);
+    softmax_rows<S>(t, first, end, keys, [&](int32_t row, int i, S::F p) {
+      std::byte* out = reinterpret_cast<std::byte*>(t.s + row * kBlock) + i * sizeof(bf16);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
+    });
+    pack_values(t, keys, value_offset, next_values);
+    rescale(t, first, end);
+    r = first;
+    for (; r + 32 <= end; r += 32) weigh_two(t, r);
+    for (; r + 16 <= end; r += 16) weigh_one(t, reinterpret_cast<std::byte*>(t.o + r * t.value_dim), r);
+    if (r < end) weigh_rest(t, r, end);
+  }
+
+ private:
+  static std::byte* key_tile(const TileState& t, int32_t step, int32_t tile) {
+    return t.keys + (step * kKeyTiles + tile) * kTileBytes;
+  }
+  static std::byte* value_tile(const TileState& t, int32_t step, int32_t tile) {
+    return t.values + (step * (t.value_dim / 16) + tile) * kTileBytes;
+  }
+
+  // Tile (step, tile): row p holds dimensions 32 step + 2p and + 1 of keys 16 tile ... + 15.
+  static void pack_keys(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+    for (int32_t tile = 0; tile < kKeyTiles; ++tile) {
+      for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
+        S::Words pairs[16];
+        S::load_words(pairs, keys.key + tile * 16, offset + step * 64, 16);
+        std::byte* out = key_tile(t, step, tile);
+        for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 64, pairs[i]);
+        next.fetch(16);
+      }
+    }
+  }
+
+  // Tile (step, tile): row p holds keys 32 step + 2p and + 1 of dimensions 16 tile ... + 15. Keys that are not real are zeros:
+  // their probability is 0, but 0 times a stale NaN would be NaN.
+  static void pack_values(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+    alignas(64) static constexpr std::byte kZeros[1024] = {};
+    const auto row_of = [&](int32_t j) {
+      return j >= keys.begin && j < keys.end ? keys.value[j] + offset : kZeros;
+    };
+    for (int32_t j = 0; j < kBlock; j += 2) {
+      const std::byte* even = row_of(j);
+      const std::byte* odd = row_of(j + 1);
+      for (int32_t tile = 0; tile * 16 < t.value_dim; ++tile) {
+        const __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even) + tile));
+        const __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd) + tile));
+        _mm512_store_si512(value_tile(t, j / kDepth, tile) + j % kDepth / 2 * 64,
+                           _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+      }
+      next.fetch(2 * t.value_dim * size_of(Dtype::bf16) / 64);
+    }
+  }
+
+  // Keys of the block that some of the rows see: tiles of keys past them need no scores.
+  static int32_t seen_by(const TileState& t, int32_t first, int32_t count, const BlockKeys& keys) {
+    int32_t high = 0;
+    for (int32_t r = first; r < first + count; ++r) high = max_of(high, t.high[r]);
+    return min_of(high - keys.position, keys.end);
+  }
+
+  static void score_two(TileState& t, int32_t first, int32_t seen) {
+    const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
+    const std::byte* q0 = t.q + first * q_stride;
+    const std::byte* q1 = q0 + 16 * q_stride;
+    float* s0 = t.s + first * kBlock;
+    float* s1 = s0 + 16 * kBlock;
+    for (int32_t tile = 0; tile * 16 < seen; tile += 2) {
+      amx::zero<0>();
+      amx::zero<1>();
+      amx::zero<2>();
+      amx::zero<3>();
+      for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
+        const int64_t at = step * kDepth * int64_t{sizeof(bf16)};
+        amx::load<4>(q0 + at, q_stride);
+        amx::load<6>(key_tile(t, step, tile), 64);
+        amx::dot_bf16<0, 4, 6>();
+        amx::load<7>(key_tile(t, step, tile + 1), 64);
+        amx::dot_bf16<1, 4, 7>();
+        amx::load<5>(q1 + at, q_stride);
+        amx::dot_bf16<2, 5, 6>();
+        amx::dot_bf16<3, 5, 7>();
+      }
+      amx::store<0>(s0 + tile * 16, kScoreStride);
+      amx::store<1>(s0 + tile * 16 + 16, kScoreStride);
+      amx::store<2>(s1 + tile * 16, kScoreStride);
+      amx::store<3>(s1 + tile * 16 + 16, kScoreStride);
+    }
+  }
+
+  static void score_one(TileState& t, int32_t first) {
+    const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
+    const std::byte* q = t.q + first * q_stride;
+    float* s = t.s + first * kBlock;
+    amx::zero<0>();
+    amx::zero<1>();
+    amx::zero<2>();
+    amx::zero<3>();
+    for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
+      amx::load<4>(q + step * kDepth * int64_t{sizeof(bf16)}, q_stride);
+      amx::load<5>(key_tile(t, step, 0), 64);
+      amx::dot_bf16<0, 4, 5>();
+      amx::load<6>(key_tile(t, step, 1), 64);
+      amx::dot_bf16<1, 4, 6>();
+      amx::load<7>(key_tile(t, step, 2), 64);
+      amx::dot_bf16<2, 4, 7>();
+      amx::load<5>(key_tile(t, step, 3), 64);
+      amx::dot_bf16<3, 4, 5>();
+    }
+    amx::store<0>(s, kScoreStride);
+    amx::store<1>(s + 16, kScoreStride);
+    amx::store<2>(s + 32, kScoreStride);
+    amx::store<3>(s + 48, kScoreStride);
+  }
+
+  static void rescale(TileState& t, int32_t first, int32_t end) {
+    for (int32_t r = first; r < end; ++r) {
+      if (t.factor[r] == 1.0f) continue;
+      const S::F factor = S::set1(t.factor[r]);
+      float* o = t.o + r * t.value_dim;
+      for (int32_t i = 0; i < t.value_dim; i += 16) S::store(o + i, S::mul(S::load(o + i), factor));
+    }
+  }
+
+  static void weigh_two(TileState& t, int32_t first) {
+    const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
+    const std::byte* p0 = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
+    const std::byte* p1 = p0 + 16 * kScoreStride;
+    std::byte* o0 = reinterpret_cast<std::byte*>(t.o + first * t.value_dim);
+    std::byte* o1 = o0 + 16 * o_stride;
+    const int32_t tiles = t.value_dim / 16;
+    int32_t tile = 0;
+    for (; tile + 2 <= tiles; tile += 2) {
+      amx::load<0>(o0 + tile * 64, o_stride);
+      amx::load<1>(o0 + tile * 64 + 64, o_stride);
+      amx::load<2>(o1 + tile * 64, o_stride);
+      amx::load<3>(o1 + tile * 64 + 64, o_stride);
+      for (int32_t step = 0; step < kKeySteps; ++step) {
+        amx::load<4>(p0 + step * 64, kScoreStride);
+        amx::load<6>(value_tile(t, step, tile), 64);
+        amx::dot_bf16<0, 4, 6>();
+        amx::load<7>(value_tile(t, step, tile + 1), 64);
+        amx::dot_bf16<1, 4, 7>();
+        amx::load<5>(p1 + step * 64, kScoreStride);
+        amx::dot_bf16<2, 5, 6>();
+        amx::dot_bf16<3, 5, 7>();
+      }
+      amx::store<0>(o0 + tile * 64, o_stride);
+      amx::store<1>(o0 + tile * 64 + 64, o_stride);
+      amx::store<2>(o1 + tile * 64, o_stride);
+      amx::store<3>(o1 + tile * 64 + 64, o_stride);
+    }
+    for (; tile < tiles; ++tile) {
+      weigh_tile(t, o0, first, tile);
+      weigh_tile(t, o1, first + 16, tile);
+    }
+  }
+
+  static void weigh_one(TileState& t, std::byte* o, int32_t first) {
+    for (int32_t tile = 0; tile < t.value_dim / 16; ++tile) weigh_tile(t, o, first, tile);
+  }
+
+  static void weigh_tile(TileState& t, std::byte* o, int32_t first, int32_t tile) {
+    const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
+    const std::byte* p = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
+    amx::load<0>(o + tile * 64, o_stride);
+    for (int32_t step = 0; step < kKeySteps; ++step) {
+      amx::load<4>(p + step * 64, kScoreStride);
+      amx::load<6>(value_tile(t, step, tile), 64);
+      amx::dot_bf16<0, 4, 6>();
+    }
+    amx::store<0>(o + tile * 64, o_stride);
+  }
+
+  // Fewer than 16 rows: a tile would also write rows that are not ours, so it works on a copy.
+  static void weigh_rest(TileState& t, int32_t first, int32_t end) {
+    const size_t bytes = static_cast<size_t>(end - first) * static_cast<size_t>(t.value_dim) * sizeof(float);
+    std::memcpy(t.stage, t.o + first * t.value_dim, bytes);
+    weigh_one(t, t.stage, first);
+    std::memcpy(t.o + first * t.value_dim, t.stage, bytes);
+  }
+};
+
+void run_amx_item(const Task& task, int64_t item, std::byte* scratch) {
+  amx::configure();
+  run_item<AmxEngine>(task, item, scratch);
+  amx::release();
+}
+
+}  // namespace
+
+Kernel amx_kernel() { return {run_amx_item, fold_parts<simd::Avx512>}; }
+
+}  // namespace quire::attn::cpu

@@ -1,0 +1,8 @@
+#include "attn/attend_vector.h"
+#include "base/simd/avx2.h"
+
+namespace quire::attn::cpu {
+
+Kernel avx2_kernel(Dtype kv_type) { return vector_kernel<simd::Avx2>(kv_type); }
+
+}  // namespace quire::attn::cpu

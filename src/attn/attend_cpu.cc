@@ -1,0 +1,127 @@
+// cpu::attend: checks at the door, then one recorded operation that cuts the step into items and gives them to the team.
+#include "attn/attend_cpu.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace quire::attn::cpu {
+namespace {
+
+struct AttendOp {
+  AttendArgs args;
+  Choice choice;
+  Kernel kernel;
+};
+
+struct Job {
+  const Task* task;
+  const Kernel* kernel;
+  Exec* exec;
+  int64_t last_item;
+};
+
+// Late tiles of a causal sequence see the most keys: from the back, the longest items start first.
+void run_item(const void* context, int64_t item, int thread) {
+  const Job& job = *static_cast<const Job*>(context);
+  job.kernel->item(*job.task, job.last_item - item, job.exec->scratch(thread));
+}
+
+void run_fold(const void* context, int64_t item, int thread) {
+  const Job& job = *static_cast<const Job*>(context);
+  job.kernel->fold(*job.task, item, job.exec->scratch(thread));
+}
+
+int32_t most_queries(const KeyView& keys, int32_t live) {
+  int32_t most = 0;
+  for (int32_t b = 0; b < live; ++b) most = std::max(most, keys.cu_q[b + 1] - keys.cu_q[b]);
+  return most;
+}
+
+// Several kv heads in an item read a token's heads in one stretch; but a tile has so many rows only, and every thread
+// should find a few items.
+int32_t kv_heads_in_item(const Task& task, int64_t tiles, int threads) {
+  const int32_t kv_heads = task.args.kv.kv_heads;
+  if (task.choice.head_chunk < task.group) return 1;
+  const int32_t positions = std::clamp(most_queries(task.args.keys, task.live), 1, task.choice.positions);
+  const int32_t rows = positions * task.group;
+  int32_t best = 1;
+  for (int32_t n = 2; n <= kv_heads && n * rows <= tile_rows(task.args.kv.key_dim); ++n)
+    if (kv_heads % n == 0 && tiles * (kv_heads / n) >= int64_t{4} * threads) best = n;
+  return best;
+}
+
+void clear_rows(const AttendArgs& args, int64_t first) {
+  const size_t head_bytes = static_cast<size_t>(args.out.dim) * static_cast<size_t>(size_of(args.out.type));
+  for (int64_t row = first; row < args.out.rows; ++row)
+    for (int32_t head = 0; head < args.out.heads; ++head) {
+      std::memset(args.out.at(row, head), 0, head_bytes);
+      if (args.lse) args.lse[head * args.q.rows + row] = -std::numeric_limits<float>::infinity();
+    }
+}
+
+void attend_op(const AttendOp& op, Exec& exec) {
+  const KeyView& keys = op.args.keys;
+  Task task{.args = op.args,
+            .choice = op.choice,
+            .live = *keys.live,
+            .group = op.args.q.heads / op.args.kv.kv_heads,
+            .kv_heads = 1,
+            .head_groups = 1};
+  clear_rows(op.args, task.live > 0 ? keys.cu_q[task.live] : 0);
+  if (task.live <= 0) return;
+  const int64_t tiles = keys.cu_items[task.live];
+  task.kv_heads = kv_heads_in_item(task, tiles, exec.threads());
+  const int32_t chunks = (task.group + task.choice.head_chunk - 1) / task.choice.head_chunk;
+  task.head_groups = op.args.kv.kv_heads / task.kv_heads * chunks;
+
+  const int64_t items = tiles * task.head_groups;
+  const Job job{&task, &op.kernel, &exec, items - 1};
+  exec.parallel(items, run_item, &job);
+  if (keys.cu_parts[task.live] > 0) exec.parallel(int64_t{task.live} * op.args.kv.kv_heads, run_fold, &job);
+}
+
+Kernel kernel_for(Isa isa, Dtype kv_type) {
+  switch (isa) {
+    case Isa::plain: return plain_kernel(kv_type);
+#if defined(__x86_64__)
+    case Isa::avx2: return avx2_kernel(kv_type);
+    case Isa::avx512: return avx512_kernel(kv_type);
+    case Isa::amx: return amx_kernel();
+#else
+    default: break;
+#endif
+  }
+  throw CheckError(cat("no kernel for instruction set ", to_string(isa)));
+}
+
+}  // namespace
+
+size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim) {
+  // The arrays of TileState, each rounded up to a line; l and the short ones count as 32 floats a row.
+  const size_t rows = static_cast<size_t>(std::max(tile_rows(key_dim), choice.positions * choice.head_chunk)) + 16;
+  const size_t floats = rows * static_cast<size_t>(key_dim + kBlock + 2 * value_dim + 32) +
+                        static_cast<size_t>(kBlock) * static_cast<size_t>(key_dim + value_dim) +
+                        size_t{16} * static_cast<size_t>(value_dim);
+  return floats * sizeof(float) + size_t{64} * 16;
+}
+
+void attend(const AttendArgs& args, Exec& exec) {
+  check_args(args);
+  const Problem problem{.query_type = args.q.type,
+                        .kv_type = args.kv.type,
+                        .heads = args.q.heads,
+                        .kv_heads = args.kv.kv_heads,
+                        .key_dim = args.kv.key_dim,
+                        .value_dim = args.kv.value_dim};
+  const Choice choice = choose(problem, exec.isa());
+  const Limits& limits = args.arena->limits();
+  check(choice.positions == tile_positions(limits.heads, limits.kv_heads, limits.key_dim) &&
+            problem.heads <= limits.heads && problem.value_dim <= limits.value_dim,
+        "the metadata was cut for other heads: ", problem, ", but ", limits);
+  check(scratch_needed(choice, args.kv.key_dim, args.kv.value_dim) <= exec.scratch_bytes(), problem, " needs ",
+        scratch_needed(choice, args.kv.key_dim, args.kv.value_dim), " bytes of scratch a thread, of ", exec.scratch_bytes());
+  exec.launch(attend_op, AttendOp{args, choice, kernel_for(choice.isa, args.kv.type)});
+}
+
+}  // namespace quire::attn::cpu

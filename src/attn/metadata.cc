@@ -1,0 +1,187 @@
+#include "attn/metadata.h"
+
+#include <limits>
+
+#include "attn/choose.h"
+#include "base/check.h"
+
+namespace quire::attn {
+
+constinit const std::array<BufferSpec, kBufferCount> kBuffers{{
+// clang-format off
+#define X(set, name, element, role, rows, columns)                      \
+  {Buf::set##_##name, Set::set, #name, Element::element, Role::role,    \
+   [](const Limits& l) -> Shape { return (void)l, Shape{rows, columns}; }},
+    // clang-format on
+    QUIRE_METADATA(X)
+#undef X
+}};
+
+const char* to_string(Set set) {
+  switch (set) {
+    case Set::decode:
+      return "decode";
+    case Set::local:
+      return "local";
+    case Set::draft_prefix:
+      return "draft.prefix";
+    case Set::draft_branch:
+      return "draft.branch";
+    case Set::verify:
+      return "verify";
+    case Set::verify_tree_prefix:
+      return "verify_tree.prefix";
+    case Set::verify_tree_branch:
+      return "verify_tree.branch";
+    case Set::encoder:
+      return "encoder";
+    case Set::extend:
+      return "extend";
+    case Set::draft_extend:
+      return "draft_extend";
+    case Set::window:
+      return "window";
+    case Set::work:
+      return "work";
+  }
+  return "unknown set";
+}
+
+const char* to_string(Element element) {
+  switch (element) {
+    case Element::count:
+      return "count";
+    case Element::page:
+      return "page";
+    case Element::slot:
+      return "slot";
+    case Element::row:
+      return "row";
+    case Element::f32:
+      return "f32";
+  }
+  return "unknown element";
+}
+
+const char* to_string(Role role) {
+  switch (role) {
+    case Role::step:
+      return "step";
+    case Role::table:
+      return "table";
+    case Role::kernel:
+      return "kernel";
+  }
+  return "unknown role";
+}
+
+std::string to_string(Buf id) { return cat(to_string(spec(id).set), ".", spec(id).name); }
+
+// Verification at the very end of the context still needs room for its drafts.
+int32_t Limits::text_tokens() const { return context + (draft_tokens > draft_steps ? draft_tokens : draft_steps); }
+
+std::string to_string(const Limits& limits) {
+  return cat("batch ", limits.batch, ", context ", limits.context, ", page size ", limits.page_size.tokens(), ", topk ",
+             limits.topk, ", draft steps ", limits.draft_steps, ", draft tokens ", limits.draft_tokens, ", chunk ",
+             limits.chunk, ", encoder context ", limits.encoder_context, ", heads ", limits.heads, ", kv heads ",
+             limits.kv_heads, ", key dim ", limits.key_dim, ", value dim ", limits.value_dim, ", threads ",
+             limits.threads);
+}
+
+namespace {
+
+void check_range(const Limits& limits, const char* name, int32_t value, int32_t least, int32_t most) {
+  check(value >= least && value <= most, name, " ", value, " is not between ", least, " and ", most,
+        ", in the limits: ", to_string(limits));
+}
+
+// Prefix sums and row indices are 32 bits wide, so what a whole batch can add up to must fit.
+void check_sum(const Limits& limits, const char* what, int64_t for_each) {
+  check(limits.batch * for_each <= std::numeric_limits<int32_t>::max(), "a batch of ", limits.batch, " with ", for_each,
+        " ", what, " each is more than 32 bits count, in the limits: ", to_string(limits));
+}
+
+}  // namespace
+
+void Limits::check() const {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max() / 4;  // so that sums of a few still fit
+  constexpr int32_t kMostHeads = 1 << 16;
+  check_range(*this, "batch", batch, 1, kMost);
+  check_range(*this, "context", context, 1, kMost);
+  check_range(*this, "topk", topk, 1, kMostDrafts);
+  check_range(*this, "draft steps", draft_steps, 0, kMostDrafts);
+  check_range(*this, "draft tokens", draft_tokens, 0, kMostDrafts);
+  check_range(*this, "chunk", chunk, 0, kMost);
+  check_range(*this, "encoder context", encoder_context, 0, kMost);
+  check_range(*this, "heads", heads, 1, kMostHeads);
+  check_range(*this, "kv heads", kv_heads, 1, heads);
+  check_range(*this, "key dim", key_dim, 1, kMostHeads);
+  check_range(*this, "value dim", value_dim, 1, kMostHeads);
+  check_range(*this, "threads", threads, 1, kMostHeads);
+  quire::check(heads % kv_heads == 0, "heads ", heads, " is not a multiple of kv heads ", kv_heads,
+               ", in the limits: ", to_string(*this));
+  quire::check(chunk % page_size.tokens() == 0, "chunk ", chunk, " is not a multiple of the page size ",
+               page_size.tokens(), ", in the limits: ", to_string(*this));
+  check_sum(*this, "text tokens", int64_t{1} + text_tokens());
+  check_sum(*this, "encoder keys", int64_t{1} + encoder_context);
+  check_sum(*this, "branch slots", int64_t{1} + int64_t{topk} * (draft_steps + 1));
+  check_sum(*this, "tree mask entries", int64_t{1} + int64_t{draft_tokens} * draft_tokens);
+  constexpr int64_t kMostPartials = int64_t{1} << 44;  // floats: past any address space, short of overflow
+  quire::check(partial_rows(*this) <= kMostPartials / value_dim, "partial results of ", partial_rows(*this),
+               " rows fit no memory, in the limits: ", to_string(*this));
+}
+
+int64_t partial_rows(const Limits& limits) {
+  const int64_t most_keys =
+      limits.text_tokens() > limits.encoder_context ? limits.text_tokens() : limits.encoder_context;
+  const int64_t split_tiles = int64_t{4} * limits.threads / limits.kv_heads + 1;
+  return split_tiles * ranges_of(0, most_keys) * tile_positions(limits.heads, limits.kv_heads, limits.key_dim) *
+         limits.heads;
+}
+
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr size_t kWord = sizeof(int32_t);
+static_assert(sizeof(PageId) == kWord && sizeof(TokenSlot) == kWord && sizeof(RequestRow) == kWord &&
+                  sizeof(float) == kWord,
+              "every element is one 32-bit word");
+
+size_t bytes_of(Shape shape) { return static_cast<size_t>(shape.rows * shape.columns) * kWord; }
+
+const Limits& checked(const Limits& limits) {
+  limits.check();
+  return limits;
+}
+
+// Measures the arena and, in the same walk, says where each buffer lies: size and use cannot drift apart.
+std::array<size_t, kBufferCount + 1> layout(const Limits& limits) {
+  std::array<size_t, kBufferCount + 1> offsets{};
+  for (size_t i = 0; i < kBufferCount; ++i)
+    offsets[i + 1] = (offsets[i] + bytes_of(kBuffers[i].shape(limits)) + kAlign - 1) / kAlign * kAlign;
+  return offsets;
+}
+
+}  // namespace
+
+MetadataArena::MetadataArena(const Limits& limits) : limits_(checked(limits)) {
+  const auto offsets = layout(limits_);
+  memory_ = Buffer(offsets.back());
+  for (size_t i = 0; i < kBufferCount; ++i) address_[i] = memory_.data() + offsets[i];
+}
+
+MetadataArena::MetadataArena(const MetadataArena& other, Buf moved, std::byte* address)
+    : limits_(other.limits_), address_(other.address_) {
+  address_[static_cast<size_t>(moved)] = address;
+}
+
+std::span<int32_t> MetadataArena::words(Buf id) const { return {counts(id), bytes_of(shape(id)) / kWord}; }
+
+MetadataArena MetadataArena::with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const {
+  const size_t needed = bytes_of(shape(id));
+  check(elsewhere.size() >= needed, "no room elsewhere for ", to_string(id), ": ", elsewhere.size(), " bytes given, ",
+        needed, " needed");
+  return MetadataArena(*this, id, elsewhere.data());
+}
+
+}  // namespace quire::attn

@@ -1,0 +1,135 @@
+#include "attn/metadata.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attn/choose.h"
+#include "kv/expect_refused.h"
+
+namespace quire::attn {
+namespace {
+
+Limits some_limits() {
+  return {.batch = 5,
+          .context = 100,
+          .page_size = PageSize(16),
+          .topk = 3,
+          .draft_steps = 4,
+          .draft_tokens = 7,
+          .chunk = 32,
+          .encoder_context = 40,
+          .heads = 8,
+          .kv_heads = 2,
+          .threads = 4};
+}
+
+TEST(Metadata, EveryBufferHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (int i = 0; i < kBufferCount; ++i) {
+    EXPECT_EQ(static_cast<int>(kBuffers[i].id), i);
+    EXPECT_TRUE(names.insert(to_string(kBuffers[i].id)).second) << to_string(kBuffers[i].id);
+  }
+  EXPECT_EQ(to_string(Buf::draft_branch_page_table), "draft.branch.page_table");
+  EXPECT_EQ(to_string(Buf::verify_tree_prefix_cu_seqlens_k), "verify_tree.prefix.cu_seqlens_k");
+  EXPECT_EQ(to_string(Buf::local_local_seqused_k), "local.local_seqused_k");
+}
+
+TEST(Metadata, ShapesFollowTheLimits) {
+  const Limits limits = some_limits();
+  const auto expect_shape = [&](Buf id, int64_t rows, int64_t columns) {
+    EXPECT_EQ(spec(id).shape(limits).rows, rows) << to_string(id);
+    EXPECT_EQ(spec(id).shape(limits).columns, columns) << to_string(id);
+  };
+  EXPECT_EQ(limits.text_tokens(), 107);  // the context, and room for verification at its end
+  EXPECT_EQ(limits.planes(), 3);
+  expect_shape(Buf::decode_cache_seqlens, 3, 5);
+  expect_shape(Buf::decode_page_table, 5, 7);
+  expect_shape(Buf::verify_cu_seqlens_k, 1, 6);
+  expect_shape(Buf::draft_branch_page_table, 15, 4);
+  expect_shape(Buf::verify_tree_branch_page_table, 35, 7);
+  expect_shape(Buf::local_local_block_table, 20, 2);
+  expect_shape(Buf::encoder_encoder_page_table, 5, 3);
+}
+
+TEST(Metadata, DraftStepsAloneAlsoNeedRoomPastTheContext) {
+  Limits limits = some_limits();
+  limits.draft_steps = 9;
+  EXPECT_EQ(limits.text_tokens(), 109);
+}
+
+TEST(Metadata, BuffersAreAlignedAndDoNotOverlap) {
+  for (const int page_size : {1, 16, 32, 64, 128}) {
+    Limits limits = some_limits();
+    limits.page_size = PageSize(page_size);
+    limits.chunk = 128;
+    const MetadataArena arena(limits);
+    std::vector<std::pair<const std::byte*, const std::byte*>> extents;
+    for (const BufferSpec& buffer : kBuffers) {
+      const std::span<std::byte> bytes = std::as_writable_bytes(arena.words(buffer.id));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.at(buffer.id)) % 64, 0u) << to_string(buffer.id);
+      EXPECT_EQ(static_cast<int64_t>(bytes.size()), arena.shape(buffer.id).rows * arena.shape(buffer.id).columns * 4);
+      extents.emplace_back(bytes.data(), bytes.data() + bytes.size());
+    }
+    std::sort(extents.begin(), extents.end());
+    for (size_t i = 1; i < extents.size(); ++i) EXPECT_LE(extents[i - 1].second, extents[i].first);
+    EXPECT_LE(static_cast<size_t>(extents.back().second - extents.front().first), arena.bytes());
+  }
+}
+
+TEST(Metadata, AnArenaWithABufferElsewhereSharesTheRest) {
+  const MetadataArena arena(some_limits());
+  std::vector<std::byte> elsewhere(arena.words(Buf::verify_cu_seqlens_q).size_bytes());
+  const MetadataArena moved = arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere);
+  for (const BufferSpec& buffer : kBuffers)
+    EXPECT_EQ(moved.at(buffer.id), buffer.id == Buf::verify_cu_seqlens_q ? elsewhere.data() : arena.at(buffer.id));
+  elsewhere.pop_back();
+  expect_refused([&] { arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere); }, "verify.cu_seqlens_q");
+}
+
+TEST(Metadata, PartialRowsCoverEverySplit) {
+  const Limits limits = some_limits();
+  // 4 * 4 / 2 + 1 tiles of 32 positions x 8 heads, over the one range that 107 keys touch
+  EXPECT_EQ(partial_rows(limits), 9 * 1 * 32 * 8);
+  Limits encoder = limits;
+  encoder.encoder_context = 1025;
+  EXPECT_EQ(partial_rows(encoder), 9 * 3 * 32 * 8);
+}
+
+TEST(Metadata, LimitsThatMakeNoSenseAreRefused) {
+  const auto refused = [](auto change, const std::string& part) {
+    Limits limits = some_limits();
+    change(limits);
+    expect_refused([&] { limits.check(); }, part);
+    expect_refused([&] { MetadataArena arena(limits); }, "page size 16");  // every refusal prints the limits
+  };
+  refused([](Limits& l) { l.batch = 0; }, "batch 0");
+  refused([](Limits& l) { l.context = 0; }, "context 0");
+  refused([](Limits& l) { l.topk = 0; }, "topk 0");
+  refused([](Limits& l) { l.draft_steps = -1; }, "draft steps -1");
+  refused([](Limits& l) { l.draft_tokens = kMostDrafts + 1; }, "draft tokens 1025");
+  refused([](Limits& l) { l.chunk = 24; }, "chunk 24 is not a multiple of the page size 16");
+  refused([](Limits& l) { l.encoder_context = -1; }, "encoder context -1");
+  refused([](Limits& l) { l.heads = 0; }, "heads 0");
+  refused([](Limits& l) { l.kv_heads = 3; }, "heads 8 is not a multiple of kv heads 3");
+  refused([](Limits& l) { l.key_dim = 0; }, "key dim 0");
+  refused([](Limits& l) { l.value_dim = 0; }, "value dim 0");
+  refused([](Limits& l) { l.threads = 0; }, "threads 0");
+  refused([](Limits& l) { l.batch = 1 << 20, l.context = 1 << 20; }, "text tokens each is more than 32 bits count");
+  refused([](Limits& l) { l.batch = 1 << 20, l.encoder_context = 1 << 20; }, "encoder keys each");
+  refused([](Limits& l) { l.batch = 1 << 20, l.topk = 1024, l.draft_steps = 2; }, "branch slots each");
+  refused([](Limits& l) { l.batch = 1 << 20, l.draft_tokens = 64; }, "tree mask entries each");
+  refused([](Limits& l) { l.context = 1 << 28, l.batch = 1, l.threads = 1 << 16, l.heads = 1 << 16; }, "fit no memory");
+}
+
+TEST(Metadata, WordsHaveNames) {
+  EXPECT_STREQ(to_string(Element::slot), "slot");
+  EXPECT_STREQ(to_string(Role::table), "table");
+  EXPECT_STREQ(to_string(Set::window), "window");
+}
+
+}  // namespace
+}  // namespace quire::attn

@@ -1,0 +1,413 @@
+#include "attn/step.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "attn/sequence.h"
+#include "base/check.h"
+
+namespace quire::attn {
+
+const char* to_string(Mode mode) {
+  switch (mode) {
+    case Mode::decode:
+      return "decode";
+    case Mode::extend:
+      return "extend";
+    case Mode::draft:
+      return "draft";
+    case Mode::draft_tree:
+      return "draft_tree";
+    case Mode::verify:
+      return "verify";
+    case Mode::verify_tree:
+      return "verify_tree";
+    case Mode::draft_extend:
+      return "draft_extend";
+  }
+  return "unknown mode";
+}
+
+const char* to_string(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::full:
+      return "full";
+    case LayerKind::local:
+      return "local";
+    case LayerKind::window:
+      return "window";
+    case LayerKind::encoder:
+      return "encoder";
+  }
+  return "unknown kind of layer";
+}
+
+// --- the inputs' owner
+
+namespace {
+
+// Hands out consecutive aligned arrays; without memory it only measures, so size and use cannot drift apart.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <class T>
+  T* take(int64_t elements) {
+    constexpr size_t kAlign = 64;
+    T* taken = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += (static_cast<size_t>(elements) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    return taken;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+StepInputs carve_inputs(const Limits& limits, Carver& carver) {
+  const int64_t batch = limits.batch, nodes = limits.draft_tokens;
+  return {
+      .live = carver.take<int32_t>(1),
+      .rows = carver.take<RequestRow>(batch),
+      .lengths = carver.take<TokenCount>(batch),
+      .extend_lengths = carver.take<TokenCount>(batch),
+      .draft_slots = carver.take<TokenSlot>(batch * limits.topk * limits.draft_steps),
+      .tree_mask = carver.take<uint8_t>(batch * nodes * nodes),
+      .encoder_lengths = carver.take<TokenCount>(batch),
+  };
+}
+
+size_t input_bytes(const Limits& limits) {
+  limits.check();
+  Carver measure(nullptr);
+  carve_inputs(limits, measure);
+  return measure.used();
+}
+
+}  // namespace
+
+StepInputBuffers::StepInputBuffers(const Limits& limits) : memory_(input_bytes(limits)) {
+  Carver carver(memory_.data());
+  inputs_ = carve_inputs(limits, carver);
+}
+
+StepInputs StepInputBuffers::inputs() const { return inputs_; }
+int32_t& StepInputBuffers::live() const { return const_cast<int32_t&>(*inputs_.live); }
+RequestRow* StepInputBuffers::rows() const { return const_cast<RequestRow*>(inputs_.rows); }
+TokenCount* StepInputBuffers::lengths() const { return const_cast<TokenCount*>(inputs_.lengths); }
+TokenCount* StepInputBuffers::extend_lengths() const { return const_cast<TokenCount*>(inputs_.extend_lengths); }
+TokenSlot* StepInputBuffers::draft_slots() const { return const_cast<TokenSlot*>(inputs_.draft_slots); }
+uint8_t* StepInputBuffers::tree_mask() const { return const_cast<uint8_t*>(inputs_.tree_mask); }
+TokenCount* StepInputBuffers::encoder_lengths() const { return const_cast<TokenCount*>(inputs_.encoder_lengths); }
+
+// --- the checks
+
+namespace {
+
+// check() with the mode before the text, composed only when it fails: a step is checked every time.
+template <class... Parts>
+void expect(const StepView& step, bool holds, const Parts&... parts) {
+  if (!holds) [[unlikely]]
+    throw CheckError(cat(to_string(step.shape.mode), " step: ", parts...));
+}
+
+// The same for request b.
+template <class... Parts>
+void expect(const StepView& step, int32_t b, bool holds, const Parts&... parts) {
+  if (!holds) [[unlikely]]
+    throw CheckError(cat(to_string(step.shape.mode), " step, request ", b, ": ", parts...));
+}
+
+void check_mode(const StepView& step) {
+  const auto& [shape, inputs, limits] = step;
+  const Mode mode = shape.mode;
+  if (is_draft(mode)) {
+    expect(step, limits.draft_steps > 0, "the limits have no draft steps: ", to_string(limits));
+    expect(step, shape.draft_step >= 0 && shape.draft_step < limits.planes(), "draft step ", shape.draft_step,
+           " is not below ", limits.planes(), ", the draft steps with a forward pass");
+  }
+  if (mode == Mode::verify || mode == Mode::verify_tree)
+    expect(step, limits.draft_tokens > 0, "the limits have no draft tokens: ", to_string(limits));
+}
+
+void check_layers(const StepView& step) {
+  const auto& [shape, inputs, limits] = step;
+  const bool plain = shape.mode == Mode::decode || shape.mode == Mode::extend;
+  if (shape.local) {
+    expect(step, plain, "local layers are for decode and extend");
+    expect(step, limits.chunk > 0, "local layers, but the limits have no chunk: ", to_string(limits));
+    // The first page of a chunk says where it starts in the text, so text must start with the row.
+    expect(step, !shape.encoder, "local layers and encoder layers exclude each other");
+  }
+  if (shape.encoder) {
+    expect(step, plain, "encoder layers are for decode and extend");
+    expect(step, limits.encoder_context > 0,
+           "encoder layers, but the limits have no encoder context: ", to_string(limits));
+  }
+  expect(step, !shape.window_table || shape.mode != Mode::draft_tree,
+         "a window pool has no place for the slots of a draft tree");
+}
+
+void check_table(const StepView& step, const char* name, const kv::TableView& table) {
+  expect(step, table.page_size == step.limits.page_size, name, " has pages of ", table.page_size.tokens(),
+         " tokens, the limits have pages of ", step.limits.page_size.tokens());
+  expect(step, table.pages != nullptr, name, " has no memory");
+}
+
+void check_counts(const StepView& step) {
+  const auto& [shape, inputs, limits] = step;
+  expect(step, shape.captured >= 1 && shape.captured <= limits.batch, "captured batch ", shape.captured,
+         " is not between 1 and the limit ", limits.batch);
+  expect(step, inputs.live != nullptr, "no live count is given");
+  expect(step, *inputs.live >= 0, "live count ", *inputs.live, " is negative");
+  expect(step, *inputs.live <= shape.captured, "live count ", *inputs.live, " is above the captured batch ",
+         shape.captured);
+}
+
+void check_given(const StepView& step) {
+  const auto& [shape, inputs, limits] = step;
+  expect(step, inputs.rows, "no request_rows are given");
+  expect(step, inputs.lengths, "no lengths are given");
+  expect(step, !has_extend_lengths(shape.mode) || inputs.extend_lengths, "no extend_lengths are given");
+  expect(step, shape.mode != Mode::draft_tree || inputs.draft_slots, "no draft_slots are given");
+  expect(step, shape.mode != Mode::verify_tree || inputs.tree_mask, "no tree_mask is given");
+  expect(step, !shape.encoder || inputs.encoder_lengths, "no encoder_lengths are given");
+}
+
+void check_lengths(const StepView& step, int32_t b) {
+  const auto& [shape, inputs, limits] = step;
+  const int32_t length = inputs.lengths[b].value;
+  // Drafting and verifying may start from nothing committed; the other modes have their own queries among the keys.
+  const bool may_be_empty = is_draft(shape.mode) || shape.mode == Mode::verify || shape.mode == Mode::verify_tree;
+  const int32_t least = may_be_empty ? 0 : 1;
+  expect(step, b, length >= least, "lengths[", b, "] = ", length, " is below ", least);
+  expect(step, b, length <= limits.context, "lengths[", b, "] = ", length, " is past the context of ", limits.context);
+  if (has_extend_lengths(shape.mode)) {
+    const int32_t extend = inputs.extend_lengths[b].value;
+    expect(step, b, extend >= 1, "extend_lengths[", b, "] = ", extend, " is below 1");
+    expect(step, b, extend <= length, "extend_lengths[", b, "] = ", extend, " is above lengths[", b, "] = ", length);
+  }
+  if (shape.encoder) {
+    const int32_t encoder = inputs.encoder_lengths[b].value;
+    expect(step, b, encoder >= 0, "encoder_lengths[", b, "] = ", encoder, " is below 0");
+    expect(step, b, encoder <= limits.encoder_context, "encoder_lengths[", b, "] = ", encoder,
+           " is past the encoder context of ", limits.encoder_context);
+  }
+}
+
+void check_row(const StepView& step, int32_t b, const char* name, const kv::TableView& table) {
+  const int32_t row = step.inputs.rows[b].value;
+  expect(step, b, row >= 0 && row < table.rows, "request_rows[", b, "] = ", row, " is not a row of ", name,
+         ", which has ", table.rows);
+  const int32_t needed = row_pages(step, b);
+  expect(step, b, needed <= table.width, "lengths[", b, "] = ", step.inputs.lengths[b].value, " needs ", needed,
+         " pages, a row of ", name, " has ", table.width);
+}
+
+void check_draft_slots(const StepView& step, int32_t b) {
+  const int32_t each = step.limits.topk * step.limits.draft_steps;
+  const int64_t slots = int64_t{step.shape.table.pool_pages} * step.limits.page_size.tokens();
+  for (int64_t i = int64_t{b} * each; i < (int64_t{b} + 1) * each; ++i) {
+    const int32_t slot = step.inputs.draft_slots[i].value;
+    expect(step, b, slot >= 0 && slot < slots, "draft_slots[", i, "] = ", slot, " is outside the pool of ", slots,
+           " slots");
+  }
+}
+
+// A node that did not see itself would attend without its own key.
+void check_mask(const StepView& step, int32_t b) {
+  const int32_t nodes = step.limits.draft_tokens;
+  for (int32_t q = 0; q < nodes; ++q) {
+    const int64_t row = int64_t{b} * nodes + q;
+    const uint8_t* mask = step.inputs.tree_mask + row * nodes;
+    for (int32_t j = 0; j < nodes; ++j)
+      expect(step, b, mask[j] <= 1, "tree_mask[", row, "][", j, "] = ", static_cast<int>(mask[j]),
+             " is neither 0 nor 1");
+    expect(step, b, mask[q] == 1, "tree_mask[", row, "][", q, "] = 0: node ", q, " does not see itself");
+  }
+}
+
+void check_request(const StepView& step, int32_t b) {
+  check_lengths(step, b);
+  check_row(step, b, "the request table", step.shape.table);
+  if (step.shape.window_table) check_row(step, b, "the window table", *step.shape.window_table);
+  if (step.shape.mode == Mode::draft_tree) check_draft_slots(step, b);
+  if (step.shape.mode == Mode::verify_tree) check_mask(step, b);
+}
+
+}  // namespace
+
+void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits) {
+  const StepView step{shape, inputs, limits};
+  check_mode(step);
+  check_layers(step);
+  check_table(step, "the request table", shape.table);
+  if (shape.window_table) check_table(step, "the window table", *shape.window_table);
+  check_counts(step);
+  if (step.live() > 0) check_given(step);
+  for (int32_t b = 0; b < step.live(); ++b) check_request(step, b);
+}
+
+namespace {
+
+const PageId* row_of(const StepView& step, int32_t b, const kv::TableView& table) {
+  return table.pages + step.inputs.rows[b].value * table.stride;
+}
+
+void check_page(const StepView& step, int32_t b, int32_t index, PageId page, const char* name,
+                const kv::TableView& table) {
+  expect(step, b, page.value >= 0 && page.value < table.pool_pages, "page ", index, " of row ",
+         step.inputs.rows[b].value, " of ", name, " is ", page.value, ", outside the pool of ", table.pool_pages);
+  expect(step, b, page != kv::kReservedPage, "page ", index, " of row ", step.inputs.rows[b].value, " of ", name,
+         " is the reserved page");
+}
+
+// Pages that left the window stand in the row as the reserved page; only a front of them may, and never the last.
+int32_t pages_left_behind(const PageId* row, int32_t needed) {
+  int32_t first = 0;
+  while (first + 1 < needed && row[first] == kv::kReservedPage) ++first;
+  return first;
+}
+
+void check_draft_pages(const StepView& step, int32_t b) {
+  const int32_t each = step.limits.topk * step.limits.draft_steps;
+  for (int64_t i = int64_t{b} * each; i < (int64_t{b} + 1) * each; ++i)
+    expect(step, b, step.limits.page_size.page_of(step.inputs.draft_slots[i]) != kv::kReservedPage, "draft_slots[", i,
+           "] = ", step.inputs.draft_slots[i].value, " lies in the reserved page");
+}
+
+}  // namespace
+
+void check_pages(const StepShape& shape, const StepInputs& inputs, const Limits& limits) {
+  const StepView step{shape, inputs, limits};
+  for (int32_t b = 0; b < step.live(); ++b) {
+    const int32_t needed = row_pages(step, b);
+    const PageId* row = row_of(step, b, shape.table);
+    for (int32_t i = 0; i < needed; ++i) check_page(step, b, i, row[i], "the request table", shape.table);
+    if (shape.mode == Mode::draft_tree) check_draft_pages(step, b);
+    if (!shape.window_table) continue;
+    const PageId* window_row = row_of(step, b, *shape.window_table);
+    for (int32_t i = pages_left_behind(window_row, needed); i < needed; ++i)
+      check_page(step, b, i, window_row[i], "the window table", *shape.window_table);
+  }
+}
+
+// --- what a reader may read
+
+namespace {
+
+struct Cell {
+  Buf id;
+  int64_t row;
+  int32_t plane;  // -1: any
+};
+
+// Whether row `row` of a buffer with one row for each draft step is read; other buffers have only row 0.
+bool reads_plane(const Cell& cell, int32_t planes) {
+  return cell.row < planes && (planes == 1 || cell.plane < 0 || cell.row == cell.plane);
+}
+
+// The draft step whose keys bound what is read: the asked one, or the last.
+int32_t bounding_plane(const Cell& cell, int32_t planes) { return cell.plane < 0 ? planes - 1 : cell.plane; }
+
+int64_t readable_sequences(const StepView& step, const Cell& cell, const SequenceSet& set) {
+  const int32_t planes = sequence_planes(step.shape.mode, step.limits);
+  const int64_t sequences = step.sequences();
+  const auto one_row = [&](int64_t elements) { return cell.row == 0 ? elements : 0; };
+  const auto each_plane = [&](int64_t elements) { return reads_plane(cell, planes) ? elements : 0; };
+  if (cell.id == set.live_count) return one_row(1);
+  if (cell.id == set.cu_seqlens_q) return one_row(sequences + 1);
+  if (cell.id == set.request_row || cell.id == set.first_page) return one_row(sequences);
+  if (cell.id == set.cache_seqlens) return each_plane(sequences);
+  if (cell.id == set.cu_seqlens_k) return each_plane(sequences + 1);
+  if (cell.id == set.cu_items || cell.id == set.cu_parts) return each_plane(step.live() + 1);
+  if (cell.row >= sequences) return 0;
+  const int32_t b = static_cast<int32_t>(cell.row);
+  return step.limits.page_size.pages_for(keys_in_pages(step, b, bounding_plane(cell, planes)));
+}
+
+int64_t readable_branches(const StepView& step, const Cell& cell) {
+  const int32_t planes = planes_of(step.shape.mode, step.limits);
+  const int64_t rows = int64_t{step.sequences()} * branch_rows(step.shape.mode, step.limits);
+  switch (cell.id) {
+    case Buf::draft_branch_cache_seqlens:
+    case Buf::verify_tree_branch_cache_seqlens:
+      return reads_plane(cell, planes) ? rows : 0;
+    case Buf::draft_branch_cu_seqlens_k:
+    case Buf::verify_tree_branch_cu_seqlens_k:
+      return reads_plane(cell, planes) ? rows + 1 : 0;
+    case Buf::draft_branch_cu_seqlens_q:
+    case Buf::verify_tree_branch_cu_seqlens_q:
+      return cell.row == 0 ? rows + 1 : 0;
+    default:
+      break;
+  }
+  if (cell.row >= rows) return 0;
+  return branch_tokens(step, static_cast<int32_t>(cell.row), bounding_plane(cell, planes));
+}
+
+// Keys of the readable virtual sequence with the given number; 0 past the last.
+int32_t keys_of_chunk(const StepView& step, int64_t index) {
+  for (int32_t b = 0; b < step.sequences(); ++b) {
+    const int32_t chunks = chunk_count(step, b);
+    if (index < chunks) return chunk_of(step, b, static_cast<int32_t>(index)).keys;
+    index -= chunks;
+  }
+  return 0;
+}
+
+int64_t readable_local(const StepView& step, const Cell& cell) {
+  if (cell.id == Buf::local_local_block_table) return step.limits.page_size.pages_for(keys_of_chunk(step, cell.row));
+  if (cell.row != 0) return 0;
+  switch (cell.id) {
+    case Buf::local_live_count:
+      return 1;
+    case Buf::local_local_query_start_loc:
+      return readable_chunks(step) + 1;
+    case Buf::local_cu_items:
+    case Buf::local_cu_parts:
+      return live_chunks(step) + 1;
+    default:
+      return readable_chunks(step);
+  }
+}
+
+int64_t readable_encoder(const StepView& step, const Cell& cell) {
+  if (cell.id == Buf::encoder_encoder_page_table) {
+    if (cell.row >= step.sequences()) return 0;
+    return step.limits.page_size.pages_for(encoder_keys(step, static_cast<int32_t>(cell.row)));
+  }
+  if (cell.row != 0) return 0;
+  switch (cell.id) {
+    case Buf::encoder_encoder_lens_int32:
+      return step.sequences();
+    case Buf::encoder_encoder_cu_seqlens_k:
+      return step.sequences() + 1;
+    default:
+      return step.live() + 1;  // cu_items, cu_parts
+  }
+}
+
+}  // namespace
+
+int64_t readable(const BufferSpec& buffer, const StepShape& shape, const StepInputs& inputs, const Limits& limits,
+                 int64_t row, int32_t plane) {
+  if (!is_used(buffer, shape)) return 0;
+  const StepView step{shape, inputs, limits};
+  const Cell cell{buffer.id, row, plane};
+  if (buffer.id == Buf::window_branch_page_table) return readable_branches(step, cell);
+  switch (buffer.set) {
+    case Set::draft_branch:
+    case Set::verify_tree_branch:
+      return readable_branches(step, cell);
+    case Set::local:
+      return readable_local(step, cell);
+    case Set::encoder:
+      return readable_encoder(step, cell);
+    default:
+      return readable_sequences(step, cell, sequence_set(buffer.set));
+  }
+}
+
+}  // namespace quire::attn

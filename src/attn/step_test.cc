@@ -1,0 +1,351 @@
+#include "attn/step.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kv/expect_refused.h"
+
+namespace quire::attn {
+namespace {
+
+constexpr int32_t kRows = 4, kPoolPages = 40;
+
+// Two live requests in a step that is right, to be spoiled one thing at a time.
+class CheckStep : public ::testing::Test {
+ protected:
+  CheckStep() {
+    inputs.live() = 2;
+    for (int32_t b = 0; b < 2; ++b) {
+      inputs.rows()[b] = {b + 1};
+      inputs.lengths()[b] = {20 + b};
+      inputs.extend_lengths()[b] = {3};
+      inputs.encoder_lengths()[b] = {10};
+    }
+    for (int32_t i = 0; i < 2 * 2 * 3; ++i) inputs.draft_slots()[i] = {100 + i};
+    for (int32_t row = 0; row < 2 * 4; ++row)
+      for (int32_t j = 0; j < 4; ++j) inputs.tree_mask()[row * 4 + j] = j <= row % 4;
+    for (int32_t i = 0; i < kRows * width; ++i) pages[i] = window_pages[i] = {1 + i};
+  }
+
+  StepShape shape(Mode mode) const {
+    StepShape made{.mode = mode, .captured = 3, .table = table};
+    made.table.pages = pages.data();
+    return made;
+  }
+  void accepts(const StepShape& step) const {
+    EXPECT_NO_THROW(check_step(step, inputs.inputs(), limits));
+    EXPECT_NO_THROW(check_pages(step, inputs.inputs(), limits));
+  }
+  void refuses(const StepShape& step, const std::string& part) const {
+    const auto run = [&] { check_step(step, inputs.inputs(), limits); };
+    expect_refused(run, part);
+    expect_refused(run, to_string(step.mode));
+  }
+  void refuses_pages(const StepShape& step, const std::string& part) const {
+    EXPECT_NO_THROW(check_step(step, inputs.inputs(), limits));
+    expect_refused([&] { check_pages(step, inputs.inputs(), limits); }, part);
+  }
+
+  static constexpr int32_t width = 6;
+  Limits limits{.batch = 4,
+                .context = 64,
+                .page_size = PageSize(16),
+                .topk = 2,
+                .draft_steps = 3,
+                .draft_tokens = 4,
+                .chunk = 32,
+                .encoder_context = 30};
+  StepInputBuffers inputs{limits};
+  std::vector<PageId> pages = std::vector<PageId>(kRows * width), window_pages = pages;
+  kv::TableView table{.pages = pages.data(),
+                      .stride = width,
+                      .rows = kRows,
+                      .width = width,
+                      .page_size = PageSize(16),
+                      .pool_pages = kPoolPages};
+  kv::TableView window{.pages = window_pages.data(),
+                       .stride = width,
+                       .rows = kRows,
+                       .width = width,
+                       .page_size = PageSize(16),
+                       .pool_pages = kPoolPages};
+};
+
+constexpr Mode kAllModes[] = {Mode::decode, Mode::extend,      Mode::draft,       Mode::draft_tree,
+                              Mode::verify, Mode::verify_tree, Mode::draft_extend};
+
+TEST_F(CheckStep, RightStepsPass) {
+  for (const Mode mode : kAllModes) accepts(shape(mode));
+  for (const Mode mode : {Mode::decode, Mode::extend}) {
+    StepShape step = shape(mode);
+    step.local = true;
+    accepts(step);
+    step.local = false;
+    step.encoder = true;
+    accepts(step);
+  }
+  inputs.live() = 0;
+  for (const Mode mode : kAllModes) accepts(shape(mode));
+}
+
+TEST_F(CheckStep, Counts) {
+  for (const Mode mode : kAllModes) {
+    StepShape step = shape(mode);
+    step.captured = 5;
+    refuses(step, "captured batch 5 is not between 1 and the limit 4");
+    step.captured = 0;
+    refuses(step, "captured batch 0");
+    step.captured = 1;
+    refuses(step, "live count 2 is above the captured batch 1");
+    inputs.live() = -1;
+    refuses(shape(mode), "live count -1 is negative");
+    inputs.live() = 2;
+  }
+}
+
+TEST_F(CheckStep, Lengths) {
+  for (const Mode mode : kAllModes) {
+    inputs.lengths()[1] = {65};
+    refuses(shape(mode), "request 1: lengths[1] = 65 is past the context of 64");
+    inputs.lengths()[1] = {-1};
+    refuses(shape(mode), "request 1: lengths[1] = -1 is below");
+    inputs.lengths()[1] = {21};
+  }
+  inputs.lengths()[0] = {0};
+  for (const Mode mode : {Mode::decode, Mode::extend, Mode::draft_extend})
+    refuses(shape(mode), "request 0: lengths[0] = 0 is below 1");
+  for (const Mode mode : {Mode::draft, Mode::draft_tree, Mode::verify, Mode::verify_tree}) accepts(shape(mode));
+}
+
+TEST_F(CheckStep, ExtendLengths) {
+  for (const Mode mode : {Mode::extend, Mode::draft_extend}) {
+    inputs.extend_lengths()[1] = {0};
+    refuses(shape(mode), "request 1: extend_lengths[1] = 0 is below 1");
+    inputs.extend_lengths()[1] = {22};
+    refuses(shape(mode), "request 1: extend_lengths[1] = 22 is above lengths[1] = 21");
+    inputs.extend_lengths()[1] = {21};
+    accepts(shape(mode));
+  }
+}
+
+TEST_F(CheckStep, Rows) {
+  for (const int32_t row : {-1, kRows}) {
+    inputs.rows()[1] = {row};
+    refuses(shape(Mode::decode),
+            cat("request 1: request_rows[1] = ", row, " is not a row of the request table, which has 4"));
+  }
+}
+
+TEST_F(CheckStep, TheTableMustBeWideEnough) {
+  table.width = 4;
+  inputs.lengths()[1] = {64};
+  accepts(shape(Mode::decode));
+  accepts(shape(Mode::draft_tree));  // its drafts have slots of their own
+  for (const Mode mode : {Mode::draft, Mode::verify, Mode::verify_tree})
+    refuses(shape(mode), "request 1: lengths[1] = 64 needs 5 pages, a row of the request table has 4");
+  StepShape step = shape(Mode::decode);
+  step.encoder = true;
+  refuses(step, "lengths[1] = 64 needs 5 pages");  // the encoder's page comes first
+}
+
+TEST_F(CheckStep, TheWindowTableIsCheckedToo) {
+  StepShape step = shape(Mode::verify);
+  step.window_table = &window;
+  accepts(step);
+  window.rows = 2;
+  refuses(step, "request 1: request_rows[1] = 2 is not a row of the window table");
+  window.rows = kRows;
+  window.width = 1;
+  refuses(step, "a row of the window table has 1");
+  window.width = width;
+  window.page_size = PageSize(32);
+  refuses(step, "the window table has pages of 32 tokens");
+}
+
+TEST_F(CheckStep, TheTableMustHaveTheLimitsPages) {
+  table.page_size = PageSize(1);
+  refuses(shape(Mode::decode), "the request table has pages of 1 tokens, the limits have pages of 16");
+  StepShape step = shape(Mode::decode);
+  step.table.page_size = PageSize(16);
+  step.table.pages = nullptr;
+  refuses(step, "the request table has no memory");
+}
+
+TEST_F(CheckStep, DraftSlots) {
+  for (const int32_t slot : {-1, kPoolPages * 16}) {
+    inputs.draft_slots()[7] = {slot};
+    refuses(shape(Mode::draft_tree), cat("request 1: draft_slots[7] = ", slot, " is outside the pool of 640 slots"));
+  }
+  inputs.draft_slots()[7] = {15};
+  refuses_pages(shape(Mode::draft_tree), "request 1: draft_slots[7] = 15 lies in the reserved page");
+}
+
+TEST_F(CheckStep, TreeMask) {
+  inputs.tree_mask()[6 * 4 + 2] = 0;
+  refuses(shape(Mode::verify_tree), "request 1: tree_mask[6][2] = 0: node 2 does not see itself");
+  inputs.tree_mask()[6 * 4 + 2] = 2;
+  refuses(shape(Mode::verify_tree), "request 1: tree_mask[6][2] = 2 is neither 0 nor 1");
+}
+
+TEST_F(CheckStep, LocalLayers) {
+  for (const Mode mode : {Mode::draft, Mode::draft_tree, Mode::verify, Mode::verify_tree, Mode::draft_extend}) {
+    StepShape step = shape(mode);
+    step.local = true;
+    refuses(step, "local layers are for decode and extend");
+  }
+  StepShape step = shape(Mode::decode);
+  step.local = step.encoder = true;
+  refuses(step, "exclude each other");
+  step.encoder = false;
+  limits.chunk = 0;
+  refuses(step, "the limits have no chunk");
+}
+
+TEST_F(CheckStep, EncoderLayers) {
+  for (const Mode mode : {Mode::draft, Mode::draft_tree, Mode::verify, Mode::verify_tree, Mode::draft_extend}) {
+    StepShape step = shape(mode);
+    step.encoder = true;
+    refuses(step, "encoder layers are for decode and extend");
+  }
+  StepShape step = shape(Mode::decode);
+  step.encoder = true;
+  inputs.encoder_lengths()[1] = {31};
+  refuses(step, "request 1: encoder_lengths[1] = 31 is past the encoder context of 30");
+  inputs.encoder_lengths()[1] = {-1};
+  refuses(step, "request 1: encoder_lengths[1] = -1 is below 0");
+  limits.encoder_context = 0;
+  refuses(step, "the limits have no encoder context");
+}
+
+TEST_F(CheckStep, AWindowPoolHasNoDraftTree) {
+  StepShape step = shape(Mode::draft_tree);
+  step.window_table = &window;
+  refuses(step, "no place for the slots of a draft tree");
+}
+
+TEST_F(CheckStep, DraftStepsAndDraftTokens) {
+  for (const Mode mode : {Mode::draft, Mode::draft_tree}) {
+    StepShape step = shape(mode);
+    for (const int32_t i : {-1, 2}) {
+      step.draft_step = i;
+      refuses(step, cat("draft step ", i, " is not below 2"));
+    }
+  }
+  limits.draft_steps = 0;
+  for (const Mode mode : {Mode::draft, Mode::draft_tree}) refuses(shape(mode), "the limits have no draft steps");
+  limits.draft_tokens = 0;
+  for (const Mode mode : {Mode::verify, Mode::verify_tree}) refuses(shape(mode), "the limits have no draft tokens");
+}
+
+TEST_F(CheckStep, InputsThatTheModeNeedsMustBeGiven) {
+  const auto refused_without = [&](Mode mode, const std::function<void(StepInputs&)>& take, const std::string& part) {
+    StepInputs given = inputs.inputs();
+    take(given);
+    StepShape step = shape(mode);
+    step.encoder = mode == Mode::decode;
+    expect_refused([&] { check_step(step, given, limits); }, part);
+  };
+  refused_without(
+      Mode::verify, [](StepInputs& in) { in.live = nullptr; }, "no live count");
+  refused_without(
+      Mode::verify, [](StepInputs& in) { in.rows = nullptr; }, "no request_rows");
+  refused_without(
+      Mode::verify, [](StepInputs& in) { in.lengths = nullptr; }, "no lengths");
+  refused_without(
+      Mode::extend, [](StepInputs& in) { in.extend_lengths = nullptr; }, "no extend_lengths");
+  refused_without(
+      Mode::draft_tree, [](StepInputs& in) { in.draft_slots = nullptr; }, "no draft_slots");
+  refused_without(
+      Mode::verify_tree, [](StepInputs& in) { in.tree_mask = nullptr; }, "no tree_mask");
+  refused_without(
+      Mode::decode, [](StepInputs& in) { in.encoder_lengths = nullptr; }, "no encoder_lengths");
+}
+
+TEST_F(CheckStep, PagesOutsideThePool) {
+  for (const int32_t page : {-1, kPoolPages}) {
+    pages[2 * width + 1] = {page};
+    refuses_pages(shape(Mode::decode),
+                  cat("request 1: page 1 of row 2 of the request table is ", page, ", outside the pool of 40"));
+  }
+  pages[2 * width + 1] = {0};
+  refuses_pages(shape(Mode::decode), "request 1: page 1 of row 2 of the request table is the reserved page");
+  inputs.lengths()[1] = {16};
+  accepts(shape(Mode::decode));  // nothing reads page 1 of a request of 16 tokens
+  refuses_pages(shape(Mode::verify), "page 1 of row 2");
+}
+
+TEST_F(CheckStep, PagesMayLeaveTheWindowFromTheFrontOnly) {
+  StepShape step = shape(Mode::decode);
+  step.window_table = &window;
+  inputs.lengths()[1] = {64};
+  window_pages[2 * width] = window_pages[2 * width + 1] = kv::kReservedPage;
+  accepts(step);
+  window_pages[2 * width + 3] = kv::kReservedPage;
+  refuses_pages(step, "page 3 of row 2 of the window table is the reserved page");
+  window_pages[2 * width + 2] = kv::kReservedPage;
+  refuses_pages(step, "page 3 of row 2 of the window table is the reserved page");
+  window_pages[2 * width + 2] = {kPoolPages};
+  refuses_pages(step, "outside the pool of 40");
+}
+
+TEST_F(CheckStep, ReadableElementsOfBothForms) {
+  StepShape step = shape(Mode::draft);
+  const auto count = [&](Buf id, int64_t row, int32_t plane) {
+    return readable(spec(id), step, inputs.inputs(), limits, row, plane);
+  };
+  // in place: the live rows, and nothing of the tables
+  EXPECT_EQ(count(Buf::decode_live_count, 0, -1), 1);
+  EXPECT_EQ(count(Buf::decode_cache_seqlens, 1, -1), 2);
+  EXPECT_EQ(count(Buf::decode_cache_seqlens, 1, 0), 0);
+  EXPECT_EQ(count(Buf::decode_cache_seqlens, 2, -1), 0);  // there are two draft steps
+  EXPECT_EQ(count(Buf::decode_cu_seqlens_q, 0, -1), 3);
+  EXPECT_EQ(count(Buf::decode_cu_items, 1, 1), 3);
+  EXPECT_EQ(count(Buf::decode_cu_seqlens_k, 0, -1), 0);
+  EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 0, -1), 0);
+  EXPECT_EQ(count(Buf::verify_cache_seqlens, 0, -1), 0);
+  EXPECT_EQ(count(Buf::work_partial_max, 0, -1), 0);
+  // materialised: padding too
+  step.form = Form::materialised;
+  inputs.lengths()[0] = {31};
+  EXPECT_EQ(count(Buf::decode_cache_seqlens, 1, -1), 3);
+  EXPECT_EQ(count(Buf::decode_cu_seqlens_k, 0, -1), 4);
+  EXPECT_EQ(count(Buf::decode_cu_items, 0, -1), 3);
+  EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 0, 0), 2);   // 32 keys
+  EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 0, -1), 3);  // 33 keys in the last draft step
+  EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 2, -1), 1);  // padding
+  EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 3, -1), 0);
+  EXPECT_EQ(count(Buf::decode_page_table, 0, -1), 0);
+}
+
+TEST(StepWords, HaveNames) {
+  EXPECT_STREQ(to_string(Mode::verify_tree), "verify_tree");
+  EXPECT_STREQ(to_string(LayerKind::encoder), "encoder");
+}
+
+TEST(StepInputBuffers, ArraysOfTheLimitsDoNotOverlap) {
+  const Limits limits{
+      .batch = 3, .context = 8, .page_size = PageSize(1), .topk = 2, .draft_steps = 3, .draft_tokens = 5};
+  const StepInputBuffers inputs(limits);
+  inputs.live() = 3;
+  std::fill_n(inputs.rows(), 3, RequestRow{1});
+  std::fill_n(inputs.lengths(), 3, TokenCount{2});
+  std::fill_n(inputs.extend_lengths(), 3, TokenCount{3});
+  std::fill_n(inputs.draft_slots(), 18, TokenSlot{4});
+  std::fill_n(inputs.tree_mask(), 75, uint8_t{5});
+  std::fill_n(inputs.encoder_lengths(), 3, TokenCount{6});
+  const StepInputs in = inputs.inputs();
+  EXPECT_EQ(*in.live, 3);
+  EXPECT_EQ(in.rows[2], RequestRow{1});
+  EXPECT_EQ(in.lengths[2], TokenCount{2});
+  EXPECT_EQ(in.extend_lengths[2], TokenCount{3});
+  EXPECT_EQ(in.draft_slots[17], TokenSlot{4});
+  EXPECT_EQ(in.tree_mask[74], 5);
+  EXPECT_EQ(in.encoder_lengths[0], TokenCount{6});
+}
+
+}  // namespace
+}  // namespace quire::attn

@@ -1,0 +1,31 @@
+// The one writer of a step's metadata. The same call, with the same inputs, stands before warm-up, inside captured
+// graphs and before eager runs.
+//
+// After    every element that readable() names holds this step's value; nothing else is touched.
+// Memory   allocates nothing; reads the inputs when it runs, not when it is recorded.
+// Errors   none of its own: check_step() stands before it on the host.
+#pragma once
+#include "attn/metadata.h"
+#include "attn/step.h"
+#include "base/exec.h"
+
+namespace quire::attn {
+
+using WriteMetadataFn = void(const StepShape&, const StepInputs&, const MetadataArena&, Exec&);
+namespace ref { WriteMetadataFn write_metadata; }  // the formulas, element by element
+namespace cpu { WriteMetadataFn write_metadata; }  // one fused pass over the batch
+WriteMetadataFn write_metadata;                    // for callers
+
+// After draft step `step` chose, for each branch of each request, the branch it continues (parents, [live, topk]),
+// reorders the draft tree's branch rows so that row (b, c) holds the path of its parent and then its own slot of
+// step + 1. The slot of branch c at step t is the one given in draft_slots: only paths move, slots do not.
+using FollowParentsFn = void(const StepShape&, const StepInputs&, const MetadataArena&, int32_t step,
+                             const int32_t* parents, Exec&);
+namespace ref { FollowParentsFn follow_parents; }
+namespace cpu { FollowParentsFn follow_parents; }
+FollowParentsFn follow_parents;
+
+// The check of its door, shared by all implementations: a draft tree with a forward pass after `step`.
+void check_follow(const StepShape& shape, const Limits& limits, int32_t step);
+
+}  // namespace quire::attn

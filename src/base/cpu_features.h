@@ -1,0 +1,21 @@
+// Which instruction sets this process may use, found once at start.
+//
+// AMX needs three answers: CPUID names it, the kernel grants the process its tile state, and a small
+// product comes out right. Hypervisors advertise AMX while hiding the leaves that describe the tiles, so
+// only the third answer counts.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// In ascending order; each includes the ones before it.
+enum class Isa { plain, avx2, avx512, amx };
+const char* to_string(Isa isa);
+Isa isa_from(const std::string& name);  // throws CheckError listing the names
+
+Isa best_isa();                     // the highest that works here
+std::vector<Isa> available_isas();  // every one that works here, ascending
+std::string cpu_name();             // "AMD EPYC ...", as the system calls it
+
+}  // namespace quire

@@ -1,0 +1,45 @@
+// The tile instructions, one function each, on eight tiles of 16 rows x 64 bytes. Include only from sources compiled for
+// AVX-512 and AMX, and run only where best_isa() is Isa::amx.
+//
+// Written as assembly because the compilers' own functions do not tell the optimiser which memory a tile load reads: stores that
+// fill a tile's source, or most of a configuration, may be dropped as dead.
+#pragma once
+#include <cstdint>
+
+namespace quire::simd::amx {
+
+// All eight tiles 16 x 64 bytes, palette 1. Needed once on each thread before its first tile instruction.
+inline void configure() {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  static_assert(sizeof(Config) == 64);
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+
+// Frees the tiles, so that the kernel need not save 8 KB at every switch of threads.
+inline void release() { asm volatile("tilerelease" ::: "memory"); }
+
+template <int Tile>
+inline void zero() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
+}
+template <int Tile>
+inline void load(const void* rows, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(rows), "r"(stride), "i"(Tile) : "memory");
+}
+template <int Tile>
+inline void store(void* rows, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(rows), "r"(stride), "i"(Tile) : "memory");
+}
+// c += a b, for a [16, 32] bf16 and b [16 pairs of k, 16] pairs of bf16.
+template <int C, int A, int B>
+inline void dot_bf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+
+}  // namespace quire::simd::amx

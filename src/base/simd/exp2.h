@@ -1,0 +1,22 @@
+// 2^x for any of the SIMD types, one polynomial for all: relative error below 2e-7, exactly 1 at 0, exactly 0 below
+// -126 and at -inf, NaN stays NaN. Softmax needs the two exact values: a factor of 1 must change nothing.
+#pragma once
+
+namespace quire::simd {
+
+template <class S>
+inline typename S::F exp2(typename S::F x) {
+  using F = typename S::F;
+  const F clamped = S::max(S::set1(-126.0f), x);  // in this order NaN passes through
+  const F whole = S::round(clamped);
+  const F f = S::sub(clamped, whole);  // in [-1/2, 1/2]
+  F p = S::set1(0.0013264727f);
+  p = S::fma(p, f, S::set1(0.009671513f));
+  p = S::fma(p, f, S::set1(0.055507336f));
+  p = S::fma(p, f, S::set1(0.24022242f));
+  p = S::fma(p, f, S::set1(0.693147f));
+  p = S::fma(p, f, S::set1(1.0f));
+  return S::zero_if_below(S::add_to_exponent(p, whole), x, -126.0f);
+}
+
+}  // namespace quire::simd

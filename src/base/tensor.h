@@ -1,0 +1,27 @@
+// Views: where values lie, never who owns them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace quire {
+
+// [rows, heads, dim], the last dimension dense; queries, outputs, and new keys and values.
+template <class Byte>
+struct BasicHeadRows {
+  Byte* data;
+  Dtype type;
+  int64_t rows;
+  int32_t heads;
+  int32_t dim;
+  int64_t row_stride;  // in elements, from one row to the next; heads * dim when dense
+
+  Byte* at(int64_t row, int32_t head) const {
+    return data + (row * row_stride + static_cast<int64_t>(head) * dim) * size_of(type);
+  }
+};
+using HeadRows = BasicHeadRows<std::byte>;
+using ConstHeadRows = BasicHeadRows<const std::byte>;
+
+}  // namespace quire
