@@ -24,6 +24,8 @@ ProductLoop* product_loop(Isa isa) {
       return products_avx2;
     case Isa::avx512:
       return products_avx512;
+    case Isa::avx512bf16:
+      return products_avx512bf16;
     case Isa::amx:
       return products_amx;
   }

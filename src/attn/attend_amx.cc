@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "attn/attend_softmax.h"
+#include "attn/bf16_pairs.h"
 #include "base/simd/amx.h"
 #include "base/simd/avx512.h"
 
@@ -34,22 +35,32 @@ struct AmxEngine {
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
                     int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
     pack_keys(t, keys, key_offset, next_keys);
-    int32_t r = first;
-    for (; r + 32 <= end; r += 32) score_two(t, r, seen_by(t, r, 32, keys));
-    for (; r < end; r += 16) score_one(t, r);
+    pack_values(t, keys, value_offset, next_values);
+      for (int32_t r = first; r < end; r += 32) attend_rows(t, r, min_of(r + 32, end), keys);
+  }
+
+  static void finish_range(TileState& t) {
+    for (int32_t r = 0; r < t.rows; ++r) natural_order(t.o + r * t.value_dim, t.value_dim);
+  }
+
+ private:
+  static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
+    if (end - first > 16)
+      score_two(t, first, seen_by(t, first, end, keys));
+    else
+      score_one(t, first);
     softmax_rows<S>(t, first, end, keys, [&](int32_t row, int i, S::F p) {
       std::byte* out = reinterpret_cast<std::byte*>(t.s + row * kBlock) + i * sizeof(bf16);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
     });
-    pack_values(t, keys, value_offset, next_values);
     rescale(t, first, end);
-    r = first;
-    for (; r + 32 <= end; r += 32) weigh_two(t, r);
-    for (; r + 16 <= end; r += 16) weigh_one(t, reinterpret_cast<std::byte*>(t.o + r * t.value_dim), r);
-    if (r < end) weigh_rest(t, r, end);
+    if (end - first == 32)
+      weigh_two(t, first);
+    else if (end - first >= 16)
+      weigh_one(t, reinterpret_cast<std::byte*>(t.o + first * t.value_dim), first);
+    if ((end - first) % 16 != 0) weigh_rest(t, first + (end - first) / 16 * 16, end);
   }
 
- private:
   static std::byte* key_tile(const TileState& t, int32_t step, int32_t tile) {
     return t.keys + (step * kKeyTiles + tile) * kTileBytes;
   }
@@ -70,30 +81,30 @@ struct AmxEngine {
     }
   }
 
-  // Tile (step, tile): row p holds keys 32 step + 2p and + 1 of dimensions 16 tile ... + 15. Keys that are not real are zeros:
-  // their probability is 0, but 0 times a stale NaN would be NaN.
+  // Tile (step, tile): row p holds keys 32 step + 2p and + 1, of 16 dimensions in the order of bf16_pairs.h. Keys that are not
+  // real are zeros: their probability is 0, but 0 times a stale NaN would be NaN.
   static void pack_values(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
     alignas(64) static constexpr std::byte kZeros[1024] = {};
     const auto row_of = [&](int32_t j) {
       return j >= keys.begin && j < keys.end ? keys.value[j] + offset : kZeros;
     };
     for (int32_t j = 0; j < kBlock; j += 2) {
-      const std::byte* even = row_of(j);
-      const std::byte* odd = row_of(j + 1);
-      for (int32_t tile = 0; tile * 16 < t.value_dim; ++tile) {
-        const __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even) + tile));
-        const __m512i b = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd) + tile));
-        _mm512_store_si512(value_tile(t, j / kDepth, tile) + j % kDepth / 2 * 64,
-                           _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+      const std::byte* first = row_of(j);
+      const std::byte* second = row_of(j + 1);
+      std::byte* out = value_tile(t, j / kDepth, 0) + j % kDepth / 2 * 64;
+      for (int32_t i = 0; i < t.value_dim; i += 32, out += 2 * kTileBytes) {
+        const __m512i a = _mm512_loadu_si512(first + i * 2), b = _mm512_loadu_si512(second + i * 2);
+        _mm512_store_si512(out, even_pairs(a, b));
+        _mm512_store_si512(out + kTileBytes, odd_pairs(a, b));
       }
       next.fetch(2 * t.value_dim * size_of(Dtype::bf16) / 64);
     }
   }
 
   // Keys of the block that some of the rows see: tiles of keys past them need no scores.
-  static int32_t seen_by(const TileState& t, int32_t first, int32_t count, const BlockKeys& keys) {
+  static int32_t seen_by(const TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
     int32_t high = 0;
-    for (int32_t r = first; r < first + count; ++r) high = max_of(high, t.high[r]);
+    for (int32_t r = first; r < end; ++r) high = max_of(high, t.high[r]);
     return min_of(high - keys.position, keys.end);
   }
 
@@ -156,7 +167,8 @@ struct AmxEngine {
       if (t.factor[r] == 1.0f) continue;
       const S::F factor = S::set1(t.factor[r]);
       float* o = t.o + r * t.value_dim;
-      for (int32_t i = 0; i < t.value_dim; i += 16) S::store(o + i, S::mul(S::load(o + i), factor));
+      for (int32_t i = 0; i < t.value_dim; i += 16)
+        S::store(o + i, t.factor[r] == 0.0f ? S::zero() : S::mul(S::load(o + i), factor));
     }
   }
 

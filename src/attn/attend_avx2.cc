@@ -3,6 +3,6 @@
 
 namespace quire::attn::cpu {
 
-Kernel avx2_kernel(Dtype kv_type) { return vector_kernel<simd::Avx2>(kv_type); }
+Kernel avx2_kernel(Dtype kv_type) { return widened_kernel<simd::Avx2>(kv_type); }
 
 }  // namespace quire::attn::cpu

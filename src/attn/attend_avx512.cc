@@ -3,6 +3,6 @@
 
 namespace quire::attn::cpu {
 
-Kernel avx512_kernel(Dtype kv_type) { return vector_kernel<simd::Avx512>(kv_type); }
+Kernel avx512_kernel(Dtype kv_type) { return widened_kernel<simd::Avx512>(kv_type); }
 
 }  // namespace quire::attn::cpu

@@ -1,4 +1,5 @@
-// cpu::attend: checks at the door, then one recorded operation that cuts the step into items and gives them to the team.
+// cpu::attend: checks at the door, then two recorded operations. The first cuts the step into items and gives them to
+// the team; the second folds what the items of split sequences left behind.
 #include "attn/attend_cpu.h"
 
 #include <algorithm>
@@ -60,14 +61,18 @@ void clear_rows(const AttendArgs& args, int64_t first) {
     }
 }
 
-void attend_op(const AttendOp& op, Exec& exec) {
+Task task_of(const AttendOp& op) {
+  return {.args = op.args,
+          .choice = op.choice,
+          .live = *op.args.keys.live,
+          .group = op.args.q.heads / op.args.kv.kv_heads,
+          .kv_heads = 1,
+          .head_groups = 1};
+}
+
+void items_op(const AttendOp& op, Exec& exec) {
   const KeyView& keys = op.args.keys;
-  Task task{.args = op.args,
-            .choice = op.choice,
-            .live = *keys.live,
-            .group = op.args.q.heads / op.args.kv.kv_heads,
-            .kv_heads = 1,
-            .head_groups = 1};
+  Task task = task_of(op);
   clear_rows(op.args, task.live > 0 ? keys.cu_q[task.live] : 0);
   if (task.live <= 0) return;
   const int64_t tiles = keys.cu_items[task.live];
@@ -78,7 +83,13 @@ void attend_op(const AttendOp& op, Exec& exec) {
   const int64_t items = tiles * task.head_groups;
   const Job job{&task, &op.kernel, &exec, items - 1};
   exec.parallel(items, run_item, &job);
-  if (keys.cu_parts[task.live] > 0) exec.parallel(int64_t{task.live} * op.args.kv.kv_heads, run_fold, &job);
+}
+
+void fold_op(const AttendOp& op, Exec& exec) {
+  const Task task = task_of(op);
+  if (task.live <= 0 || op.args.keys.cu_parts[task.live] <= 0) return;
+  const Job job{&task, &op.kernel, &exec, 0};
+  exec.parallel(int64_t{task.live} * op.args.kv.kv_heads, run_fold, &job);
 }
 
 Kernel kernel_for(Isa isa, Dtype kv_type) {
@@ -87,6 +98,7 @@ Kernel kernel_for(Isa isa, Dtype kv_type) {
 #if defined(__x86_64__)
     case Isa::avx2: return avx2_kernel(kv_type);
     case Isa::avx512: return avx512_kernel(kv_type);
+    case Isa::avx512bf16: return avx512bf16_kernel();
     case Isa::amx: return amx_kernel();
 #else
     default: break;
@@ -106,7 +118,9 @@ size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim) 
   return floats * sizeof(float) + size_t{64} * 16;
 }
 
-void attend(const AttendArgs& args, Exec& exec) {
+namespace {
+
+AttendOp checked_op(const AttendArgs& args, const Exec& exec) {
   check_args(args);
   const Problem problem{.query_type = args.q.type,
                         .kv_type = args.kv.type,
@@ -121,7 +135,18 @@ void attend(const AttendArgs& args, Exec& exec) {
         "the metadata was cut for other heads: ", problem, ", but ", limits);
   check(scratch_needed(choice, args.kv.key_dim, args.kv.value_dim) <= exec.scratch_bytes(), problem, " needs ",
         scratch_needed(choice, args.kv.key_dim, args.kv.value_dim), " bytes of scratch a thread, of ", exec.scratch_bytes());
-  exec.launch(attend_op, AttendOp{args, choice, kernel_for(choice.isa, args.kv.type)});
+  return {args, choice, kernel_for(choice.isa, args.kv.type)};
+}
+
+}  // namespace
+
+void attend_items(const AttendArgs& args, Exec& exec) { exec.launch(items_op, checked_op(args, exec)); }
+void fold_partials(const AttendArgs& args, Exec& exec) { exec.launch(fold_op, checked_op(args, exec)); }
+
+void attend(const AttendArgs& args, Exec& exec) {
+  const AttendOp op = checked_op(args, exec);
+  exec.launch(items_op, op);
+  exec.launch(fold_op, op);
 }
 
 }  // namespace quire::attn::cpu

@@ -3,6 +3,6 @@
 
 namespace quire::attn::cpu {
 
-Kernel plain_kernel(Dtype kv_type) { return vector_kernel<simd::Plain>(kv_type); }
+Kernel plain_kernel(Dtype kv_type) { return widened_kernel<simd::Plain>(kv_type); }
 
 }  // namespace quire::attn::cpu

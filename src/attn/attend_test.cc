@@ -26,14 +26,14 @@ void PrintTo(const Implementation& implementation, std::ostream* out) { *out << 
 
 const Implementation kImplementations[] = {
     {"ref", ref::attend, Isa::plain},     {"plain", cpu::attend, Isa::plain}, {"avx2", cpu::attend, Isa::avx2},
-    {"avx512", cpu::attend, Isa::avx512}, {"amx", cpu::attend, Isa::amx},
+    {"avx512", cpu::attend, Isa::avx512}, {"avx512bf16", cpu::attend, Isa::avx512bf16}, {"amx", cpu::attend, Isa::amx},
 };
 
-// Inputs are rounded beforehand, so only arithmetic and the output's rounding remain; with tiles also the rounding of
-// probabilities to bf16.
+// Inputs are rounded beforehand, so only arithmetic and the output's rounding remain; with products of bf16 also the
+// rounding of probabilities.
 float tolerance_of(const Case& c, Isa isa) {
-  const bool uses_tiles = isa == Isa::amx && c.query_type == Dtype::bf16 && c.kv_type == Dtype::bf16;
-  const float arithmetic = uses_tiles ? 1e-2f : 2e-5f;
+  const bool rounds_probabilities = isa >= Isa::avx512bf16 && c.query_type == Dtype::bf16 && c.kv_type == Dtype::bf16;
+  const float arithmetic = rounds_probabilities ? 1e-2f : 2e-5f;
   const float rounding = c.out_type == Dtype::bf16 ? 0x1p-8f : c.out_type == Dtype::f16 ? 0x1p-11f : 0.0f;
   return arithmetic + rounding;
 }

@@ -1,7 +1,7 @@
 // The walk over one item's keys, the same for every instruction set: which rows the tile has, which keys each sees, in
 // which order blocks and ranges are folded. `Engine` does the arithmetic of one block.
 //
-//   rows of a tile:  row = (kv head * positions + position) * group + head of the group
+//   rows of a tile:  row = (kv head * positions + position) * heads + head, of the item's heads of one kv head
 //
 // Keys lie at logical positions: a sequence's pages first, then, in trees, the row's own branch. Blocks and ranges are
 // anchored at position 0, so a key meets the same neighbours whatever the mode. In a tree the blocks that lie wholly in the
@@ -61,7 +61,7 @@ struct Ahead {
 struct TileState {
   std::byte* q;      // [rows, key dim] in the engine's format
   float* s;          // [rows, kBlock] scores, then probabilities
-  float* o;          // [rows, value dim] sum of p v in the current range
+  float* o;          // [rows, value dim] sum of p v in the current range; in the engine's order until finish_range()
   float* m;          // [rows] maximum in the current range, in log2 units
   float* l;          // [rows, 16] sum of p, by lane
   float* total_o;    // the ranges before
@@ -76,7 +76,7 @@ struct TileState {
   int32_t rows;
   int32_t key_dim;
   int32_t value_dim;
-  float score_scale;  // to log2 units, or with softcap to natural ones
+  float score_scale;  // products times this: scores in log2 units; with softcap, what tanh takes
   float softcap;
 };
 
@@ -186,9 +186,10 @@ inline RowPlace place_of(const Task& task, const Item& item, int32_t row) {
   return {item.first_query + rest / item.heads, item.first_head + kv_head * task.group + rest % item.heads};
 }
 
+// o is not cleared: a row's first block finds the maximum at -inf, so its factor is 0, and engines take 0 times anything,
+// garbage included, for 0. A row without a block keeps its garbage and a sum of 0, which says so.
 template <class S>
 inline void reset_range(TileState& t) {
-  for (int32_t i = 0; i < t.rows * t.value_dim; i += S::kWidth) S::store(t.o + i, S::zero());
   for (int32_t i = 0; i < t.rows * 16; i += S::kWidth) S::store(t.l + i, S::zero());
   for (int32_t r = 0; r < t.rows; ++r) t.m[r] = kEmpty;
 }
@@ -402,9 +403,10 @@ class Walk {
     const int32_t begin = max_of(low_, range * kRange);
     const int32_t end = min_of(high_, (range + 1) * kRange);
     walk_shared(begin, min_of(end, shared_end_));
-    if (!keys_.branch_lengths) return;
-    for (int32_t i = 0; i < item_.positions; ++i)
-      walk_own(i, max_of(begin, shared_end_), min_of(tile_.high[i * item_.heads], (range + 1) * kRange));
+    if (keys_.branch_lengths)
+      for (int32_t i = 0; i < item_.positions; ++i)
+        walk_own(i, max_of(begin, shared_end_), min_of(tile_.high[i * item_.heads], (range + 1) * kRange));
+    Engine::finish_range(tile_);
   }
 
   void walk_shared(int32_t begin, int32_t end) {

@@ -21,9 +21,10 @@ bool dims_supported(const Problem& p) {
   return plain_dim(p.key_dim) && plain_dim(p.value_dim);
 }
 
-// Tiles hold bf16 pairs, 32 deep; with other types a tile would round queries or keys.
-bool fits_amx(const Problem& p) {
-  return p.query_type == Dtype::bf16 && p.kv_type == Dtype::bf16 && p.key_dim % 32 == 0 && p.value_dim % 16 == 0;
+// Tiles and dot products take pairs of bf16, 32 elements deep; other types of queries or keys would have to be rounded.
+bool fits_bf16_products(const Problem& p) {
+  return p.query_type == Dtype::bf16 && p.kv_type == Dtype::bf16 && p.key_dim % 32 == 0 &&
+         p.value_dim % 32 == 0;
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ Choice choose(const Problem& problem, Isa machine) {
   check(problem.query_type != Dtype::f8e4m3, "no kernel for ", problem, ": queries are f32, bf16 or f16");
   const int32_t rows = tile_rows(problem.key_dim);
   const int32_t group = problem.heads / problem.kv_heads;
-  return {.isa = machine == Isa::amx && !fits_amx(problem) ? Isa::avx512 : machine,
+  return {.isa = machine > Isa::avx512 && !fits_bf16_products(problem) ? Isa::avx512 : machine,
           .positions = tile_positions(problem.heads, problem.kv_heads, problem.key_dim),
           .head_chunk = group < rows ? group : rows};
 }

@@ -27,7 +27,7 @@ struct Problem {
 std::string to_string(const Problem& problem);
 
 struct Choice {
-  Isa isa;             // amx: bf16 tiles; below that: f32 products of widened elements
+  Isa isa;             // amx: bf16 tiles; avx512bf16: dots of bf16 pairs; below: f32 products of widened elements
   int32_t positions;   // query positions in a tile
   int32_t head_chunk;  // query heads of one kv head taken together
 };
@@ -38,7 +38,7 @@ Choice choose(const Problem& problem, Isa machine);
 
 // (position, head) rows in a tile: as many as let its queries, its results and a block of keys and values stay in a
 // core's L2.
-constexpr int32_t tile_rows(int32_t key_dim) { return key_dim > 256 ? 32 : 128; }
+constexpr int32_t tile_rows(int32_t key_dim) { return key_dim > 256 ? 32 : key_dim > 128 ? 128 : 256; }
 
 // Query positions in a tile.
 constexpr int32_t tile_positions(int32_t heads, int32_t kv_heads, int32_t key_dim) {

@@ -213,7 +213,19 @@ Token query_token(const Step& step, const Sequence& sequence, int32_t row) {
   return branch.empty() ? Token{sequence.request, position_of(step, sequence, row), 0} : branch.back();
 }
 
+void TokenValues::share_prefix(int32_t parent, int32_t child, int32_t tokens) { prefixes_[child] = {parent, tokens}; }
+
+Token TokenValues::original(Token token) const {
+  for (auto found = prefixes_.find(token.request); found != prefixes_.end(); found = prefixes_.find(token.request)) {
+    const bool is_in_prefix = token.variant == 0 && token.position < found->second.tokens;
+    if (!is_in_prefix && token.variant != Token::kEncoder) break;
+    token.request = found->second.parent;
+  }
+  return token;
+}
+
 const TokenValues::Row& TokenValues::row(Token token) {
+  token = original(token);
   Row& row = rows_[key_of(token)];
   if (!row.keys.empty()) return row;
   row.keys = draw(sizes_.seed, Stream::keys, key_of(token), int64_t{sizes_.kv_heads} * sizes_.key_dim, sizes_.kv_type,
@@ -225,6 +237,7 @@ const TokenValues::Row& TokenValues::row(Token token) {
 }
 
 std::vector<float> TokenValues::query(Token token) const {
+  token = original(token);
   return draw(sizes_.seed, Stream::queries, key_of(token), int64_t{sizes_.heads} * sizes_.key_dim, sizes_.query_type);
 }
 

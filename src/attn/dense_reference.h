@@ -83,13 +83,23 @@ class TokenValues {
     std::vector<float> keys;    // [kv heads, key dim] as stored: the true value is this times the scale
     std::vector<float> values;  // [kv heads, value dim]
   };
+  // From now on the first `tokens` tokens of request `child`, and its encoder keys, are those of `parent`.
+  void share_prefix(int32_t parent, int32_t child, int32_t tokens);
+
   const Row& row(Token token);
   std::vector<float> query(Token token) const;  // [heads, key dim]
   std::vector<float> sinks() const;             // [heads]
 
  private:
+  struct Prefix {
+    int32_t parent;
+    int32_t tokens;
+  };
+  Token original(Token token) const;  // the same token in the request that had it first
+
   Sizes sizes_;
   std::unordered_map<uint64_t, Row> rows_;
+  std::unordered_map<int32_t, Prefix> prefixes_;  // by child
 };
 
 struct Attention {

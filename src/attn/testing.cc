@@ -167,8 +167,8 @@ void World::lay_out(const Step& step, Exec& exec) {
     if (!requests_.contains(sequence.request)) open(sequence, exec);
     Request& request = requests_.at(sequence.request);
     release_drafts(request);
-    shrink(text_side(request), sequence);
-    if (has_window_side()) shrink(window_side(request), sequence);
+    shrink(text_side(request), sequence, exec);
+    if (has_window_side()) shrink(window_side(request), sequence, exec);
   }
   grow_all();
   fill_inputs();
@@ -189,11 +189,11 @@ void World::lay_out(const Step& step, Exec& exec) {
 
 World::Side World::text_side(Request& request) {
   const PageSize size = pool_.page_size();
-  return {table_, store_, request.row, size.pages_for(request.encoder) * size.tokens(), request.stored};
+  return {pool_, table_, store_, request.row, size.pages_for(request.encoder) * size.tokens(), request.stored};
 }
 
 World::Side World::window_side(Request& request) {
-  return {window_->table(), *window_store_, request.row, 0, request.window_stored};
+  return {window_->pool(), window_->table(), *window_store_, request.row, 0, request.window_stored};
 }
 
 void World::open(const Sequence& sequence, Exec& exec) {
@@ -213,13 +213,73 @@ void World::open(const Sequence& sequence, Exec& exec) {
 void World::close(int32_t id) {
   Request& request = requests_.at(id);
   release_drafts(request);
-  for (const PageId page : table_.pages(request.row)) scrub(store_, page);
+  for (const PageId page : table_.pages(request.row))
+    if (pool_.references(page) == 1) scrub(store_, page);
   table_.close(request.row);
   if (window_) {
     for (const PageId page : window_->table().pages(request.row)) scrub(*window_store_, page);
     window_->close(request.row);
   }
   requests_.erase(id);
+}
+
+void World::fork(int32_t parent_id, int32_t child_id, int32_t tokens, Exec& exec) {
+  Request& parent = requests_.at(parent_id);
+  check(tokens <= parent.stored && !requests_.contains(child_id), "cannot fork ", tokens, " of ", parent.stored,
+        " tokens of request ", parent_id, " to request ", child_id);
+  tokens_.share_prefix(parent_id, child_id, tokens);
+  Request& child = requests_[child_id];
+  child.row = table_.open();
+  child.encoder = parent.encoder;
+  child.stored = tokens;
+  if (window_) check(window_->open() == child.row, "both tables hand out the same rows");
+  const auto count = static_cast<size_t>(pool_.page_size().pages_for(text_side(child).first + tokens));
+  table_.append_shared(child.row, table_.pages(parent.row).first(count));
+  own_pages(text_side(child), exec);
+}
+
+void World::accept(int32_t id, int32_t tokens, Exec& exec) {
+  for (const Sequence& sequence : step_.sequences) {
+    if (sequence.request != id) continue;
+    Request& request = requests_.at(id);
+    compact(text_side(request), sequence, tokens, exec);
+    if (has_window_side()) compact(window_side(request), sequence, tokens, exec);
+    return;
+  }
+  throw CheckError(cat("request ", id, " has no part in the step"));
+}
+
+void World::compact(Side side, const Sequence& sequence, int32_t tokens, Exec& exec) {
+  std::vector<TokenSlot> from, to;
+  for (int32_t node = 0; node < spec_.sizes.draft_tokens; ++node) {
+    const Token token = node_token(sequence, node);
+    if (token.variant != 0 || token.position >= sequence.length + tokens) continue;
+    from.push_back(side.table.slot(side.row, side.first + sequence.length + node));
+    to.push_back(side.table.slot(side.row, side.first + token.position));
+  }
+  check(std::ssize(from) == tokens, "the main line has ", from.size(), " of ", tokens, " nodes");
+  side.store.copy_slots(from, to, exec);
+  side.stored = sequence.length + tokens;
+}
+
+// Copy-on-write: from where the stored tokens end, the row's pages become its own.
+void World::own_pages(Side side, Exec& exec) {
+  const PageSize size = pool_.page_size();
+  const int32_t stored_end = side.first + side.stored;
+  const auto count = static_cast<int32_t>(side.table.pages(side.row).size());
+  for (int32_t index = std::max(stored_end >> size.shift(), side.table.first_page(side.row)); index < count; ++index) {
+    const PageId shared = side.table.pages(side.row)[index];
+    if (side.pool.references(shared) == 1) continue;
+    PageId fresh;
+    check(side.pool.allocate({&fresh, 1}), "the world has too few pages to copy one");
+    std::vector<TokenSlot> from, to;
+    for (int32_t offset = 0; offset < std::min(stored_end - index * size.tokens(), size.tokens()); ++offset) {
+      from.push_back(size.slot(shared, offset));
+      to.push_back(size.slot(fresh, offset));
+    }
+    side.store.copy_slots(from, to, exec);
+    side.table.replace_page(side.row, index, fresh);
+  }
 }
 
 // Row positions that the step may read, drafts that are not made yet included.
@@ -236,8 +296,9 @@ int32_t World::tokens_in_row(const Sequence& sequence) const {
 }
 
 // Makes what the row holds past the step's main line NaN, and gives back the pages past the step.
-void World::shrink(Side side, const Sequence& sequence) {
+void World::shrink(Side side, const Sequence& sequence, Exec& exec) {
   side.stored = std::min(side.stored, main_tokens(step_, sequence, spec_.sizes));
+  own_pages(side, exec);
   const PageSize size = pool_.page_size();
   const auto end = static_cast<int32_t>(side.table.pages(side.row).size()) * size.tokens();
   const int32_t alive = side.table.first_page(side.row) * size.tokens();

@@ -69,6 +69,11 @@ class World {
   // tokens and queries it names and makes all else NaN, fills the inputs, and checks them.
   void lay_out(const Step& step, Exec& exec);
   void close(int32_t request);  // its pages are free, and NaN
+  // A new request that begins with the first `tokens` tokens of another, in the same pages. Whoever writes into a page
+  // that others also have gets a copy first. The window pool does not share: its side is stored anew.
+  void fork(int32_t parent, int32_t child, int32_t tokens, Exec& exec);
+  // After a verify_tree step: moves the first `tokens` nodes of the request's main line to where its text continues.
+  void accept(int32_t request, int32_t tokens, Exec& exec);
   // Fills what the step must write before it is read: the arena, outputs, and table entries past each row's pages.
   void poison(Poison poison);
 
@@ -94,6 +99,7 @@ class World {
   };
   // One pool's side of a request: where its text begins, and up to where it is stored.
   struct Side {
+    kv::PagePool& pool;
     kv::RequestTable& table;
     kv::KvStore& store;
     RequestRow row;
@@ -109,10 +115,12 @@ class World {
   Side window_side(Request& request);
   int32_t tokens_in_row(const Sequence& sequence) const;
   void open(const Sequence& sequence, Exec& exec);
-  void shrink(Side side, const Sequence& sequence);
+  void own_pages(Side side, Exec& exec);
+  void shrink(Side side, const Sequence& sequence, Exec& exec);
   void grow_all();
   void advance_window(const Sequence& sequence, Request& request);
   void store_text(Side side, const Sequence& sequence, Exec& exec);
+  void compact(Side side, const Sequence& sequence, int32_t tokens, Exec& exec);
   void lay_out_drafts(int32_t b, Request& request, Exec& exec);
   void release_drafts(Request& request);
   void store(kv::KvStore& store, const Writing& writing, Exec& exec);

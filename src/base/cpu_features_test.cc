@@ -19,7 +19,7 @@ void PrintTo(Isa isa, std::ostream* out) { *out << to_string(isa); }  // names t
 
 namespace {
 
-constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::amx};
+constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx};
 
 // What the kernel says, which knows of CPUID, of saved state and of what an administrator switched off.
 std::set<std::string> kernel_flags() {
@@ -37,7 +37,7 @@ class CpuFeatures : public testing::TestWithParam<Isa> {};
 TEST_P(CpuFeatures, AgreesWithTheKernel) {
   const std::set<std::string> flags = kernel_flags();
   const std::vector<const char*> needed[] = {
-      {}, {"avx2", "fma", "f16c"}, {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, {"amx_tile", "amx_bf16"}};
+      {}, {"avx2", "fma", "f16c"}, {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}};
   const Isa isa = GetParam();
   bool named = true;
   for (int level = 0; level <= static_cast<int>(isa); ++level)
@@ -73,7 +73,7 @@ TEST(CpuFeaturesList, NamesRoundTripAndUnknownOnesListTheKnown) {
     isa_from("sse9");
     ADD_FAILURE();
   } catch (const CheckError& error) {
-    EXPECT_STREQ(error.what(), "instruction set \"sse9\" is not one of plain, avx2, avx512, amx");
+    EXPECT_STREQ(error.what(), "instruction set \"sse9\" is not one of plain, avx2, avx512, avx512bf16, amx");
   }
 }
 

@@ -25,12 +25,14 @@ struct Avx2 {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  static F add_to_exponent(F x, F whole) {
-    return _mm256_castsi256_ps(
-        _mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23)));
+  // p * 2^whole, or 0 where x < -126.
+  static F times_power_of_two(F p, F whole, F x) {
+    const __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
+    const F product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power));
+    return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ), product);
   }
-  static F zero_if_below(F x, F y, float bound) {
-    return _mm256_and_ps(_mm256_cmp_ps(y, _mm256_set1_ps(bound), _CMP_NLT_UQ), x);
+  static F zero_if_empty(F x) {  // -inf becomes 0
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-__builtin_inff()), _CMP_EQ_OQ), x);
   }
   // Lane i keeps x if low <= first + i < high, else it becomes `other`.
   static F keep_between(F x, int first, int low, int high, F other) {
@@ -39,10 +41,13 @@ struct Avx2 {
                                              _mm256_cmpgt_epi32(_mm256_set1_epi32(high), lane));
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(keep));
   }
-  static float reduce_max(F x) {
-    const __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    const __m128 quarter = _mm_max_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_movehdup_ps(quarter)));
+  // Lane i: the greatest lane of rows[i], which is used up.
+  [[gnu::always_inline]] static F max_of_rows(F (&rows)[8]) {
+    for (int i = 0; i < 4; ++i)  // one half each of rows i and i + 4
+      rows[i] = max(_mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20), _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
+    const __m256d a = _mm256_castps_pd(max(_mm256_unpacklo_ps(rows[0], rows[1]), _mm256_unpackhi_ps(rows[0], rows[1])));
+    const __m256d b = _mm256_castps_pd(max(_mm256_unpacklo_ps(rows[2], rows[3]), _mm256_unpackhi_ps(rows[2], rows[3])));
+    return max(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
   }
   static float reduce_add(F x) {
     const __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -27,12 +27,12 @@ struct Avx512 {
   static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  static F add_to_exponent(F x, F whole) {
-    return _mm512_castsi512_ps(
-        _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_cvtps_epi32(whole), 23)));
+  // p * 2^whole, or 0 where x < -126.
+  static F times_power_of_two(F p, F whole, F x) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, whole);
   }
-  static F zero_if_below(F x, F y, float bound) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, _mm512_set1_ps(bound), _CMP_NLT_UQ), x);
+  static F zero_if_empty(F x) {  // -inf becomes 0
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(-__builtin_inff()), _CMP_EQ_OQ), _mm512_setzero_ps());
   }
   // Lane i keeps x if low <= first + i < high, else it becomes `other`.
   static F keep_between(F x, int first, int low, int high, F other) {
@@ -42,7 +42,18 @@ struct Avx512 {
                            _mm512_cmp_epi32_mask(lane, _mm512_set1_epi32(high), _MM_CMPINT_LT);
     return _mm512_mask_mov_ps(other, keep, x);
   }
-  static float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
+  // Lane i: the greatest lane of rows[i], which is used up.
+  [[gnu::always_inline]] static F max_of_rows(F (&rows)[16]) {
+    for (int i = 0; i < 4; ++i)
+      for (int half : {i, i + 8})  // two 128-bit lanes each of rows `half` and `half` + 4
+        rows[half] = max(_mm512_shuffle_f32x4(rows[half], rows[half + 4], 0x44),
+                         _mm512_shuffle_f32x4(rows[half], rows[half + 4], 0xee));
+    for (int i = 0; i < 4; ++i)  // one lane each of rows i, i + 4, i + 8, i + 12
+      rows[i] = max(_mm512_shuffle_f32x4(rows[i], rows[i + 8], 0x88), _mm512_shuffle_f32x4(rows[i], rows[i + 8], 0xdd));
+    const __m512d a = _mm512_castps_pd(max(_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1])));
+    const __m512d b = _mm512_castps_pd(max(_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3])));
+    return max(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
   static float reduce_add(F x) { return _mm512_reduce_add_ps(x); }
   static float first(F x) { return _mm512_cvtss_f32(x); }
 

@@ -7,16 +7,15 @@ namespace quire::simd {
 template <class S>
 inline typename S::F exp2(typename S::F x) {
   using F = typename S::F;
-  const F clamped = S::max(S::set1(-126.0f), x);  // in this order NaN passes through
-  const F whole = S::round(clamped);
-  const F f = S::sub(clamped, whole);  // in [-1/2, 1/2]
+  const F whole = S::round(x);
+  const F f = S::sub(x, whole);  // in [-1/2, 1/2], or NaN at -inf, where it does not matter
   F p = S::set1(0.0013264727f);
   p = S::fma(p, f, S::set1(0.009671513f));
   p = S::fma(p, f, S::set1(0.055507336f));
   p = S::fma(p, f, S::set1(0.24022242f));
   p = S::fma(p, f, S::set1(0.693147f));
   p = S::fma(p, f, S::set1(1.0f));
-  return S::zero_if_below(S::add_to_exponent(p, whole), x, -126.0f);
+  return S::times_power_of_two(p, whole, x);
 }
 
 }  // namespace quire::simd

@@ -36,26 +36,30 @@ struct Plain {
   static F fma(F a, F b, F c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
   static F max(F a, F b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
   static F min(F a, F b) { return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; }); }
-  static F round(F x) {  // |x| is far below 2^22 here, where this trick is exact; NaN stays NaN
+  static F round(F x) {  // exact for the magnitudes that matter to exp2; NaN stays NaN
     return each([&](int i) { return (x.lane[i] + 12582912.0f) - 12582912.0f; });
   }
-  static F add_to_exponent(F x, F whole) {
+  // p * 2^whole, or 0 where x < -126.
+  static F times_power_of_two(F p, F whole, F x) {
     return each([&](int i) {
-      const float n = whole.lane[i];
-      const int32_t shift = n == n ? static_cast<int32_t>(n) : 0;
-      return std::bit_cast<float>(std::bit_cast<int32_t>(x.lane[i]) + shift * (1 << 23));
+      if (x.lane[i] < -126.0f) return 0.0f;
+      const int32_t power = whole.lane[i] == whole.lane[i] ? static_cast<int32_t>(whole.lane[i]) : 0;
+      return std::bit_cast<float>(std::bit_cast<int32_t>(p.lane[i]) + power * (1 << 23));
     });
   }
-  static F zero_if_below(F x, F y, float bound) {
-    return each([&](int i) { return y.lane[i] < bound ? 0.0f : x.lane[i]; });
+  static F zero_if_empty(F x) {  // -inf becomes 0
+    return each([&](int i) { return x.lane[i] == -__builtin_inff() ? 0.0f : x.lane[i]; });
   }
   static F keep_between(F x, int first, int low, int high, F other) {
     return each([&](int i) { return low <= first + i && first + i < high ? x.lane[i] : other.lane[i]; });
   }
-  static float reduce_max(F x) {
-    float most = x.lane[0];
-    for (float value : x.lane) most = most > value ? most : value;
-    return most;
+  // Lane i: the greatest lane of rows[i].
+  static F max_of_rows(F (&rows)[kWidth]) {
+    return each([&](int i) {
+      float most = rows[i].lane[0];
+      for (float value : rows[i].lane) most = most > value ? most : value;
+      return most;
+    });
   }
   static float reduce_add(F x) { return (x.lane[0] + x.lane[1]) + (x.lane[2] + x.lane[3]); }
   static float first(F x) { return x.lane[0]; }

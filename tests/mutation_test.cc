@@ -1,0 +1,176 @@
+// A check that cannot fail is not one. For each declared buffer: switch off its write, by sending it to a decoy while
+// readers keep the arena, and see the proof notice. The poison shows in the fast kernel's output, the shadow throws by
+// name; which of them must notice what is written down below.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "attn/attend_cpu.h"
+#include "attn/shadow.h"
+#include "attn/testing_case.h"
+
+namespace quire::attn::testing {
+namespace {
+
+// The step that reads the most of a set. It has more live sequences than the poison says, so that a count that was not
+// written loses some.
+Case step_using(const BufferSpec& buffer) {
+  Case c{.heads = 2, .kv_heads = 1, .lengths = {17, 40, 33, 9, 21, 50, 12}, .captured = 8};
+  switch (buffer.set) {
+    case Set::decode:
+      if (buffer.id != Buf::decode_page_table_draft_decode) return c;
+      c.mode = Mode::draft;
+      c.draft_steps = 4;
+      c.draft_step = 2;
+      return c;
+    case Set::local:
+      c.mode = Mode::extend;
+      c.kind = LayerKind::local;
+      c.extend = {17, 3, 20, 1, 4, 18, 2};
+      c.chunk = 16;
+      return c;
+    case Set::draft_prefix:
+    case Set::draft_branch:
+      c.mode = Mode::draft_tree;
+      c.topk = 3;
+      c.draft_steps = 4;
+      c.draft_step = 2;
+      return c;
+    case Set::verify:
+      c.mode = Mode::verify;
+      c.draft_tokens = 6;
+      return c;
+    case Set::verify_tree_prefix:
+    case Set::verify_tree_branch:
+      c.mode = Mode::verify_tree;
+      c.draft_tokens = 6;
+      return c;
+    case Set::window:
+      c.mode = Mode::verify_tree;
+      c.draft_tokens = 6;
+      c.kind = LayerKind::window;
+      c.window = 10;
+      c.window_pool = true;
+      return c;
+    case Set::encoder:
+      c.kind = LayerKind::encoder;
+      c.encoder = {20, 1, 70, 3, 33, 0, 16};
+      return c;
+    case Set::extend:
+    case Set::draft_extend:
+      c.mode = buffer.set == Set::extend ? Mode::extend : Mode::draft_extend;
+      c.extend = {17, 3, 20, 1, 4, 18, 2};
+      return c;
+    case Set::work:  // one sequence long enough to be split
+      c.lengths = {1300};
+      c.captured = 2;
+      c.threads = 2;
+      return c;
+  }
+  return c;
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Buffers that the fast kernel either does not read (key prefix sums and the trivial query counts of branches are for
+// kernels outside quire) or reads safely whatever they hold (a uniform cu_parts means that nothing was split, and then
+// one tile walks all its keys); and the division of work, which sends the kernel outside all memory when it is not
+// written. Only the shadow guards these.
+bool is_for_the_shadow_alone(const BufferSpec& buffer) {
+  const std::string name = buffer.name;
+  const bool is_branch = buffer.set == Set::draft_branch || buffer.set == Set::verify_tree_branch;
+  return ends_with(name, "cu_seqlens_k") || (is_branch && name == "cu_seqlens_q") || name == "cu_items" ||
+         name == "cu_parts";
+}
+
+std::vector<std::byte> decoy_for(const MetadataArena& arena, Buf id) {
+  return std::vector<std::byte>(arena.words(id).size_bytes());
+}
+
+struct Mutated {
+  const BufferSpec& buffer;
+};
+void PrintTo(const Mutated& mutated, std::ostream* out) { *out << to_string(mutated.buffer.id); }
+
+class Buffer : public ::testing::TestWithParam<Mutated> {
+ protected:
+  const BufferSpec& buffer() const { return GetParam().buffer; }
+
+  // The step's bits, with the buffer's writes going elsewhere or not.
+  std::string poisoned_bits(bool is_mutated) {
+    Case c = step_using(buffer());
+    c.form = buffer().role == Role::table ? Form::materialised : Form::in_place;
+    World world(c.world());
+    world.lay_out(c.step(), exec_);
+    world.poison(Poison::guard);
+    std::vector<std::byte> decoy = decoy_for(world.arena(), buffer().id);
+    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy);
+    const MetadataArena& written = is_mutated ? mutated : world.arena();
+    write_metadata(world.shape(), world.inputs(), written, exec_);
+    // Partial results are written by the first half of the kernel and read by the second.
+    cpu::attend_items(buffer().role == Role::kernel ? world.args_with(written) : world.args(), exec_);
+    cpu::fold_partials(world.args(), exec_);
+    const Result result = world.result();
+    std::string bits;
+    for (int64_t row = 0; row < result.rows; ++row) bits += row_bits(result, row);
+    return bits;
+  }
+
+  // What the shadow says of the step; empty: nothing.
+  std::string shadow_says(bool is_mutated) {
+    Case c = step_using(buffer());
+    c.form = Form::materialised;
+    World world(c.world());
+    world.lay_out(c.step(), exec_);
+    world.poison(Poison::out_of_range);
+    std::vector<std::byte> decoy = decoy_for(world.arena(), buffer().id);
+    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy);
+    const Shadow shadow(world.arena(), [&] {
+      write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec_);
+    });
+    try {
+      attend_shadowed(world.args(), world.shape(), c.kind, shadow);
+    } catch (const UnwrittenRead& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  Exec exec_{{.threads = 1}};
+};
+
+TEST_P(Buffer, IsMissedWhenNotWritten) {
+  if (buffer().role != Role::kernel) {
+    EXPECT_EQ(shadow_says(false), "");
+    const std::string said = shadow_says(true);
+    EXPECT_EQ(said.find(cat(to_string(buffer().id), "[")), 0u) << "the shadow says: " << said;
+  }
+  if (is_for_the_shadow_alone(buffer())) return;
+  const std::string whole = poisoned_bits(false);
+  EXPECT_TRUE(poisoned_bits(false) == whole) << "the poison shows although everything was written";
+  EXPECT_FALSE(poisoned_bits(true) == whole) << "the poison does not show";
+}
+
+std::string test_name(const ::testing::TestParamInfo<Mutated>& test) {
+  std::string name = to_string(test.param.buffer.id);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+std::vector<Mutated> every_buffer() {
+  std::vector<Mutated> buffers;
+  buffers.reserve(kBuffers.size());
+  for (const BufferSpec& buffer : kBuffers) buffers.push_back({buffer});
+  return buffers;
+}
+
+INSTANTIATE_TEST_SUITE_P(mutation, Buffer, ::testing::ValuesIn(every_buffer()), test_name);
+
+}  // namespace
+
+}  // namespace quire::attn::testing
