@@ -8,11 +8,11 @@ namespace quire::bench {
 
 // Runs `rounds` rounds of products and returns how many floating-point operations they were.
 using ProductLoop = double(int64_t rounds);
-ProductLoop products_plain;   // f32 multiply, then add, in whatever registers the base architecture has
-ProductLoop products_avx2;    // f32 FMA
-ProductLoop products_avx512;  // f32 FMA
+ProductLoop products_plain;       // f32 multiply, then add, in whatever registers the base architecture has
+ProductLoop products_avx2;        // f32 FMA
+ProductLoop products_avx512;      // f32 FMA
 ProductLoop products_avx512bf16;  // dot products of bf16 pairs summed in f32
-ProductLoop products_amx;     // bf16 tile products summed in f32
+ProductLoop products_amx;         // bf16 tile products summed in f32
 
 // Reads `bytes` bytes (a multiple of 1024) from a 64-byte aligned address and returns a value that depends on all of
 // them, so that no read can be left out.

@@ -1,8 +1,8 @@
 // One block on AMX's bf16 tiles: scores S = Q K^T and results O += P V, both as products of 16 x 32 by 32 x 16 tiles.
 //
-// K and V are repacked once a block into the tiles' right-hand form (pairs of k side by side); Q and P are left-hand rows as they
-// lie. A tile's sum over its 32 k, and the order of tiles, are the same for every row, so bits depend on the row alone. Probabilities
-// are rounded to bf16 for the product; their sum is taken before.
+// K and V are repacked once a block into the tiles' right-hand form (pairs of k side by side); Q and P are left-hand
+// rows as they lie. A tile's sum over its 32 k, and the order of tiles, are the same for every row, so bits depend on
+// the row alone. Probabilities are rounded to bf16 for the product; their sum is taken before.
 #include <immintrin.h>
 
 #include "attn/attend_softmax.h"
@@ -18,8 +18,9 @@ namespace amx = simd::amx;
 struct AmxEngine {
   using Simd = simd::Avx512;
   using S = Simd;
-  static constexpr int kDepth = 32;                      // k of one tile product
+  static constexpr int kDepth = 32;  // k of one tile product
   static constexpr int kTileBytes = 1024;
+  static constexpr int kRowsAtOnce = 32;  // two tiles of rows
   static constexpr int kKeyTiles = kBlock / 16;
   static constexpr int kKeySteps = kBlock / kDepth;
   static constexpr int64_t kScoreStride = kBlock * sizeof(float);
@@ -34,64 +35,70 @@ struct AmxEngine {
 
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
                     int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
-    pack_keys(t, keys, key_offset, next_keys);
-    pack_values(t, keys, value_offset, next_values);
-      for (int32_t r = first; r < end; r += 32) attend_rows(t, r, min_of(r + 32, end), keys);
+    pack(t, keys, 0, key_offset, value_offset, next_keys, next_values);
+    for (int32_t r = first; r < end; r += kRowsAtOnce) attend_rows(t, r, min_of(r + kRowsAtOnce, end), keys, 0);
+  }
+
+  // `slot`: which of the range's packed blocks.
+  static void pack(TileState& t, const BlockKeys& keys, int32_t slot, int64_t key_offset, int64_t value_offset,
+                   Ahead& next_keys, Ahead& next_values) {
+    pack_keys(t, keys, slot, key_offset, next_keys);
+    pack_values(t, keys, slot, value_offset, next_values);
   }
 
   static void finish_range(TileState& t) {
     for (int32_t r = 0; r < t.rows; ++r) natural_order(t.o + r * t.value_dim, t.value_dim);
   }
 
- private:
-  static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
+  static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int32_t slot) {
+    const int32_t seen = seen_by(t, first, end, keys);
+    if (seen <= 0) return;
     if (end - first > 16)
-      score_two(t, first, seen_by(t, first, end, keys));
+      score_two(t, first, seen, slot);
     else
-      score_one(t, first);
+      score_one(t, first, slot);
     softmax_rows<S>(t, first, end, keys, [&](int32_t row, int i, S::F p) {
       std::byte* out = reinterpret_cast<std::byte*>(t.s + row * kBlock) + i * sizeof(bf16);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
     });
     rescale(t, first, end);
     if (end - first == 32)
-      weigh_two(t, first);
+      weigh_two(t, first, slot);
     else if (end - first >= 16)
-      weigh_one(t, reinterpret_cast<std::byte*>(t.o + first * t.value_dim), first);
-    if ((end - first) % 16 != 0) weigh_rest(t, first + (end - first) / 16 * 16, end);
+      weigh_one(t, reinterpret_cast<std::byte*>(t.o + first * t.value_dim), first, slot);
+    if ((end - first) % 16 != 0) weigh_rest(t, first + (end - first) / 16 * 16, end, slot);
   }
 
-  static std::byte* key_tile(const TileState& t, int32_t step, int32_t tile) {
-    return t.keys + (step * kKeyTiles + tile) * kTileBytes;
+ private:
+  static std::byte* key_tile(const TileState& t, int32_t slot, int32_t step, int32_t tile) {
+    return t.keys + slot * kBlock * 2 * t.key_dim + (step * kKeyTiles + tile) * kTileBytes;
   }
-  static std::byte* value_tile(const TileState& t, int32_t step, int32_t tile) {
-    return t.values + (step * (t.value_dim / 16) + tile) * kTileBytes;
+  static std::byte* value_tile(const TileState& t, int32_t slot, int32_t step, int32_t tile) {
+    return t.values + slot * kBlock * 2 * t.value_dim + (step * (t.value_dim / 16) + tile) * kTileBytes;
   }
 
   // Tile (step, tile): row p holds dimensions 32 step + 2p and + 1 of keys 16 tile ... + 15.
-  static void pack_keys(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void pack_keys(TileState& t, const BlockKeys& keys, int32_t slot, int64_t offset, Ahead& next) {
     for (int32_t tile = 0; tile < kKeyTiles; ++tile) {
       for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
         S::Words pairs[16];
         S::load_words(pairs, keys.key + tile * 16, offset + step * 64, 16);
-        std::byte* out = key_tile(t, step, tile);
+        std::byte* out = key_tile(t, slot, step, tile);
         for (int i = 0; i < 16; ++i) _mm512_store_si512(out + i * 64, pairs[i]);
         next.fetch(16);
       }
     }
   }
 
-  // Tile (step, tile): row p holds keys 32 step + 2p and + 1, of 16 dimensions in the order of bf16_pairs.h. Keys that are not
-  // real are zeros: their probability is 0, but 0 times a stale NaN would be NaN.
-  static void pack_values(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  // Tile (step, tile): row p holds keys 32 step + 2p and + 1, of 16 dimensions in the order of bf16_pairs.h. Keys that
+  // are not real are zeros: their probability is 0, but 0 times a stale NaN would be NaN.
+  static void pack_values(TileState& t, const BlockKeys& keys, int32_t slot, int64_t offset, Ahead& next) {
     alignas(64) static constexpr std::byte kZeros[1024] = {};
-    const auto row_of = [&](int32_t j) {
-      return j >= keys.begin && j < keys.end ? keys.value[j] + offset : kZeros;
-    };
+    const auto row_of = [&](int32_t j) { return j >= keys.begin && j < keys.end ? keys.value[j] + offset : kZeros; };
     for (int32_t j = 0; j < kBlock; j += 2) {
       const std::byte* first = row_of(j);
       const std::byte* second = row_of(j + 1);
-      std::byte* out = value_tile(t, j / kDepth, 0) + j % kDepth / 2 * 64;
+      std::byte* out = value_tile(t, slot, j / kDepth, 0) + j % kDepth / 2 * 64;
       for (int32_t i = 0; i < t.value_dim; i += 32, out += 2 * kTileBytes) {
         const __m512i a = _mm512_loadu_si512(first + i * 2), b = _mm512_loadu_si512(second + i * 2);
         _mm512_store_si512(out, even_pairs(a, b));
@@ -108,7 +115,7 @@ struct AmxEngine {
     return min_of(high - keys.position, keys.end);
   }
 
-  static void score_two(TileState& t, int32_t first, int32_t seen) {
+  static void score_two(TileState& t, int32_t first, int32_t seen, int32_t slot) {
     const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
     const std::byte* q0 = t.q + first * q_stride;
     const std::byte* q1 = q0 + 16 * q_stride;
@@ -122,9 +129,9 @@ struct AmxEngine {
       for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
         const int64_t at = step * kDepth * int64_t{sizeof(bf16)};
         amx::load<4>(q0 + at, q_stride);
-        amx::load<6>(key_tile(t, step, tile), 64);
+        amx::load<6>(key_tile(t, slot, step, tile), 64);
         amx::dot_bf16<0, 4, 6>();
-        amx::load<7>(key_tile(t, step, tile + 1), 64);
+        amx::load<7>(key_tile(t, slot, step, tile + 1), 64);
         amx::dot_bf16<1, 4, 7>();
         amx::load<5>(q1 + at, q_stride);
         amx::dot_bf16<2, 5, 6>();
@@ -137,7 +144,7 @@ struct AmxEngine {
     }
   }
 
-  static void score_one(TileState& t, int32_t first) {
+  static void score_one(TileState& t, int32_t first, int32_t slot) {
     const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
     const std::byte* q = t.q + first * q_stride;
     float* s = t.s + first * kBlock;
@@ -147,13 +154,13 @@ struct AmxEngine {
     amx::zero<3>();
     for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
       amx::load<4>(q + step * kDepth * int64_t{sizeof(bf16)}, q_stride);
-      amx::load<5>(key_tile(t, step, 0), 64);
+      amx::load<5>(key_tile(t, slot, step, 0), 64);
       amx::dot_bf16<0, 4, 5>();
-      amx::load<6>(key_tile(t, step, 1), 64);
+      amx::load<6>(key_tile(t, slot, step, 1), 64);
       amx::dot_bf16<1, 4, 6>();
-      amx::load<7>(key_tile(t, step, 2), 64);
+      amx::load<7>(key_tile(t, slot, step, 2), 64);
       amx::dot_bf16<2, 4, 7>();
-      amx::load<5>(key_tile(t, step, 3), 64);
+      amx::load<5>(key_tile(t, slot, step, 3), 64);
       amx::dot_bf16<3, 4, 5>();
     }
     amx::store<0>(s, kScoreStride);
@@ -172,61 +179,51 @@ struct AmxEngine {
     }
   }
 
-  static void weigh_two(TileState& t, int32_t first) {
-    const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
-    const std::byte* p0 = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
-    const std::byte* p1 = p0 + 16 * kScoreStride;
-    std::byte* o0 = reinterpret_cast<std::byte*>(t.o + first * t.value_dim);
-    std::byte* o1 = o0 + 16 * o_stride;
-    const int32_t tiles = t.value_dim / 16;
-    int32_t tile = 0;
-    for (; tile + 2 <= tiles; tile += 2) {
-      amx::load<0>(o0 + tile * 64, o_stride);
-      amx::load<1>(o0 + tile * 64 + 64, o_stride);
-      amx::load<2>(o1 + tile * 64, o_stride);
-      amx::load<3>(o1 + tile * 64 + 64, o_stride);
-      for (int32_t step = 0; step < kKeySteps; ++step) {
-        amx::load<4>(p0 + step * 64, kScoreStride);
-        amx::load<6>(value_tile(t, step, tile), 64);
-        amx::dot_bf16<0, 4, 6>();
-        amx::load<7>(value_tile(t, step, tile + 1), 64);
-        amx::dot_bf16<1, 4, 7>();
-        amx::load<5>(p1 + step * 64, kScoreStride);
-        amx::dot_bf16<2, 5, 6>();
-        amx::dot_bf16<3, 5, 7>();
-      }
-      amx::store<0>(o0 + tile * 64, o_stride);
-      amx::store<1>(o0 + tile * 64 + 64, o_stride);
-      amx::store<2>(o1 + tile * 64, o_stride);
-      amx::store<3>(o1 + tile * 64 + 64, o_stride);
-    }
-    for (; tile < tiles; ++tile) {
-      weigh_tile(t, o0, first, tile);
-      weigh_tile(t, o1, first + 16, tile);
-    }
-  }
-
-  static void weigh_one(TileState& t, std::byte* o, int32_t first) {
-    for (int32_t tile = 0; tile < t.value_dim / 16; ++tile) weigh_tile(t, o, first, tile);
-  }
-
-  static void weigh_tile(TileState& t, std::byte* o, int32_t first, int32_t tile) {
+  // The probabilities stay in tiles while the dimensions pass by.
+  static void weigh_two(TileState& t, int32_t first, int32_t slot) {
+    static_assert(kKeySteps == 2);
     const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
     const std::byte* p = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
-    amx::load<0>(o + tile * 64, o_stride);
-    for (int32_t step = 0; step < kKeySteps; ++step) {
-      amx::load<4>(p + step * 64, kScoreStride);
-      amx::load<6>(value_tile(t, step, tile), 64);
-      amx::dot_bf16<0, 4, 6>();
+    std::byte* o0 = reinterpret_cast<std::byte*>(t.o + first * t.value_dim);
+    std::byte* o1 = o0 + 16 * o_stride;
+    amx::load<4>(p, kScoreStride);
+    amx::load<5>(p + 64, kScoreStride);
+    amx::load<6>(p + 16 * kScoreStride, kScoreStride);
+    amx::load<7>(p + 16 * kScoreStride + 64, kScoreStride);
+    for (int32_t tile = 0; tile < t.value_dim / 16; ++tile) {
+      amx::load<0>(o0 + tile * 64, o_stride);
+      amx::load<2>(value_tile(t, slot, 0, tile), 64);
+      amx::dot_bf16<0, 4, 2>();
+      amx::load<1>(o1 + tile * 64, o_stride);
+      amx::dot_bf16<1, 6, 2>();
+      amx::load<3>(value_tile(t, slot, 1, tile), 64);
+      amx::dot_bf16<0, 5, 3>();
+      amx::dot_bf16<1, 7, 3>();
+      amx::store<0>(o0 + tile * 64, o_stride);
+      amx::store<1>(o1 + tile * 64, o_stride);
     }
-    amx::store<0>(o + tile * 64, o_stride);
+  }
+
+  static void weigh_one(TileState& t, std::byte* o, int32_t first, int32_t slot) {
+    const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
+    const std::byte* p = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
+    amx::load<4>(p, kScoreStride);
+    amx::load<5>(p + 64, kScoreStride);
+    for (int32_t tile = 0; tile < t.value_dim / 16; ++tile) {
+      amx::load<0>(o + tile * 64, o_stride);
+      amx::load<2>(value_tile(t, slot, 0, tile), 64);
+      amx::dot_bf16<0, 4, 2>();
+      amx::load<3>(value_tile(t, slot, 1, tile), 64);
+      amx::dot_bf16<0, 5, 3>();
+      amx::store<0>(o + tile * 64, o_stride);
+    }
   }
 
   // Fewer than 16 rows: a tile would also write rows that are not ours, so it works on a copy.
-  static void weigh_rest(TileState& t, int32_t first, int32_t end) {
+  static void weigh_rest(TileState& t, int32_t first, int32_t end, int32_t slot) {
     const size_t bytes = static_cast<size_t>(end - first) * static_cast<size_t>(t.value_dim) * sizeof(float);
     std::memcpy(t.stage, t.o + first * t.value_dim, bytes);
-    weigh_one(t, t.stage, first);
+    weigh_one(t, t.stage, first, slot);
     std::memcpy(t.o + first * t.value_dim, t.stage, bytes);
   }
 };

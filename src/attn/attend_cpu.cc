@@ -94,14 +94,20 @@ void fold_op(const AttendOp& op, Exec& exec) {
 
 Kernel kernel_for(Isa isa, Dtype kv_type) {
   switch (isa) {
-    case Isa::plain: return plain_kernel(kv_type);
+    case Isa::plain:
+      return plain_kernel(kv_type);
 #if defined(__x86_64__)
-    case Isa::avx2: return avx2_kernel(kv_type);
-    case Isa::avx512: return avx512_kernel(kv_type);
-    case Isa::avx512bf16: return avx512bf16_kernel();
-    case Isa::amx: return amx_kernel();
+    case Isa::avx2:
+      return avx2_kernel(kv_type);
+    case Isa::avx512:
+      return avx512_kernel(kv_type);
+    case Isa::avx512bf16:
+      return avx512bf16_kernel();
+    case Isa::amx:
+      return amx_kernel();
 #else
-    default: break;
+    default:
+      break;
 #endif
   }
   throw CheckError(cat("no kernel for instruction set ", to_string(isa)));
@@ -113,7 +119,7 @@ size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim) 
   // The arrays of TileState, each rounded up to a line; l and the short ones count as 32 floats a row.
   const size_t rows = static_cast<size_t>(std::max(tile_rows(key_dim), choice.positions * choice.head_chunk)) + 16;
   const size_t floats = rows * static_cast<size_t>(key_dim + kBlock + 2 * value_dim + 32) +
-                        static_cast<size_t>(kBlock) * static_cast<size_t>(key_dim + value_dim) +
+                        static_cast<size_t>(kPackedBytes / 4) * static_cast<size_t>(key_dim + value_dim) +
                         size_t{16} * static_cast<size_t>(value_dim);
   return floats * sizeof(float) + size_t{64} * 16;
 }
@@ -122,6 +128,7 @@ namespace {
 
 AttendOp checked_op(const AttendArgs& args, const Exec& exec) {
   check_args(args);
+  if (!exec.capturing()) check_rows(args);
   const Problem problem{.query_type = args.q.type,
                         .kv_type = args.kv.type,
                         .heads = args.q.heads,
@@ -134,7 +141,8 @@ AttendOp checked_op(const AttendArgs& args, const Exec& exec) {
             problem.heads <= limits.heads && problem.value_dim <= limits.value_dim,
         "the metadata was cut for other heads: ", problem, ", but ", limits);
   check(scratch_needed(choice, args.kv.key_dim, args.kv.value_dim) <= exec.scratch_bytes(), problem, " needs ",
-        scratch_needed(choice, args.kv.key_dim, args.kv.value_dim), " bytes of scratch a thread, of ", exec.scratch_bytes());
+        scratch_needed(choice, args.kv.key_dim, args.kv.value_dim), " bytes of scratch a thread, of ",
+        exec.scratch_bytes());
   return {args, choice, kernel_for(choice.isa, args.kv.type)};
 }
 

@@ -1,7 +1,8 @@
 // Inside cpu::attend: one attention call as items that threads take, and what each instruction set provides.
 //
-// An item is (tile of query positions of one sequence, group of kv heads, all key ranges or one of them). attend_cpu.cc cuts,
-// attend_walk.h walks an item's keys in the fixed order, attend_vector.h and attend_amx.cc do the arithmetic of a block.
+// An item is (tile of query positions of one sequence, group of kv heads, all key ranges or one of them). attend_cpu.cc
+// cuts, attend_walk.h walks an item's keys in the fixed order, attend_vector.h and attend_amx.cc do the arithmetic of a
+// block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,9 @@ Kernel amx_kernel();         // bf16 queries, keys and values
 // The two halves of attend, one recorded operation each.
 AttendFn attend_items;   // every item; those of split sequences leave partial results in the arena's workspace
 AttendFn fold_partials;  // the results of split sequences from those; nothing when no sequence was split
+
+// Packed keys or values of an item, in bytes for each dimension: a block in f32, or a range in bf16.
+inline constexpr int64_t kPackedBytes = 2 * kRange;
 
 // Scratch that an item may need, in bytes; checked at the door.
 size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim);

@@ -71,6 +71,7 @@ void run(const AttendArgs& args, Exec&) {
 namespace ref {
 void attend(const AttendArgs& args, Exec& exec) {
   check_args(args);
+  if (!exec.capturing()) check_rows(args);
   exec.launch(run, args);
 }
 }  // namespace ref

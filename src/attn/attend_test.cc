@@ -25,8 +25,12 @@ struct Implementation {
 void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
 
 const Implementation kImplementations[] = {
-    {"ref", ref::attend, Isa::plain},     {"plain", cpu::attend, Isa::plain}, {"avx2", cpu::attend, Isa::avx2},
-    {"avx512", cpu::attend, Isa::avx512}, {"avx512bf16", cpu::attend, Isa::avx512bf16}, {"amx", cpu::attend, Isa::amx},
+    {"ref", ref::attend, Isa::plain},
+    {"plain", cpu::attend, Isa::plain},
+    {"avx2", cpu::attend, Isa::avx2},
+    {"avx512", cpu::attend, Isa::avx512},
+    {"avx512bf16", cpu::attend, Isa::avx512bf16},
+    {"amx", cpu::attend, Isa::amx},
 };
 
 // Inputs are rounded beforehand, so only arithmetic and the output's rounding remain; with products of bf16 also the
@@ -674,6 +678,7 @@ TEST_P(BadInput, ShapesThatDoNotFit) {
   expect_refused([](AttendArgs& a) { a.q.row_stride = 64; }, "rows overlap");
   expect_refused([](AttendArgs& a) { a.keys.page_size = PageSize(32); }, "page size");
   expect_refused([](AttendArgs& a) { a.q.heads = a.out.heads = 8; }, "[2, 8, 64]");
+  expect_refused([](AttendArgs& a) { a.q.rows = a.out.rows = 1; }, "the step has 2 query rows");
 }
 
 TEST_P(BadInput, NumbersThatMakeNoSense) {

@@ -8,9 +8,9 @@
 //   score(row, key)    a chain of products over the even units plus one over the odd ones, ascending
 //   out(row, dim)      one chain over the steps of keys, ascending
 //
-// So a row's bits do not depend on which rows are computed beside it. Few rows (decode) read keys and values straight from
-// their pages; many rows share a block that is widened, and for keys transposed, once.
-// Internal linkage for the reason attend_walk.h gives.
+// So a row's bits do not depend on which rows are computed beside it. Few rows (decode) read keys and values straight
+// from their pages; many rows share a block that is widened, and for keys transposed, once. Internal linkage for the
+// reason attend_walk.h gives.
 #pragma once
 #include <type_traits>
 
@@ -33,9 +33,12 @@ struct WidenedProducts {
   // The row's units, as 32-bit values in natural order.
   static void read_query(const std::byte* from, Dtype type, int32_t key_dim, float* to) {
     switch (type) {
-      case Dtype::f32: return widen<Dtype::f32>(from, key_dim, to);
-      case Dtype::bf16: return widen<Dtype::bf16>(from, key_dim, to);
-      default: return widen<Dtype::f16>(from, key_dim, to);
+      case Dtype::f32:
+        return widen<Dtype::f32>(from, key_dim, to);
+      case Dtype::bf16:
+        return widen<Dtype::bf16>(from, key_dim, to);
+      default:
+        return widen<Dtype::f16>(from, key_dim, to);
     }
   }
   static void put_probabilities(float* row, int i, F p) { S::store(row + i, p); }
@@ -48,7 +51,8 @@ struct WidenedProducts {
  private:
   template <Dtype From>
   static void widen(const std::byte* from, int32_t count, float* to) {
-    for (int32_t i = 0; i < count; i += S::kWidth) S::store(to + i, S::template load_as<From>(from + i * size_of(From)));
+    for (int32_t i = 0; i < count; i += S::kWidth)
+      S::store(to + i, S::template load_as<From>(from + i * size_of(From)));
   }
 };
 
@@ -62,6 +66,7 @@ struct VectorEngine {
   static constexpr int kRowTile = S::kRegisters == 32 ? 6 : 4;     // rows in registers
   static constexpr int kVectorTile = S::kRegisters == 32 ? 4 : 2;  // vectors of keys or dims in registers
   static constexpr int kFewRows = 4;                               // at most: no block is packed
+  static constexpr int kRowsAtOnce = 0;                            // blocks are taken one by one
   static constexpr int kUnitsInWord = A::kUnitsInWord;
   static constexpr int kBytesInUnit = 4 / kUnitsInWord;
   static constexpr int kKeysInStep = A::kKeysInStep;
@@ -112,7 +117,8 @@ struct VectorEngine {
 
   // W keys straight from their pages, a cache line of each (or W words of it) at a time.
   template <int Rows>
-  [[gnu::noinline]] static void score_few(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  [[gnu::noinline]] static void score_few(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset,
+                                          Ahead& next) {
     const int32_t units = A::units(t.key_dim);
     const float* q = reinterpret_cast<const float*>(t.q) + first * units;
     for (int32_t j = 0; j < kBlock; j += W) {
@@ -130,11 +136,11 @@ struct VectorEngine {
     }
   }
 
-  // Adds the products of `Count` words of each key. All is unrolled: the sums stay in registers, and a unit's parity, and
-  // with it its chain, is known to the compiler.
+  // Adds the products of `Count` words of each key. All is unrolled: the sums stay in registers, and a unit's parity,
+  // and with it its chain, is known to the compiler.
   template <int Rows, int Count>
-  [[gnu::always_inline]] static void add_words(const float* q, int32_t units, const std::byte* const* rows, int64_t offset,
-                                               F (&sum)[2][Rows]) {
+  [[gnu::always_inline]] static void add_words(const float* q, int32_t units, const std::byte* const* rows,
+                                               int64_t offset, F (&sum)[2][Rows]) {
     typename S::Words word[W];
     S::load_words(word, rows, offset, Count);
 #pragma GCC unroll 16
@@ -233,7 +239,8 @@ struct VectorEngine {
         if (from >= to) return;
         const Steps steps{from / kKeysInStep, (to + kKeysInStep - 1) / kKeysInStep};
         int32_t i = 0;
-        for (; i + kVectorTile * W <= t.value_dim; i += kVectorTile * W) weigh_tile<n(), kVectorTile>(t, r, i, steps, load);
+        for (; i + kVectorTile * W <= t.value_dim; i += kVectorTile * W)
+          weigh_tile<n(), kVectorTile>(t, r, i, steps, load);
         for (; i < t.value_dim; i += W) weigh_tile<n(), 1>(t, r, i, steps, load);
       });
   }
@@ -251,7 +258,8 @@ struct VectorEngine {
       const float factor = t.factor[first + r];
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v)
-        sum[r][v] = factor == 0.0f ? S::zero() : S::mul(S::load(t.o + (first + r) * t.value_dim + i + v * W), S::set1(factor));
+        sum[r][v] =
+            factor == 0.0f ? S::zero() : S::mul(S::load(t.o + (first + r) * t.value_dim + i + v * W), S::set1(factor));
     }
     for (int32_t step = steps.begin; step < steps.end; ++step) {
       F value[Vectors];
@@ -282,10 +290,14 @@ struct VectorEngine {
 template <class S>
 Kernel widened_kernel(Dtype kv_type) {
   switch (kv_type) {
-    case Dtype::f32: return {run_item<VectorEngine<WidenedProducts<S, Dtype::f32>>>, fold_parts<S>};
-    case Dtype::bf16: return {run_item<VectorEngine<WidenedProducts<S, Dtype::bf16>>>, fold_parts<S>};
-    case Dtype::f16: return {run_item<VectorEngine<WidenedProducts<S, Dtype::f16>>>, fold_parts<S>};
-    case Dtype::f8e4m3: break;
+    case Dtype::f32:
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f32>>>, fold_parts<S>};
+    case Dtype::bf16:
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::bf16>>>, fold_parts<S>};
+    case Dtype::f16:
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f16>>>, fold_parts<S>};
+    case Dtype::f8e4m3:
+      break;
   }
   return {run_item<VectorEngine<WidenedProducts<S, Dtype::f8e4m3>>>, fold_parts<S>};
 }

@@ -4,8 +4,9 @@
 //   rows of a tile:  row = (kv head * positions + position) * heads + head, of the item's heads of one kv head
 //
 // Keys lie at logical positions: a sequence's pages first, then, in trees, the row's own branch. Blocks and ranges are
-// anchored at position 0, so a key meets the same neighbours whatever the mode. In a tree the blocks that lie wholly in the
-// prefix are shared by all rows of the tile; from the block that holds the prefix's end on, each position walks its own.
+// anchored at position 0, so a key meets the same neighbours whatever the mode. In a tree the blocks that lie wholly in
+// the prefix are shared by all rows of the tile; from the block that holds the prefix's end on, each position walks its
+// own.
 //
 // The file is compiled once for each instruction set, so all of it has internal linkage: the linker must not keep one
 // copy of a function for all of them.
@@ -34,9 +35,9 @@ struct BlockKeys {
   int32_t end;
 };
 
-// What to fetch of the next block while this one is computed: rows [row, end) of all the item's kv heads, line after line, in
-// the order in which memory likes to be read. A few lines at a time between products: a burst would fill the core's miss
-// buffers and stall it. Into L2 only, because in L1 the rows' regular distance maps them all to a few sets.
+// What to fetch of the next block while this one is computed: rows [row, end) of all the item's kv heads, line after
+// line, in the order in which memory likes to be read. A few lines at a time between products: a burst would fill the
+// core's miss buffers and stall it. Into L2 only, because in L1 the rows' regular distance maps them all to a few sets.
 struct Ahead {
   const std::byte* const* rows = nullptr;
   int64_t offset = 0;
@@ -57,20 +58,21 @@ struct Ahead {
   }
 };
 
-// The thread's scratch, cut into the tile's arrays (scratch_needed() bounds their sum). Rows are padded by 16 so that a tile of rows may start anywhere.
+// The thread's scratch, cut into the tile's arrays (scratch_needed() bounds their sum). Rows are padded by 16 so that a
+// tile of rows may start anywhere.
 struct TileState {
-  std::byte* q;      // [rows, key dim] in the engine's format
-  float* s;          // [rows, kBlock] scores, then probabilities
-  float* o;          // [rows, value dim] sum of p v in the current range; in the engine's order until finish_range()
-  float* m;          // [rows] maximum in the current range, in log2 units
-  float* l;          // [rows, 16] sum of p, by lane
-  float* total_o;    // the ranges before
+  std::byte* q;    // [rows, key dim] in the engine's format
+  float* s;        // [rows, kBlock] scores, then probabilities
+  float* o;        // [rows, value dim] sum of p v in the current range; in the engine's order until finish_range()
+  float* m;        // [rows] maximum in the current range, in log2 units
+  float* l;        // [rows, 16] sum of p, by lane
+  float* total_o;  // the ranges before
   float* total_m;
-  float* total_l;    // [rows]
-  float* factor;     // [rows] what the block's new maximum makes of the sums so far
-  int32_t* low;      // [rows] first visible key position
-  int32_t* high;     // [rows] one past the last
-  std::byte* keys;   // the engine's packed block of keys
+  float* total_l;   // [rows]
+  float* factor;    // [rows] what the block's new maximum makes of the sums so far
+  int32_t* low;     // [rows] first visible key position
+  int32_t* high;    // [rows] one past the last
+  std::byte* keys;  // the engine's packed keys: [kPackedBytes, key dim]
   std::byte* values;
   std::byte* stage;  // [16, value dim] floats
   int32_t rows;
@@ -104,8 +106,8 @@ inline void carve(TileState& t, std::byte* scratch, int32_t rows, int32_t key_di
   t.factor = carver.take<float>(padded);
   t.low = carver.take<int32_t>(padded);
   t.high = carver.take<int32_t>(padded);
-  t.keys = carver.take<std::byte>(int64_t{4} * kBlock * key_dim);
-  t.values = carver.take<std::byte>(int64_t{4} * kBlock * value_dim);
+  t.keys = carver.take<std::byte>(kPackedBytes * key_dim);
+  t.values = carver.take<std::byte>(kPackedBytes * value_dim);
   t.stage = carver.take<std::byte>(int64_t{4} * 16 * value_dim);
   t.rows = rows;
   t.key_dim = key_dim;
@@ -121,14 +123,14 @@ struct Item {
   int32_t sequence;
   int32_t first_query;  // row of q
   int32_t positions;
-  int32_t first_head;   // query head of row 0
-  int32_t heads;        // query heads of one kv head in this item
+  int32_t first_head;  // query head of row 0
+  int32_t heads;       // query heads of one kv head in this item
   int32_t first_kv_head;
   int32_t kv_heads;
-  int32_t start;        // position of the sequence's first key
-  int32_t length;       // keys in pages
-  int32_t range;        // the one range to walk, or -1 for all
-  int64_t part;         // where a split item leaves its partial result
+  int32_t start;   // position of the sequence's first key
+  int32_t length;  // keys in pages
+  int32_t range;   // the one range to walk, or -1 for all
+  int64_t part;    // where a split item leaves its partial result
 };
 
 inline bool decode_item(const Task& task, int64_t index, Item& item) {
@@ -186,8 +188,8 @@ inline RowPlace place_of(const Task& task, const Item& item, int32_t row) {
   return {item.first_query + rest / item.heads, item.first_head + kv_head * task.group + rest % item.heads};
 }
 
-// o is not cleared: a row's first block finds the maximum at -inf, so its factor is 0, and engines take 0 times anything,
-// garbage included, for 0. A row without a block keeps its garbage and a sum of 0, which says so.
+// o is not cleared: a row's first block finds the maximum at -inf, so its factor is 0, and engines take 0 times
+// anything, garbage included, for 0. A row without a block keeps its garbage and a sum of 0, which says so.
 template <class S>
 inline void reset_range(TileState& t) {
   for (int32_t i = 0; i < t.rows * 16; i += S::kWidth) S::store(t.l + i, S::zero());
@@ -281,7 +283,8 @@ struct PartialArrays {
 };
 inline PartialArrays partials_of(const Task& task) {
   const MetadataArena& arena = *task.args.arena;
-  return {arena.floats(Buf::work_partial_out), arena.floats(Buf::work_partial_max), arena.floats(Buf::work_partial_sum)};
+  return {arena.floats(Buf::work_partial_out), arena.floats(Buf::work_partial_max),
+          arena.floats(Buf::work_partial_sum)};
 }
 // Row of the workspace for a part's (position, head).
 inline int64_t partial_row(const Task& task, int64_t part, int32_t position, int32_t head) {
@@ -336,7 +339,8 @@ class Walk {
     for (int32_t i = 0; i < item_.positions; ++i) {
       int32_t high = end;
       if (keys_.causal) high = end - queries + first + i + 1;
-      if (keys_.branch_lengths) high = end + min_of(keys_.branch_lengths[item_.first_query + i], keys_.most_branch_tokens);
+      if (keys_.branch_lengths)
+        high = end + min_of(keys_.branch_lengths[item_.first_query + i], keys_.most_branch_tokens);
       int32_t low = item_.start;
       if (task_.args.window >= 0) low = max_of(low, high - 1 - task_.args.window);
       high = max_of(high, low);
@@ -409,18 +413,32 @@ class Walk {
     Engine::finish_range(tile_);
   }
 
+  // The blocks of a range's shared part, in order.
   void walk_shared(int32_t begin, int32_t end) {
-    if (begin >= end) return;
-    BlockKeys blocks[2];
-    int which = 0;
-    const auto find = [&](BlockKeys& block, int32_t position) {
-      find_keys(block, position, max_of(begin, position), min_of(end, position + kBlock), nullptr);
-    };
-    find(blocks[0], floor_to(begin, kBlock));
-    for (int32_t position = floor_to(begin, kBlock); position < end; position += kBlock, which ^= 1) {
-      const bool more = position + kBlock < end;
-      if (more) find(blocks[which ^ 1], position + kBlock);
-      attend_block(blocks[which], more ? &blocks[which ^ 1] : nullptr, 0, item_.positions);
+    BlockKeys blocks[kRange / kBlock];
+    int32_t count = 0;
+    for (int32_t position = floor_to(begin, kBlock); position < end; position += kBlock)
+      find_keys(blocks[count++], position, max_of(begin, position), min_of(end, position + kBlock), nullptr);
+    if constexpr (Engine::kRowsAtOnce > 0) {
+      if (item_.positions * item_.heads > Engine::kRowsAtOnce) return attend_packed(blocks, count);
+    }
+    for (int32_t b = 0; b < count; ++b)
+      attend_block(blocks[b], b + 1 < count ? &blocks[b + 1] : nullptr, 0, item_.positions);
+  }
+
+  // All blocks are packed first; then the engine takes a few rows through all of them, so that these rows' scores and
+  // results stay in L1 while the packed blocks pass by.
+  void attend_packed(const BlockKeys* blocks, int32_t count) {
+    for (int32_t h = 0; h < item_.kv_heads; ++h) {
+      for (int32_t b = 0; b < count; ++b) {
+        Ahead keys, values;
+        if (b + 1 < count) look_ahead(blocks[b + 1], h, keys, values);
+        Engine::pack(tile_, blocks[b], b, key_offset(h), value_offset(h), keys, values);
+      }
+      const int32_t rows = item_.positions * item_.heads;
+      for (int32_t r = h * rows; r < (h + 1) * rows; r += Engine::kRowsAtOnce)
+        for (int32_t b = 0; b < count; ++b)
+          Engine::attend_rows(tile_, r, min_of(r + Engine::kRowsAtOnce, (h + 1) * rows), blocks[b], b);
     }
   }
 
@@ -435,21 +453,29 @@ class Walk {
   }
 
   void attend_block(const BlockKeys& block, const BlockKeys* next, int32_t first_position, int32_t end_position) {
-    const kv::LayerKv& kv = task_.args.kv;
-    const int32_t key_bytes = kv.key_dim * size_of(kv.type);
-    const int32_t value_bytes = kv.value_dim * size_of(kv.type);
     for (int32_t h = 0; h < item_.kv_heads; ++h) {
-      Ahead keys, values;  // each head fetches its share of the next block's tokens
-      if (next) {
-        const int32_t row = kBlock * h / item_.kv_heads, end = kBlock * (h + 1) / item_.kv_heads;
-        keys = {next->key, int64_t{item_.first_kv_head} * key_bytes, item_.kv_heads * key_bytes, row, end};
-        values = {next->value, int64_t{item_.first_kv_head} * value_bytes, item_.kv_heads * value_bytes, row, end};
-      }
+      Ahead keys, values;
+      if (next) look_ahead(*next, h, keys, values);
       const int32_t base = h * item_.positions * item_.heads;
-      Engine::block(tile_, base + first_position * item_.heads, base + end_position * item_.heads, block,
-                    int64_t{item_.first_kv_head + h} * key_bytes, int64_t{item_.first_kv_head + h} * value_bytes, keys,
-                    values);
+      Engine::block(tile_, base + first_position * item_.heads, base + end_position * item_.heads, block, key_offset(h),
+                    value_offset(h), keys, values);
     }
+  }
+
+  // Each head fetches its share of the next block's tokens.
+  void look_ahead(const BlockKeys& next, int32_t h, Ahead& keys, Ahead& values) const {
+    const int32_t row = kBlock * h / item_.kv_heads, end = kBlock * (h + 1) / item_.kv_heads;
+    keys = {next.key, key_offset(0), static_cast<int32_t>(key_offset(item_.kv_heads) - key_offset(0)), row, end};
+    values = {next.value, value_offset(0), static_cast<int32_t>(value_offset(item_.kv_heads) - value_offset(0)), row,
+              end};
+  }
+
+  // Bytes from a token's first head to the item's kv head h.
+  int64_t key_offset(int32_t h) const {
+    return int64_t{item_.first_kv_head + h} * task_.args.kv.key_dim * size_of(task_.args.kv.type);
+  }
+  int64_t value_offset(int32_t h) const {
+    return int64_t{item_.first_kv_head + h} * task_.args.kv.value_dim * size_of(task_.args.kv.type);
   }
 
   void leave_partial() {
@@ -471,7 +497,7 @@ class Walk {
   const KeyView& keys_;
   const PageId* table_;
   TileState tile_;
-  int32_t low_;         // of all rows
+  int32_t low_;  // of all rows
   int32_t high_;
   int32_t prefix_end_;  // first position past the pages
   int32_t shared_end_;  // blocks below it are shared by the tile's rows

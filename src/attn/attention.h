@@ -4,8 +4,8 @@
 //   out[i]  = sum_j softmax(x[i])[j] V[j]           over the keys j that row i may see
 //   lse[i]  = ln sum_j exp(x[i][j])                 of the keys alone, a sink not counted
 //
-// Keys of row i, in logical order: the sequence's keys up to its own position (causal) or all of them, then the row's own
-// branch. With a window w only the last w + 1 positions. A sink adds exp(sink[h]) to the denominator.
+// Keys of row i, in logical order: the sequence's keys up to its own position (causal) or all of them, then the row's
+// own branch. With a window w only the last w + 1 positions. A sink adds exp(sink[h]) to the denominator.
 //
 // Before   this step's K and V are stored; the metadata was written.
 // After    rows of live sequences hold the result; all other rows of out hold zeros and of lse -inf, without a read
@@ -13,8 +13,9 @@
 // Memory   allocates nothing; everything that may change is read when the operation runs, so it can be recorded.
 // Errors   an unsupported problem or a mismatch of shapes throws CheckError that prints it, before any work.
 //
-// One reduction: on one kind of CPU a row's bits depend on its query, its keys and nothing else; not on the mode, the batch,
-// the chunking, the page size or the number of threads.
+// One reduction: on one kind of CPU a row's bits depend on its query, its keys and nothing else; not on the mode, the
+// batch, the chunking, the page size or the number of threads. (Stored keys and values are numbers: an infinite or NaN
+// value of a key that only a neighbouring row sees may show, as 0 times it.)
 #pragma once
 #include <cstdint>
 
@@ -28,22 +29,22 @@ namespace quire::attn {
 
 // A step's metadata as one kernel reads it: pointers into the arena and the request table.
 struct KeyView {
-  Set set;                          // the set it was made from
-  const int32_t* live;              // [1] live sequences
-  const int32_t* cu_q;              // [sequences + 1] query rows of sequence b: cu_q[b] .. cu_q[b + 1] - 1
-  const int32_t* lengths;           // [sequences] keys in pages
-  const int32_t* cu_items;          // [sequences + 1] work items before sequence b: tiles, or tiles x ranges if split
-  const int32_t* cu_parts;          // [sequences + 1] items of split sequences before b; each leaves a partial result
-  const PageId* pages;              // page tables
-  int64_t stride;                   // entries from one table row to the next
-  const RequestRow* rows;           // [sequences] table row of sequence b; null: row b itself
-  const int32_t* first_page;        // [sequences] first entry of sequence b in its row; null: 0
-  bool starts_at_first_page;        // the first key's position is first_page * page size (local chunks in place), not 0
-  bool causal;                      // row i of sq sees the keys up to i + length - sq; else all of them
-  const int32_t* branch_lengths;    // [query rows] tokens of the row's own branch; null: no branches
-  const TokenSlot* branch_slots;    // [query rows, branch_stride]
+  Set set;                        // the set it was made from
+  const int32_t* live;            // [1] live sequences
+  const int32_t* cu_q;            // [sequences + 1] query rows of sequence b: cu_q[b] .. cu_q[b + 1] - 1
+  const int32_t* lengths;         // [sequences] keys in pages
+  const int32_t* cu_items;        // [sequences + 1] work items before sequence b: tiles, or tiles x ranges if split
+  const int32_t* cu_parts;        // [sequences + 1] items of split sequences before b; each leaves a partial result
+  const PageId* pages;            // page tables
+  int64_t stride;                 // entries from one table row to the next
+  const RequestRow* rows;         // [sequences] table row of sequence b; null: row b itself
+  const int32_t* first_page;      // [sequences] first entry of sequence b in its row; null: 0
+  bool starts_at_first_page;      // the first key's position is first_page * page size (local chunks in place), not 0
+  bool causal;                    // row i of sq sees the keys up to i + length - sq; else all of them
+  const int32_t* branch_lengths;  // [query rows] tokens of the row's own branch; null: no branches
+  const TokenSlot* branch_slots;  // [query rows, branch_stride]
   int64_t branch_stride;
-  int32_t most_branch_tokens;       // bound of branch_lengths
+  int32_t most_branch_tokens;  // bound of branch_lengths
   PageSize page_size;
 };
 
@@ -52,23 +53,31 @@ KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind k
 
 struct AttendArgs {
   KeyView keys;
-  const MetadataArena* arena;   // owner of the metadata and of the workspace of split sequences
+  const MetadataArena* arena;  // owner of the metadata and of the workspace of split sequences
   kv::LayerKv kv;
-  ConstHeadRows q;              // [rows, heads, key dim]
-  HeadRows out;                 // [rows, heads, value dim]
-  float* lse = nullptr;         // [heads, rows], natural logarithm; null: not wanted
+  ConstHeadRows q;       // [rows, heads, key dim]
+  HeadRows out;          // [rows, heads, value dim]
+  float* lse = nullptr;  // [heads, rows], natural logarithm; null: not wanted
   float scale;
-  float softcap = 0;            // 0: none
-  int32_t window = -1;          // tokens before its own that a row sees; -1: all
-  const float* sinks = nullptr; // [heads]; null: none
+  float softcap = 0;             // 0: none
+  int32_t window = -1;           // tokens before its own that a row sees; -1: all
+  const float* sinks = nullptr;  // [heads]; null: none
 };
 
 using AttendFn = void(const AttendArgs&, Exec&);
-namespace ref { AttendFn attend; }  // plain loops in double: what the operation means
-namespace cpu { AttendFn attend; }  // SIMD over blocks of keys, instruction set as exec says
-AttendFn attend;                    // for callers
+namespace ref {
+AttendFn attend;
+}  // namespace ref
+namespace cpu {
+AttendFn attend;
+}  // namespace cpu
+AttendFn attend;  // for callers
 
 // The checks of the door, shared by all implementations.
 void check_args(const AttendArgs& args);
+
+// That q and out have room for the step's query rows. The metadata must have been written, so only calls that run at
+// once make this check; a recorded one relies on check_step().
+void check_rows(const AttendArgs& args);
 
 }  // namespace quire::attn

@@ -1,8 +1,8 @@
 // Pairs of bf16 rows side by side, as tiles and dot products take them, and the order of dimensions that comes of it.
 //
-// Of 32 dimensions the even ones are paired in one register and the odd ones in the next, because that needs only shifts and
-// masks. Results stand in that order, 16 even and 16 odd of every 32, until natural_order() puts them right once a range.
-// Internal linkage for the reason attend_walk.h gives; include only from sources compiled for AVX-512.
+// Of 32 dimensions the even ones are paired in one register and the odd ones in the next, because that needs only
+// shifts and masks. Results stand in that order, 16 even and 16 odd of every 32, until natural_order() puts them right
+// once a range. Internal linkage for the reason attend_walk.h gives; include only from sources compiled for AVX-512.
 #pragma once
 #include <immintrin.h>
 

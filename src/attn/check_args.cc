@@ -83,4 +83,10 @@ void check_args(const AttendArgs& args) {
   check_addresses(args);
 }
 
+void check_rows(const AttendArgs& args) {
+  const int32_t live = *args.keys.live;
+  const int32_t rows = live > 0 ? args.keys.cu_q[live] : 0;
+  check(rows <= args.q.rows, "the step has ", rows, " query rows", Whole{args});
+}
+
 }  // namespace quire::attn

@@ -3,9 +3,9 @@
 namespace quire::attn {
 
 std::string to_string(const Problem& problem) {
-  return cat("attention of ", to_string(problem.query_type), " queries over ", to_string(problem.kv_type), " keys and values, ",
-             problem.heads, " heads, ", problem.kv_heads, " kv heads, key dim ", problem.key_dim, ", value dim ",
-             problem.value_dim);
+  return cat("attention of ", to_string(problem.query_type), " queries over ", to_string(problem.kv_type),
+             " keys and values, ", problem.heads, " heads, ", problem.kv_heads, " kv heads, key dim ", problem.key_dim,
+             ", value dim ", problem.value_dim);
 }
 
 std::string to_string(const Choice& choice) {
@@ -23,15 +23,14 @@ bool dims_supported(const Problem& p) {
 
 // Tiles and dot products take pairs of bf16, 32 elements deep; other types of queries or keys would have to be rounded.
 bool fits_bf16_products(const Problem& p) {
-  return p.query_type == Dtype::bf16 && p.kv_type == Dtype::bf16 && p.key_dim % 32 == 0 &&
-         p.value_dim % 32 == 0;
+  return p.query_type == Dtype::bf16 && p.kv_type == Dtype::bf16 && p.key_dim % 32 == 0 && p.value_dim % 32 == 0;
 }
 
 }  // namespace
 
 Choice choose(const Problem& problem, Isa machine) {
-  check(problem.heads > 0 && problem.kv_heads > 0 && problem.heads % problem.kv_heads == 0,
-        "no kernel for ", problem, ": query heads are not a multiple of kv heads");
+  check(problem.heads > 0 && problem.kv_heads > 0 && problem.heads % problem.kv_heads == 0, "no kernel for ", problem,
+        ": query heads are not a multiple of kv heads");
   check(dims_supported(problem), "no kernel for ", problem,
         ": dims are multiples of 16 up to 256, or 576 with values of 512");
   check(problem.query_type != Dtype::f8e4m3, "no kernel for ", problem, ": queries are f32, bf16 or f16");

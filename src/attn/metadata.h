@@ -26,22 +26,22 @@ inline constexpr int32_t kMostDrafts = 1024;
 
 // What the arena is sized for. Fixed for its life.
 struct Limits {
-  int32_t batch;               // B: most requests in a step
-  int32_t context;             // C: most committed tokens of a request
+  int32_t batch;    // B: most requests in a step
+  int32_t context;  // C: most committed tokens of a request
   PageSize page_size;
-  int32_t topk = 1;            // k: branches of a draft tree
-  int32_t draft_steps = 0;     // S: draft tokens on a branch; S - 1 of them need a forward pass
-  int32_t draft_tokens = 0;    // nd: nodes verified for a request, the root included
-  int32_t chunk = 0;           // tokens in a chunk of local layers, a multiple of the page size; 0: no such layers
-  int32_t encoder_context = 0; // most encoder keys of a request; 0: no cross attention
-  int32_t heads = 1;           // of the widest attention call, for the split workspace
+  int32_t topk = 1;             // k: branches of a draft tree
+  int32_t draft_steps = 0;      // S: draft tokens on a branch; S - 1 of them need a forward pass
+  int32_t draft_tokens = 0;     // nd: nodes verified for a request, the root included
+  int32_t chunk = 0;            // tokens in a chunk of local layers, a multiple of the page size; 0: no such layers
+  int32_t encoder_context = 0;  // most encoder keys of a request; 0: no cross attention
+  int32_t heads = 1;            // of the attention calls: work is cut and split results are kept for this shape
   int32_t kv_heads = 1;
   int32_t key_dim = 128;
   int32_t value_dim = 128;
-  int32_t threads = 1;         // of the team that attends
+  int32_t threads = 1;  // of the team that attends
 
   int32_t planes() const { return draft_steps > 2 ? draft_steps - 1 : 1; }  // draft steps written at once
-  int32_t text_tokens() const;   // most keys of a request's text, drafts included
+  int32_t text_tokens() const;  // most keys of a request's text, drafts included
   int32_t text_pages() const { return page_size.pages_for(text_tokens()); }
   int32_t encoder_pages() const { return page_size.pages_for(encoder_context); }
   int32_t virtual_batches() const { return chunk ? batch * ((text_tokens() + chunk - 1) / chunk) : 0; }
@@ -50,8 +50,18 @@ struct Limits {
 std::string to_string(const Limits& limits);
 
 enum class Set : uint8_t {
-  decode, local, draft_prefix, draft_branch, verify, verify_tree_prefix, verify_tree_branch, encoder,
-  extend, draft_extend, window, work,
+  decode,
+  local,
+  draft_prefix,
+  draft_branch,
+  verify,
+  verify_tree_prefix,
+  verify_tree_branch,
+  encoder,
+  extend,
+  draft_extend,
+  window,
+  work,
 };
 const char* to_string(Set set);  // "decode", "draft.prefix", ...
 
@@ -67,57 +77,57 @@ const char* to_string(Role role);
 
 // QUIRE_METADATA(X) lists every buffer: X(set, name, element, role, rows, columns), shape as a function of `l`.
 // A one-dimensional buffer has one row; a buffer with one row for each draft step has l.planes() of them.
-#define QUIRE_SEQUENCE_SET(X, set, PLANES)                                  \
-  X(set, live_count, count, step, 1, 1)                                     \
-  X(set, cache_seqlens, count, step, PLANES, l.batch)                       \
-  X(set, cu_seqlens_q, count, step, 1, l.batch + 1)                         \
-  X(set, cu_seqlens_k, count, table, PLANES, l.batch + 1)                   \
-  X(set, request_row, row, step, 1, l.batch)                                \
-  X(set, first_page, count, step, 1, l.batch)                               \
-  X(set, cu_items, count, step, PLANES, l.batch + 1)                        \
-  X(set, cu_parts, count, step, PLANES, l.batch + 1)                        \
+#define QUIRE_SEQUENCE_SET(X, set, PLANES)                \
+  X(set, live_count, count, step, 1, 1)                   \
+  X(set, cache_seqlens, count, step, PLANES, l.batch)     \
+  X(set, cu_seqlens_q, count, step, 1, l.batch + 1)       \
+  X(set, cu_seqlens_k, count, table, PLANES, l.batch + 1) \
+  X(set, request_row, row, step, 1, l.batch)              \
+  X(set, first_page, count, step, 1, l.batch)             \
+  X(set, cu_items, count, step, PLANES, l.batch + 1)      \
+  X(set, cu_parts, count, step, PLANES, l.batch + 1)      \
   X(set, page_table, page, table, l.batch, l.text_pages())
 
-#define QUIRE_METADATA(X)                                                                         \
-  QUIRE_SEQUENCE_SET(X, decode, l.planes())                                                       \
-  X(decode, page_table_draft_decode, page, table, l.batch, l.text_pages())                        \
-  X(local, live_count, count, step, 1, 1)                                                         \
-  X(local, local_query_start_loc, count, step, 1, l.virtual_batches() + 1)                        \
-  X(local, local_seqused_k, count, step, 1, l.virtual_batches())                                  \
-  X(local, request_row, row, step, 1, l.virtual_batches())                                        \
-  X(local, first_page, count, step, 1, l.virtual_batches())                                       \
-  X(local, cu_items, count, step, 1, l.virtual_batches() + 1)                                     \
-  X(local, cu_parts, count, step, 1, l.virtual_batches() + 1)                                     \
-  X(local, local_block_table, page, table, l.virtual_batches(), l.page_size.pages_for(l.chunk))   \
-  QUIRE_SEQUENCE_SET(X, draft_prefix, 1)                                                          \
-  X(draft_branch, cache_seqlens, count, step, l.planes(), l.batch * l.topk)                       \
-  X(draft_branch, cu_seqlens_q, count, table, 1, l.batch * l.topk + 1)                            \
-  X(draft_branch, cu_seqlens_k, count, table, l.planes(), l.batch * l.topk + 1)                   \
-  X(draft_branch, page_table, slot, step, l.batch * l.topk, l.draft_steps)                        \
-  QUIRE_SEQUENCE_SET(X, verify, 1)                                                                \
-  QUIRE_SEQUENCE_SET(X, verify_tree_prefix, 1)                                                    \
-  X(verify_tree_branch, cache_seqlens, count, step, 1, l.batch * l.draft_tokens)                  \
-  X(verify_tree_branch, cu_seqlens_q, count, table, 1, l.batch * l.draft_tokens + 1)              \
-  X(verify_tree_branch, cu_seqlens_k, count, table, 1, l.batch * l.draft_tokens + 1)              \
-  X(verify_tree_branch, page_table, slot, step, l.batch * l.draft_tokens, l.draft_tokens)         \
-  X(encoder, encoder_lens_int32, count, step, 1, l.batch)                                         \
-  X(encoder, encoder_cu_seqlens_k, count, table, 1, l.batch + 1)                                  \
-  X(encoder, cu_items, count, step, 1, l.batch + 1)                                               \
-  X(encoder, cu_parts, count, step, 1, l.batch + 1)                                               \
-  X(encoder, encoder_page_table, page, table, l.batch, l.encoder_pages())                         \
-  QUIRE_SEQUENCE_SET(X, extend, 1)                                                                \
-  QUIRE_SEQUENCE_SET(X, draft_extend, 1)                                                          \
-  QUIRE_SEQUENCE_SET(X, window, l.planes())                                                       \
-  X(window, branch_page_table, slot, step, l.batch * l.draft_tokens, l.draft_tokens)              \
-  X(work, partial_out, f32, kernel, partial_rows(l), l.value_dim)                                 \
-  X(work, partial_max, f32, kernel, 1, partial_rows(l))                                           \
+#define QUIRE_METADATA(X)                                                                       \
+  QUIRE_SEQUENCE_SET(X, decode, l.planes())                                                     \
+  X(decode, page_table_draft_decode, page, table, l.batch, l.text_pages())                      \
+  X(local, live_count, count, step, 1, 1)                                                       \
+  X(local, local_query_start_loc, count, step, 1, l.virtual_batches() + 1)                      \
+  X(local, local_seqused_k, count, step, 1, l.virtual_batches())                                \
+  X(local, request_row, row, step, 1, l.virtual_batches())                                      \
+  X(local, first_page, count, step, 1, l.virtual_batches())                                     \
+  X(local, cu_items, count, step, 1, l.virtual_batches() + 1)                                   \
+  X(local, cu_parts, count, step, 1, l.virtual_batches() + 1)                                   \
+  X(local, local_block_table, page, table, l.virtual_batches(), l.page_size.pages_for(l.chunk)) \
+  QUIRE_SEQUENCE_SET(X, draft_prefix, 1)                                                        \
+  X(draft_branch, cache_seqlens, count, step, l.planes(), l.batch* l.topk)                      \
+  X(draft_branch, cu_seqlens_q, count, table, 1, l.batch* l.topk + 1)                           \
+  X(draft_branch, cu_seqlens_k, count, table, l.planes(), l.batch* l.topk + 1)                  \
+  X(draft_branch, page_table, slot, step, l.batch* l.topk, l.draft_steps)                       \
+  QUIRE_SEQUENCE_SET(X, verify, 1)                                                              \
+  QUIRE_SEQUENCE_SET(X, verify_tree_prefix, 1)                                                  \
+  X(verify_tree_branch, cache_seqlens, count, step, 1, l.batch* l.draft_tokens)                 \
+  X(verify_tree_branch, cu_seqlens_q, count, table, 1, l.batch* l.draft_tokens + 1)             \
+  X(verify_tree_branch, cu_seqlens_k, count, table, 1, l.batch* l.draft_tokens + 1)             \
+  X(verify_tree_branch, page_table, slot, step, l.batch* l.draft_tokens, l.draft_tokens)        \
+  X(encoder, encoder_lens_int32, count, step, 1, l.batch)                                       \
+  X(encoder, encoder_cu_seqlens_k, count, table, 1, l.batch + 1)                                \
+  X(encoder, cu_items, count, step, 1, l.batch + 1)                                             \
+  X(encoder, cu_parts, count, step, 1, l.batch + 1)                                             \
+  X(encoder, encoder_page_table, page, table, l.batch, l.encoder_pages())                       \
+  QUIRE_SEQUENCE_SET(X, extend, 1)                                                              \
+  QUIRE_SEQUENCE_SET(X, draft_extend, 1)                                                        \
+  QUIRE_SEQUENCE_SET(X, window, l.planes())                                                     \
+  X(window, branch_page_table, slot, step, l.batch* l.draft_tokens, l.draft_tokens)             \
+  X(work, partial_out, f32, kernel, partial_rows(l), l.value_dim)                               \
+  X(work, partial_max, f32, kernel, 1, partial_rows(l))                                         \
   X(work, partial_sum, f32, kernel, 1, partial_rows(l))
 
 enum class Buf : uint8_t {
 #define X(set, name, element, role, rows, columns) set##_##name,
   QUIRE_METADATA(X)
 #undef X
-  count_
+      count_
 };
 inline constexpr int kBufferCount = static_cast<int>(Buf::count_);
 

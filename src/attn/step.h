@@ -30,11 +30,11 @@ const char* to_string(LayerKind kind);
 struct StepShape {
   Mode mode;
   Form form = Form::in_place;
-  int32_t captured;         // sequences the step is padded to; live <= captured <= limits.batch
-  int32_t draft_step = 0;   // draft, draft_tree: which plane attention reads; the writer writes all of them
-  bool local = false;       // decode, extend: also write the local set; not with encoder, whose pages shift the text
-  bool encoder = false;     // decode, extend: also write the encoder set; text starts on the page after the encoder's
-  kv::TableView table;      // the request table
+  int32_t captured;        // sequences the step is padded to; live <= captured <= limits.batch
+  int32_t draft_step = 0;  // draft, draft_tree: which plane attention reads; the writer writes all of them
+  bool local = false;      // decode, extend: also write the local set; not with encoder, whose pages shift the text
+  bool encoder = false;    // decode, extend: also write the encoder set; text starts on the page after the encoder's
+  kv::TableView table;     // the request table
   const kv::TableView* window_table = nullptr;  // with layers of a window pool: its table; not with draft_tree
 };
 

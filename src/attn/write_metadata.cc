@@ -18,4 +18,10 @@ void check_follow(const StepShape& shape, const Limits& limits, int32_t step) {
   check(step >= 0 && step + 1 < limits.planes(), "no draft step follows step ", step, " of ", limits.planes());
 }
 
+void check_parents(const StepInputs& inputs, const Limits& limits, const int32_t* parents) {
+  for (int32_t i = 0; i < *inputs.live * limits.topk; ++i)
+    check(parents[i] >= 0 && parents[i] < limits.topk, "branch ", i % limits.topk, " of request ", i / limits.topk,
+          " continues branch ", parents[i], " of ", limits.topk);
+}
+
 }  // namespace quire::attn

@@ -12,20 +12,30 @@
 namespace quire::attn {
 
 using WriteMetadataFn = void(const StepShape&, const StepInputs&, const MetadataArena&, Exec&);
-namespace ref { WriteMetadataFn write_metadata; }  // the formulas, element by element
-namespace cpu { WriteMetadataFn write_metadata; }  // one fused pass over the batch
-WriteMetadataFn write_metadata;                    // for callers
+namespace ref {
+WriteMetadataFn write_metadata;
+}  // namespace ref
+namespace cpu {
+WriteMetadataFn write_metadata;
+}  // namespace cpu
+WriteMetadataFn write_metadata;  // for callers
 
 // After draft step `step` chose, for each branch of each request, the branch it continues (parents, [live, topk]),
 // reorders the draft tree's branch rows so that row (b, c) holds the path of its parent and then its own slot of
 // step + 1. The slot of branch c at step t is the one given in draft_slots: only paths move, slots do not.
 using FollowParentsFn = void(const StepShape&, const StepInputs&, const MetadataArena&, int32_t step,
                              const int32_t* parents, Exec&);
-namespace ref { FollowParentsFn follow_parents; }
-namespace cpu { FollowParentsFn follow_parents; }
+namespace ref {
+FollowParentsFn follow_parents;
+}
+namespace cpu {
+FollowParentsFn follow_parents;
+}
 FollowParentsFn follow_parents;
 
 // The check of its door, shared by all implementations: a draft tree with a forward pass after `step`.
 void check_follow(const StepShape& shape, const Limits& limits, int32_t step);
+// That every parent is a branch, for calls that run at once; a recorded one reads the parents later.
+void check_parents(const StepInputs& inputs, const Limits& limits, const int32_t* parents);
 
 }  // namespace quire::attn

@@ -539,6 +539,7 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
 void follow_parents(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, int32_t step,
                     const int32_t* parents, Exec& exec) {
   check_follow(shape, arena.limits(), step);
+  if (!exec.capturing()) check_parents(inputs, arena.limits(), parents);
   exec.launch(&run_follow, Follow{inputs, &arena, step, parents});
 }
 

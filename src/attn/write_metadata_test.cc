@@ -582,5 +582,17 @@ TEST(FollowParents, RefusesStepsThatNothingFollows) {
   expect_refused([&] { follow(Mode::draft_tree, -1); }, "no draft step follows step -1");
 }
 
+TEST(FollowParents, RefusesParentsThatAreNoBranches) {
+  World world(limits_for(16));
+  world.draw_inputs(1);
+  const StepShape step = world.shape(Mode::draft_tree, Form::in_place, 1);
+  for (const int32_t bad : {-1, 3}) {
+    const int32_t parents[3] = {0, bad, 0};
+    for (FollowParentsFn* follow : {&cpu::follow_parents, &ref::follow_parents})
+      expect_refused([&] { follow(step, world.inputs.inputs(), world.arena, 0, parents, one_thread()); },
+                     cat("branch 1 of request 0 continues branch ", bad, " of 3"));
+  }
+}
+
 }  // namespace
 }  // namespace quire::attn

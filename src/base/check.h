@@ -16,15 +16,11 @@ class CheckError : public std::runtime_error {
 namespace detail {
 inline void append(std::string& text, std::string_view part) { text += part; }
 template <class T>
-  requires std::is_arithmetic_v<T>
-void append(std::string& text, T value) {
-  text += std::to_string(value);
-}
+requires std::is_arithmetic_v<T>
+void append(std::string& text, T value) { text += std::to_string(value); }
 template <class T>
-  requires requires(const T& value) { to_string(value); }
-void append(std::string& text, const T& value) {
-  text += to_string(value);
-}
+requires requires(const T& value) { to_string(value); }
+void append(std::string& text, const T& value) { text += to_string(value); }
 }  // namespace detail
 
 // Concatenates text, numbers and anything with a to_string of its own.

@@ -36,8 +36,11 @@ class CpuFeatures : public testing::TestWithParam<Isa> {};
 
 TEST_P(CpuFeatures, AgreesWithTheKernel) {
   const std::set<std::string> flags = kernel_flags();
-  const std::vector<const char*> needed[] = {
-      {}, {"avx2", "fma", "f16c"}, {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, {"avx512_bf16"}, {"amx_tile", "amx_bf16"}};
+  const std::vector<const char*> needed[] = {{},
+                                             {"avx2", "fma", "f16c"},
+                                             {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+                                             {"avx512_bf16"},
+                                             {"amx_tile", "amx_bf16"}};
   const Isa isa = GetParam();
   bool named = true;
   for (int level = 0; level <= static_cast<int>(isa); ++level)

@@ -21,15 +21,16 @@ std::string to_string(Id<Tag> id) {
   return std::to_string(id.value);
 }
 
-using PageId = Id<struct PageTag>;          // one page of the pool
-using TokenSlot = Id<struct SlotTag>;       // one token's place: page * page size + offset
-using RequestRow = Id<struct RowTag>;       // one row of the request table
-using TokenCount = Id<struct CountTag>;     // a length in tokens
+using PageId = Id<struct PageTag>;       // one page of the pool
+using TokenSlot = Id<struct SlotTag>;    // one token's place: page * page size + offset
+using RequestRow = Id<struct RowTag>;    // one row of the request table
+using TokenCount = Id<struct CountTag>;  // a length in tokens
 
 // Tokens per page: a power of two, so that division is a shift.
 class PageSize {
  public:
-  explicit constexpr PageSize(int32_t tokens) : tokens_(tokens), shift_(std::countr_zero(static_cast<uint32_t>(tokens))) {
+  explicit constexpr PageSize(int32_t tokens)
+      : tokens_(tokens), shift_(std::countr_zero(static_cast<uint32_t>(tokens))) {
     if (tokens != 1 && tokens != 16 && tokens != 32 && tokens != 64 && tokens != 128)
       throw CheckError(cat("page size ", tokens, " is not one of 1, 16, 32, 64, 128"));
   }
@@ -55,9 +56,15 @@ constexpr const char* to_string(Dtype type) {
 }
 
 // Storage of the narrow types. Conversion to float is exact; from float it rounds to nearest, ties to even.
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
-struct f8e4m3 { uint8_t bits; };  // e4m3fn: no infinities, +-448 is the largest, 0x7f and 0xff are NaN
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+struct f8e4m3 {
+  uint8_t bits;
+};  // e4m3fn: no infinities, +-448 is the largest, 0x7f and 0xff are NaN
 
 float to_float(bf16 x);
 float to_float(f16 x);

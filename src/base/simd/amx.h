@@ -1,8 +1,8 @@
-// The tile instructions, one function each, on eight tiles of 16 rows x 64 bytes. Include only from sources compiled for
-// AVX-512 and AMX, and run only where best_isa() is Isa::amx.
+// The tile instructions, one function each, on eight tiles of 16 rows x 64 bytes. Include only from sources compiled
+// for AVX-512 and AMX, and run only where best_isa() is Isa::amx.
 //
-// Written as assembly because the compilers' own functions do not tell the optimiser which memory a tile load reads: stores that
-// fill a tile's source, or most of a configuration, may be dropped as dead.
+// Written as assembly because the compilers' own functions do not tell the optimiser which memory a tile load reads:
+// stores that fill a tile's source, or most of a configuration, may be dropped as dead.
 #pragma once
 #include <cstdint>
 

@@ -31,6 +31,10 @@ struct Avx2 {
     const F product = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power));
     return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ), product);
   }
+  // y where it exceeds x by more than slack, else x.
+  static F raised(F x, F y, float slack) {
+    return _mm256_blendv_ps(x, y, _mm256_cmp_ps(y, _mm256_add_ps(x, _mm256_set1_ps(slack)), _CMP_GT_OQ));
+  }
   static F zero_if_empty(F x) {  // -inf becomes 0
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-__builtin_inff()), _CMP_EQ_OQ), x);
   }
@@ -44,7 +48,8 @@ struct Avx2 {
   // Lane i: the greatest lane of rows[i], which is used up.
   [[gnu::always_inline]] static F max_of_rows(F (&rows)[8]) {
     for (int i = 0; i < 4; ++i)  // one half each of rows i and i + 4
-      rows[i] = max(_mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20), _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
+      rows[i] =
+          max(_mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20), _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
     const __m256d a = _mm256_castps_pd(max(_mm256_unpacklo_ps(rows[0], rows[1]), _mm256_unpackhi_ps(rows[0], rows[1])));
     const __m256d b = _mm256_castps_pd(max(_mm256_unpacklo_ps(rows[2], rows[3]), _mm256_unpackhi_ps(rows[2], rows[3])));
     return max(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
@@ -91,7 +96,8 @@ struct Avx2 {
 
   // words[i] := 32-bit word i of each of the 8 rows at rows[...] + offset, for i < count; count is 8 or less.
   using Words = __m256i;
-  [[gnu::always_inline]] static void load_words(Words (&words)[8], const std::byte* const* rows, int64_t offset, int count) {
+  [[gnu::always_inline]] static void load_words(Words (&words)[8], const std::byte* const* rows, int64_t offset,
+                                                int count) {
     const __m256i present = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     for (int i = 0; i < 8; ++i)
       words[i] = _mm256_maskload_epi32(reinterpret_cast<const int*>(rows[i] + offset), present);
@@ -121,8 +127,8 @@ struct Avx2 {
     const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24);
     const F value = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p120f));
     const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(_mm256_or_si256(_mm256_castps_si256(value), sign),
-                                                  _mm256_set1_epi32(0x7fc00000), nan));
+    return _mm256_castsi256_ps(
+        _mm256_blendv_epi8(_mm256_or_si256(_mm256_castps_si256(value), sign), _mm256_set1_epi32(0x7fc00000), nan));
   }
 
   // x[i] lane j becomes x[j] lane i.

@@ -31,8 +31,13 @@ struct Avx512 {
   static F times_power_of_two(F p, F whole, F x) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, whole);
   }
+  // y where it exceeds x by more than slack, else x.
+  static F raised(F x, F y, float slack) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(y, _mm512_add_ps(x, _mm512_set1_ps(slack)), _CMP_GT_OQ), y);
+  }
   static F zero_if_empty(F x) {  // -inf becomes 0
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(-__builtin_inff()), _CMP_EQ_OQ), _mm512_setzero_ps());
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, _mm512_set1_ps(-__builtin_inff()), _CMP_EQ_OQ),
+                              _mm512_setzero_ps());
   }
   // Lane i keeps x if low <= first + i < high, else it becomes `other`.
   static F keep_between(F x, int first, int low, int high, F other) {
@@ -95,7 +100,8 @@ struct Avx512 {
 
   // words[i] := 32-bit word i of each of the 16 rows at rows[...] + offset, for i < count; count is 16 or less.
   using Words = __m512i;
-  [[gnu::always_inline]] static void load_words(Words (&words)[16], const std::byte* const* rows, int64_t offset, int count) {
+  [[gnu::always_inline]] static void load_words(Words (&words)[16], const std::byte* const* rows, int64_t offset,
+                                                int count) {
     if (count == 16) {
       for (int i = 0; i < 16; ++i) words[i] = _mm512_loadu_si512(rows[i] + offset);
     } else {
@@ -135,7 +141,8 @@ struct Avx512 {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {  // 4 x 4 blocks of lanes, so that only four rows are open at a time
       const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x44), b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xee);
-      const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x44), d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xee);
+      const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x44),
+                    d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xee);
       x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
       x[i + 4] = _mm512_shuffle_i32x4(a, c, 0xdd);
       x[i + 8] = _mm512_shuffle_i32x4(b, d, 0x88);

@@ -24,18 +24,36 @@ struct Plain {
     return result;
   }
   static F zero() { return set1(0.0f); }
-  static F set1(float x) { return each([&](int) { return x; }); }
-  static F load(const float* p) { return each([&](int i) { return p[i]; }); }
+  static F set1(float x) {
+    return each([&](int) { return x; });
+  }
+  static F load(const float* p) {
+    return each([&](int i) { return p[i]; });
+  }
   static void store(float* p, F x) {
     for (int i = 0; i < kWidth; ++i) p[i] = x.lane[i];
   }
-  static F add(F a, F b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
-  static F sub(F a, F b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
-  static F mul(F a, F b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
-  static F div(F a, F b) { return each([&](int i) { return a.lane[i] / b.lane[i]; }); }
-  static F fma(F a, F b, F c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
-  static F max(F a, F b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
-  static F min(F a, F b) { return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; }); }
+  static F add(F a, F b) {
+    return each([&](int i) { return a.lane[i] + b.lane[i]; });
+  }
+  static F sub(F a, F b) {
+    return each([&](int i) { return a.lane[i] - b.lane[i]; });
+  }
+  static F mul(F a, F b) {
+    return each([&](int i) { return a.lane[i] * b.lane[i]; });
+  }
+  static F div(F a, F b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+  }
+  static F fma(F a, F b, F c) {
+    return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
+  }
+  static F max(F a, F b) {
+    return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+  static F min(F a, F b) {
+    return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
   static F round(F x) {  // exact for the magnitudes that matter to exp2; NaN stays NaN
     return each([&](int i) { return (x.lane[i] + 12582912.0f) - 12582912.0f; });
   }
@@ -46,6 +64,10 @@ struct Plain {
       const int32_t power = whole.lane[i] == whole.lane[i] ? static_cast<int32_t>(whole.lane[i]) : 0;
       return std::bit_cast<float>(std::bit_cast<int32_t>(p.lane[i]) + power * (1 << 23));
     });
+  }
+  // y where it exceeds x by more than slack, else x.
+  static F raised(F x, F y, float slack) {
+    return each([&](int i) { return y.lane[i] > x.lane[i] + slack ? y.lane[i] : x.lane[i]; });
   }
   static F zero_if_empty(F x) {  // -inf becomes 0
     return each([&](int i) { return x.lane[i] == -__builtin_inff() ? 0.0f : x.lane[i]; });
