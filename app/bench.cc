@@ -42,7 +42,7 @@ void add_bench(CLI::App& app, const std::string& command) {
   const auto attention = std::make_shared<Request>();
   add_benchmark(*bench, "attention", "decode, prefill and tree verification", command, bench_attention, attention)
       ->add_option("--isa", attention->isa_names, "instruction set, may be repeated; default: all that work here")
-      ->check(CLI::IsMember({"plain", "avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512bf16", "amx"}));
   add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
                 std::make_shared<Request>());
 }

@@ -35,9 +35,9 @@ struct BlockKeys {
   int32_t end;
 };
 
-// What to fetch of the next block while this one is computed: rows [row, end) of all the item's kv heads, line after
-// line, in the order in which memory likes to be read. A few lines at a time between products: a burst would fill the
-// core's miss buffers and stall it. Into L2 only, because in L1 the rows' regular distance maps them all to a few sets.
+// What to fetch of the next block while this one is computed: row_bytes of each of its rows [row, end), line after
+// line. A few lines at a time between products: a burst would fill the core's miss buffers and stall it. Into L2 only,
+// because in L1 the rows' regular distance maps them all to a few sets.
 struct Ahead {
   const std::byte* const* rows = nullptr;
   int64_t offset = 0;
@@ -462,12 +462,11 @@ class Walk {
     }
   }
 
-  // Each head fetches its share of the next block's tokens.
+  // While a head's block is computed, its next one is fetched.
   void look_ahead(const BlockKeys& next, int32_t h, Ahead& keys, Ahead& values) const {
-    const int32_t row = kBlock * h / item_.kv_heads, end = kBlock * (h + 1) / item_.kv_heads;
-    keys = {next.key, key_offset(0), static_cast<int32_t>(key_offset(item_.kv_heads) - key_offset(0)), row, end};
-    values = {next.value, value_offset(0), static_cast<int32_t>(value_offset(item_.kv_heads) - value_offset(0)), row,
-              end};
+    const kv::LayerKv& kv = task_.args.kv;
+    keys = {next.key, key_offset(h), kv.key_dim * size_of(kv.type), 0, kBlock};
+    values = {next.value, value_offset(h), kv.value_dim * size_of(kv.type), 0, kBlock};
   }
 
   // Bytes from a token's first head to the item's kv head h.

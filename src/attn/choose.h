@@ -46,15 +46,16 @@ constexpr int32_t tile_positions(int32_t heads, int32_t kv_heads, int32_t key_di
   return positions < 1 ? 1 : positions;
 }
 
-// The split rule, shared by every writer: one tile walks all its keys alone unless that would be more than a
-// quarter of a thread's fair share of the step; then each range is an item of its own.
+// The split rule, shared by every writer: one tile walks all its keys alone, for all heads, unless that would be more
+// than a quarter of a thread's fair share of the step; then each range is an item of its own.
 //   keys: the sequence's keys in pages plus the most branch tokens; total_keys: sum over all sequences of tiles x keys
 // A sequence of q queries has ceil(q / tile_positions) tiles. Its items are its tiles, or when it is split tiles x
 // ranges_of(its key positions), ranges fastest; its parts are its items if split, else 0.
-constexpr bool split_tile(int64_t keys, int64_t total_keys, int32_t kv_heads, int32_t threads) {
-  return threads > 1 && keys > kRange && keys * 4 * threads > total_keys * kv_heads;
+constexpr bool split_tile(int64_t keys, int64_t total_keys, int32_t threads) {
+  return threads > 1 && keys > kRange && keys * 4 * threads > total_keys;
 }
-// Hence at most 4 * threads / kv_heads tiles are split at a time, plus one for rounding.
+// Hence fewer tiles than this are split at a time.
+constexpr int64_t most_split_tiles(int32_t threads) { return int64_t{4} * threads; }
 
 // Ranges that touch the positions [first, end).
 constexpr int64_t ranges_of(int64_t first, int64_t end) {

@@ -134,9 +134,8 @@ void Limits::check() const {
 int64_t partial_rows(const Limits& limits) {
   const int64_t most_keys =
       limits.text_tokens() > limits.encoder_context ? limits.text_tokens() : limits.encoder_context;
-  const int64_t split_tiles = int64_t{4} * limits.threads / limits.kv_heads + 1;
-  return split_tiles * ranges_of(0, most_keys) * tile_positions(limits.heads, limits.kv_heads, limits.key_dim) *
-         limits.heads;
+  return most_split_tiles(limits.threads) * ranges_of(0, most_keys) *
+         tile_positions(limits.heads, limits.kv_heads, limits.key_dim) * limits.heads;
 }
 
 namespace {

@@ -92,11 +92,11 @@ TEST(Metadata, AnArenaWithABufferElsewhereSharesTheRest) {
 
 TEST(Metadata, PartialRowsCoverEverySplit) {
   const Limits limits = some_limits();
-  // 4 * 4 / 2 + 1 tiles of 64 positions x 8 heads, over the one range that 107 keys touch
-  EXPECT_EQ(partial_rows(limits), 9 * 1 * 64 * 8);
+  // 4 * 4 tiles of 64 positions x 8 heads, over the one range that 107 keys touch
+  EXPECT_EQ(partial_rows(limits), 16 * 1 * 64 * 8);
   Limits encoder = limits;
   encoder.encoder_context = 1025;
-  EXPECT_EQ(partial_rows(encoder), 9 * 3 * 64 * 8);
+  EXPECT_EQ(partial_rows(encoder), 16 * 3 * 64 * 8);
 }
 
 TEST(Metadata, LimitsThatMakeNoSenseAreRefused) {

@@ -262,7 +262,7 @@ class Reader {
       check_count(buffers.cu_items, buffers.plane, b, items);
       check_count(buffers.cu_parts, buffers.plane, b, parts);
       if (b == sequences_.live) break;
-      const bool is_split = split_tile(keys_of(b), total, limits_.kv_heads, limits_.threads);
+      const bool is_split = split_tile(keys_of(b), total, limits_.threads);
       const int64_t own = tiles_of(b) * (is_split ? ranges_of(0, keys_of(b)) : 1);
       items += own;
       parts += is_split ? own : 0;

@@ -29,16 +29,15 @@ class Quotient {
 class Cut {
  public:
   explicit Cut(const Limits& limits)
-      : kv_heads_(limits.kv_heads),
-        threads_(limits.threads),
+      : threads_(limits.threads),
         positions_(tile_positions(limits.heads, limits.kv_heads, limits.key_dim)),
         tile_of_(positions_) {}
 
   int32_t tiles(int32_t queries) const { return tile_of_(queries + positions_ - 1); }
-  bool splits(int64_t keys, int64_t total_keys) const { return split_tile(keys, total_keys, kv_heads_, threads_); }
+  bool splits(int64_t keys, int64_t total_keys) const { return split_tile(keys, total_keys, threads_); }
 
  private:
-  int32_t kv_heads_, threads_, positions_;
+  int32_t threads_, positions_;
   Quotient tile_of_;
 };
 

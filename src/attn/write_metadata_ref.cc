@@ -39,7 +39,7 @@ void write_items(const MetadataArena& arena, Buf items, Buf parts, int64_t plane
     at(arena, parts, plane, i) = static_cast<int32_t>(parts_before);
     if (i == count) break;
     const Sequence s = sequence(i);
-    const bool split = split_tile(s.keys, total_keys, limits.kv_heads, limits.threads);
+    const bool split = split_tile(s.keys, total_keys, limits.threads);
     items_before += split ? s.tiles * s.ranges : s.tiles;
     parts_before += split ? s.tiles * s.ranges : 0;
   }
