@@ -455,14 +455,17 @@ class Walk {
   void attend_block(const BlockKeys& block, const BlockKeys* next, int32_t first_position, int32_t end_position) {
     for (int32_t h = 0; h < item_.kv_heads; ++h) {
       Ahead keys, values;
-      if (next) look_ahead(*next, h, keys, values);
+      if (h + 1 < item_.kv_heads)
+        look_ahead(block, h + 1, keys, values);
+      else if (next)
+        look_ahead(*next, 0, keys, values);
       const int32_t base = h * item_.positions * item_.heads;
       Engine::block(tile_, base + first_position * item_.heads, base + end_position * item_.heads, block, key_offset(h),
                     value_offset(h), keys, values);
     }
   }
 
-  // While a head's block is computed, its next one is fetched.
+  // While a head's block is computed, what comes after it is fetched.
   void look_ahead(const BlockKeys& next, int32_t h, Ahead& keys, Ahead& values) const {
     const kv::LayerKv& kv = task_.args.kv;
     keys = {next.key, key_offset(h), kv.key_dim * size_of(kv.type), 0, kBlock};
