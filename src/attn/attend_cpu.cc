@@ -119,7 +119,7 @@ size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim) 
   // The arrays of TileState, each rounded up to a line; l and the short ones count as 32 floats a row.
   const size_t rows = static_cast<size_t>(std::max(tile_rows(key_dim), choice.positions * choice.head_chunk)) + 16;
   const size_t floats = rows * static_cast<size_t>(key_dim + kBlock + 2 * value_dim + 32) +
-                        static_cast<size_t>(kPackedBytes / 4) * static_cast<size_t>(key_dim + value_dim) +
+                        static_cast<size_t>(kBlock) * static_cast<size_t>(key_dim + value_dim) +
                         size_t{16} * static_cast<size_t>(value_dim);
   return floats * sizeof(float) + size_t{64} * 16;
 }

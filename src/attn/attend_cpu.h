@@ -41,9 +41,6 @@ Kernel amx_kernel();         // bf16 queries, keys and values
 AttendFn attend_items;   // every item; those of split sequences leave partial results in the arena's workspace
 AttendFn fold_partials;  // the results of split sequences from those; nothing when no sequence was split
 
-// Packed keys or values of an item, in bytes for each dimension: a block in f32, or a range in bf16.
-inline constexpr int64_t kPackedBytes = 2 * kRange;
-
 // Scratch that an item may need, in bytes; checked at the door.
 size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim);
 

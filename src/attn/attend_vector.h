@@ -66,7 +66,6 @@ struct VectorEngine {
   static constexpr int kRowTile = S::kRegisters == 32 ? 6 : 4;     // rows in registers
   static constexpr int kVectorTile = S::kRegisters == 32 ? 4 : 2;  // vectors of keys or dims in registers
   static constexpr int kFewRows = 4;                               // at most: no block is packed
-  static constexpr int kRowsAtOnce = 0;                            // blocks are taken one by one
   static constexpr int kUnitsInWord = A::kUnitsInWord;
   static constexpr int kBytesInUnit = 4 / kUnitsInWord;
   static constexpr int kKeysInStep = A::kKeysInStep;

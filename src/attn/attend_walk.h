@@ -72,7 +72,7 @@ struct TileState {
   float* factor;    // [rows] what the block's new maximum makes of the sums so far
   int32_t* low;     // [rows] first visible key position
   int32_t* high;    // [rows] one past the last
-  std::byte* keys;  // the engine's packed keys: [kPackedBytes, key dim]
+  std::byte* keys;  // the engine's packed block of keys
   std::byte* values;
   std::byte* stage;  // [16, value dim] floats
   int32_t rows;
@@ -106,8 +106,8 @@ inline void carve(TileState& t, std::byte* scratch, int32_t rows, int32_t key_di
   t.factor = carver.take<float>(padded);
   t.low = carver.take<int32_t>(padded);
   t.high = carver.take<int32_t>(padded);
-  t.keys = carver.take<std::byte>(kPackedBytes * key_dim);
-  t.values = carver.take<std::byte>(kPackedBytes * value_dim);
+  t.keys = carver.take<std::byte>(int64_t{4} * kBlock * key_dim);
+  t.values = carver.take<std::byte>(int64_t{4} * kBlock * value_dim);
   t.stage = carver.take<std::byte>(int64_t{4} * 16 * value_dim);
   t.rows = rows;
   t.key_dim = key_dim;
@@ -419,27 +419,8 @@ class Walk {
     int32_t count = 0;
     for (int32_t position = floor_to(begin, kBlock); position < end; position += kBlock)
       find_keys(blocks[count++], position, max_of(begin, position), min_of(end, position + kBlock), nullptr);
-    if constexpr (Engine::kRowsAtOnce > 0) {
-      if (item_.positions * item_.heads > Engine::kRowsAtOnce) return attend_packed(blocks, count);
-    }
     for (int32_t b = 0; b < count; ++b)
       attend_block(blocks[b], b + 1 < count ? &blocks[b + 1] : nullptr, 0, item_.positions);
-  }
-
-  // All blocks are packed first; then the engine takes a few rows through all of them, so that these rows' scores and
-  // results stay in L1 while the packed blocks pass by.
-  void attend_packed(const BlockKeys* blocks, int32_t count) {
-    for (int32_t h = 0; h < item_.kv_heads; ++h) {
-      for (int32_t b = 0; b < count; ++b) {
-        Ahead keys, values;
-        if (b + 1 < count) look_ahead(blocks[b + 1], h, keys, values);
-        Engine::pack(tile_, blocks[b], b, key_offset(h), value_offset(h), keys, values);
-      }
-      const int32_t rows = item_.positions * item_.heads;
-      for (int32_t r = h * rows; r < (h + 1) * rows; r += Engine::kRowsAtOnce)
-        for (int32_t b = 0; b < count; ++b)
-          Engine::attend_rows(tile_, r, min_of(r + Engine::kRowsAtOnce, (h + 1) * rows), blocks[b], b);
-    }
   }
 
   void walk_own(int32_t i, int32_t begin, int32_t end) {
