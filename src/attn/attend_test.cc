@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attn/attention.h"
+#include "attn/expect_near.h"
 #include "attn/testing_case.h"
 
 namespace quire::attn::testing {
@@ -40,23 +41,6 @@ float tolerance_of(const Case& c, Isa isa) {
   const float arithmetic = rounds_probabilities ? 1e-2f : 2e-5f;
   const float rounding = c.out_type == Dtype::bf16 ? 0x1p-8f : c.out_type == Dtype::f16 ? 0x1p-11f : 0.0f;
   return arithmetic + rounding;
-}
-
-// One failure for each array: the worst element.
-void expect_near(const std::vector<float>& got, const std::vector<float>& expected, float tolerance, const char* what) {
-  ASSERT_EQ(got.size(), expected.size()) << what;
-  size_t worst = 0;
-  float largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i] == expected[i]) continue;  // also equal infinities
-    const float error = std::abs(got[i] - expected[i]) / std::max(1.0f, std::abs(expected[i]));
-    if (error <= largest) continue;  // false for NaN
-    largest = error;
-    worst = i;
-    if (std::isnan(error)) break;
-  }
-  EXPECT_LE(largest, tolerance) << what << "[" << worst << "] is " << (got.empty() ? 0 : got[worst]) << ", expected "
-                                << (got.empty() ? 0 : expected[worst]);
 }
 
 class Attend : public ::testing::TestWithParam<Implementation> {
