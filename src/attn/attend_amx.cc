@@ -37,8 +37,17 @@ struct AmxEngine {
                     int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
     pack_keys(t, keys, key_offset, next_keys);
     pack_values(t, keys, value_offset, next_values);
-    // 32 rows go all the way before the next 32: their scores and results stay in L1.
-    for (int32_t r = first; r < end; r += kRowsAtOnce) attend_rows(t, r, min_of(r + kRowsAtOnce, end), keys);
+    // 32 rows go all the way before the next 32, so that their scores and results stay in L1; but the next rows' scores
+    // are computed by the tile unit while the vector units turn these rows' scores into probabilities.
+    Scores scores(t, first, min_of(first + kRowsAtOnce, end), keys);
+    scores.finish();
+    for (int32_t r = first; r < end; r += kRowsAtOnce) {
+      const int32_t rows_end = min_of(r + kRowsAtOnce, end);
+      const bool seen = scores.any();
+      scores = Scores(t, rows_end, min_of(rows_end + kRowsAtOnce, end), keys);
+      if (seen) attend_rows(t, r, rows_end, keys, scores);
+      scores.finish();
+    }
   }
 
   static void finish_range(TileState& t) {
@@ -46,17 +55,52 @@ struct AmxEngine {
   }
 
  private:
-  static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
-    const int32_t seen = seen_by(t, first, end, keys);
-    if (seen <= 0) return;
-    if (end - first > 16)
-      score_two(t, first, seen);
-    else
-      score_one(t, first);
+  // The scores of up to 32 rows, in pieces of four tile products that can be issued between other work. The sums stay
+  // in tiles 0 to 3 from one piece to the next: no other tile instruction may come between.
+  class Scores {
+   public:
+    Scores(TileState& t, int32_t first, int32_t end, const BlockKeys& keys)
+        : t_(&t), first_(first), rows_(end - first), steps_(t.key_dim / kDepth) {
+      const int32_t seen = rows_ > 0 ? seen_by(t, first, end, keys) : 0;
+      pieces_ = seen > 0 ? (seen + 31) / 32 * steps_ : 0;
+    }
+    bool any() const { return pieces_ > 0; }
+
+    // Called once for each of about 32 rows of other work: issues this row's share.
+    void advance() {
+      ++calls_;
+      while (done_ < pieces_ && done_ * kRowsAtOnce < pieces_ * calls_) issue();
+    }
+    void finish() {
+      while (done_ < pieces_) issue();
+    }
+
+   private:
+    void issue() {
+      const int32_t tile = done_ / steps_ * 2, step = done_ % steps_;
+      if (rows_ > 16)
+        score_two(*t_, first_, tile, step, steps_);
+      else
+        score_one(*t_, first_, tile, step, steps_);
+      ++done_;
+    }
+
+    TileState* t_;
+    int32_t first_;
+    int32_t rows_;
+    int32_t steps_;   // of 32 dimensions
+    int32_t pieces_;  // 32 keys x one step
+    int32_t done_ = 0;
+    int32_t calls_ = 0;
+  };
+
+  static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, Scores& next) {
     softmax_rows<S>(t, first, end, keys, [&](int32_t row, int i, S::F p) {
       std::byte* out = reinterpret_cast<std::byte*>(t.s + row * kBlock) + i * sizeof(bf16);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
+      if (i == 0) next.advance();
     });
+    next.finish();
     rescale(t, first, end);
     if (end - first == 32)
       weigh_two(t, first);
@@ -110,58 +154,48 @@ struct AmxEngine {
     return min_of(high - keys.position, keys.end);
   }
 
-  static void score_two(TileState& t, int32_t first, int32_t seen) {
+  // One step of 32 dimensions, for 32 rows and the keys of two tiles.
+  static void score_two(TileState& t, int32_t first, int32_t tile, int32_t step, int32_t steps) {
     const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
-    const std::byte* q0 = t.q + first * q_stride;
-    const std::byte* q1 = q0 + 16 * q_stride;
-    float* s0 = t.s + first * kBlock;
-    float* s1 = s0 + 16 * kBlock;
-    for (int32_t tile = 0; tile * 16 < seen; tile += 2) {
+    const std::byte* q = t.q + first * q_stride + step * kDepth * int64_t{sizeof(bf16)};
+    if (step == 0) {
       amx::zero<0>();
       amx::zero<1>();
       amx::zero<2>();
       amx::zero<3>();
-      for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
-        const int64_t at = step * kDepth * int64_t{sizeof(bf16)};
-        amx::load<4>(q0 + at, q_stride);
-        amx::load<6>(key_tile(t, step, tile), 64);
-        amx::dot_bf16<0, 4, 6>();
-        amx::load<7>(key_tile(t, step, tile + 1), 64);
-        amx::dot_bf16<1, 4, 7>();
-        amx::load<5>(q1 + at, q_stride);
-        amx::dot_bf16<2, 5, 6>();
-        amx::dot_bf16<3, 5, 7>();
-      }
-      amx::store<0>(s0 + tile * 16, kScoreStride);
-      amx::store<1>(s0 + tile * 16 + 16, kScoreStride);
-      amx::store<2>(s1 + tile * 16, kScoreStride);
-      amx::store<3>(s1 + tile * 16 + 16, kScoreStride);
     }
-  }
-
-  static void score_one(TileState& t, int32_t first) {
-    const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
-    const std::byte* q = t.q + first * q_stride;
-    float* s = t.s + first * kBlock;
-    amx::zero<0>();
-    amx::zero<1>();
-    amx::zero<2>();
-    amx::zero<3>();
-    for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
-      amx::load<4>(q + step * kDepth * int64_t{sizeof(bf16)}, q_stride);
-      amx::load<5>(key_tile(t, step, 0), 64);
-      amx::dot_bf16<0, 4, 5>();
-      amx::load<6>(key_tile(t, step, 1), 64);
-      amx::dot_bf16<1, 4, 6>();
-      amx::load<7>(key_tile(t, step, 2), 64);
-      amx::dot_bf16<2, 4, 7>();
-      amx::load<5>(key_tile(t, step, 3), 64);
-      amx::dot_bf16<3, 4, 5>();
-    }
+    amx::load<4>(q, q_stride);
+    amx::load<6>(key_tile(t, step, tile), 64);
+    amx::dot_bf16<0, 4, 6>();
+    amx::load<7>(key_tile(t, step, tile + 1), 64);
+    amx::dot_bf16<1, 4, 7>();
+    amx::load<5>(q + 16 * q_stride, q_stride);
+    amx::dot_bf16<2, 5, 6>();
+    amx::dot_bf16<3, 5, 7>();
+    if (step + 1 < steps) return;
+    float* s = t.s + first * kBlock + tile * 16;
     amx::store<0>(s, kScoreStride);
     amx::store<1>(s + 16, kScoreStride);
-    amx::store<2>(s + 32, kScoreStride);
-    amx::store<3>(s + 48, kScoreStride);
+    amx::store<2>(s + 16 * kBlock, kScoreStride);
+    amx::store<3>(s + 16 * kBlock + 16, kScoreStride);
+  }
+
+  // The same for up to 16 rows.
+  static void score_one(TileState& t, int32_t first, int32_t tile, int32_t step, int32_t steps) {
+    const int64_t q_stride = t.key_dim * int64_t{sizeof(bf16)};
+    if (step == 0) {
+      amx::zero<0>();
+      amx::zero<1>();
+    }
+    amx::load<4>(t.q + first * q_stride + step * kDepth * int64_t{sizeof(bf16)}, q_stride);
+    amx::load<6>(key_tile(t, step, tile), 64);
+    amx::dot_bf16<0, 4, 6>();
+    amx::load<7>(key_tile(t, step, tile + 1), 64);
+    amx::dot_bf16<1, 4, 7>();
+    if (step + 1 < steps) return;
+    float* s = t.s + first * kBlock + tile * 16;
+    amx::store<0>(s, kScoreStride);
+    amx::store<1>(s + 16, kScoreStride);
   }
 
   static void rescale(TileState& t, int32_t first, int32_t end) {
