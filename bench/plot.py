@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws recorded results as bars: the fraction of the machine's limit that each line reaches, the peer's beside it.
 
-    python3 bench/plot.py bench/results/cpu-attention.json                  # bars as text
-    python3 bench/plot.py bench/results/cpu-attention.json --out lines.png  # a picture, with matplotlib
+    python3 bench/plot.py bench/results/epyc-zen4-attention.json                  # bars as text
+    python3 bench/plot.py bench/results/epyc-zen4-attention.json --out lines.png  # a picture, with matplotlib
 
 Lines without a limit are left out: a bar needs something to be a fraction of.
 """

@@ -66,7 +66,7 @@ struct AmxEngine {
     }
     bool any() const { return pieces_ > 0; }
 
-    // Called once for each of about 32 rows of other work: issues this row's share.
+    // Called once for each of up to 32 rows of other work: issues this row's share.
     void advance() {
       ++calls_;
       while (done_ < pieces_ && done_ * kRowsAtOnce < pieces_ * calls_) issue();

@@ -8,7 +8,7 @@ namespace quire::attn::cpu {
 namespace {
 
 // Two bf16 products and their sum in one instruction: twice the rate of f32 products where the processor runs it at
-// full speed. A key without a partner in its step repeats a real one; its probability is 0.
+// full speed. In a step with one real key the other place repeats a real one; its probability is 0.
 struct PairDots {
   using Simd = simd::Avx512;
   using S = Simd;

@@ -1,7 +1,8 @@
 // Inside cpu::attend: one attention call as items that threads take, and what each instruction set provides.
 //
 // An item is (tile of query positions of one sequence, group of kv heads, all key ranges or one of them). attend_cpu.cc
-// cuts, attend_walk.h walks an item's keys in the fixed order, attend_vector.h and attend_amx.cc do the arithmetic of a
+// cuts, attend_walk.h walks an item's keys in the fixed order, attend_softmax.h turns a block's scores into
+// probabilities, attend_vector.h (in attend_{plain,avx2,avx512,avx512bf16}.cc) and attend_amx.cc do the products of a
 // block.
 #pragma once
 #include <cstddef>

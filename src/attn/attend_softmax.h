@@ -24,7 +24,7 @@ constexpr float kSlack = 8.0f;
 // is taken; else the scale is applied as the last step, fused with the subtraction of the maximum.
 inline bool finished_early(const TileState& t) { return t.softcap > 0 || !(t.score_scale > 0); }
 
-// Rows [first, first + rows): the parts that a row does not see become -inf.
+// One row: its scores are finished if they must be early, and what it does not see becomes -inf.
 template <class S>
 inline void prepare_scores(TileState& t, int32_t row, const BlockKeys& keys) {
   using F = typename S::F;

@@ -9,8 +9,8 @@
 //   out(row, dim)      one chain over the steps of keys, ascending
 //
 // So a row's bits do not depend on which rows are computed beside it. Few rows (decode) read keys and values straight
-// from their pages; many rows share a block that is widened, and for keys transposed, once. Internal linkage for the
-// reason attend_walk.h gives.
+// from their pages; many rows share a block that is widened or paired once, keys also transposed. Internal linkage for
+// the reason attend_walk.h gives.
 #pragma once
 #include <type_traits>
 

@@ -74,7 +74,7 @@ struct TileState {
   int32_t* high;    // [rows] one past the last
   std::byte* keys;  // the engine's packed block of keys
   std::byte* values;
-  std::byte* stage;  // [16, value dim] floats
+  std::byte* stage;  // [16, value dim] floats; AMX: a copy of the last rows' results
   int32_t rows;
   int32_t key_dim;
   int32_t value_dim;
@@ -176,7 +176,7 @@ inline bool decode_item(const Task& task, int64_t index, Item& item) {
   return item.positions > 0;
 }
 
-// The query head of a tile's row, and its position.
+// The query head of a tile's row, and its row of q.
 struct RowPlace {
   int32_t query;  // row of q
   int32_t head;
@@ -415,6 +415,7 @@ class Walk {
 
   // The blocks of a range's shared part, in order.
   void walk_shared(int32_t begin, int32_t end) {
+    if (begin >= end) return;
     BlockKeys blocks[kRange / kBlock];
     int32_t count = 0;
     for (int32_t position = floor_to(begin, kBlock); position < end; position += kBlock)
@@ -425,6 +426,7 @@ class Walk {
 
   void walk_own(int32_t i, int32_t begin, int32_t end) {
     begin = max_of(begin, tile_.low[i * item_.heads]);
+    if (begin >= end) return;
     const TokenSlot* branch = keys_.branch_slots + (item_.first_query + i) * keys_.branch_stride;
     for (int32_t position = floor_to(begin, kBlock); position < end; position += kBlock) {
       BlockKeys block;

@@ -7,8 +7,10 @@
 #include <cstdint>
 
 namespace quire::simd::amx {
+namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
-// All eight tiles 16 x 64 bytes, palette 1. Needed once on each thread before its first tile instruction.
+// All eight tiles 16 x 64 bytes, palette 1. Needed on a thread before its first tile instruction, and again after
+// release().
 inline void configure() {
   struct alignas(64) Config {
     uint8_t palette = 1;
@@ -42,4 +44,5 @@ inline void dot_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
+}  // namespace
 }  // namespace quire::simd::amx

@@ -7,6 +7,7 @@
 #include "base/types.h"
 
 namespace quire::simd {
+namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
 struct Avx2 {
   using F = __m256;
@@ -149,4 +150,5 @@ struct Avx2 {
   }
 };
 
+}  // namespace
 }  // namespace quire::simd

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "base/types.h"
 
 namespace quire::simd {
+namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
 struct Avx512 {
   using F = __m512;
@@ -160,4 +160,5 @@ struct Avx512 {
   }
 };
 
+}  // namespace
 }  // namespace quire::simd

@@ -1,8 +1,9 @@
-// 2^x for any of the SIMD types, one polynomial for all: relative error below 2e-7, exactly 1 at 0, exactly 0 below
-// -126 and at -inf, NaN stays NaN. Softmax needs the two exact values: a factor of 1 must change nothing.
+// 2^x for x < 127 and any of the SIMD types, one polynomial for all: relative error below 2e-7, exactly 1 at 0, exactly
+// 0 below -126 and at -inf, NaN stays NaN. Softmax needs the two exact values: a factor of 1 must change nothing.
 #pragma once
 
 namespace quire::simd {
+namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
 template <class S>
 inline typename S::F exp2(typename S::F x) {
@@ -18,4 +19,5 @@ inline typename S::F exp2(typename S::F x) {
   return S::times_power_of_two(p, whole, x);
 }
 
+}  // namespace
 }  // namespace quire::simd
