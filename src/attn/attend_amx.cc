@@ -61,7 +61,7 @@ struct AmxEngine {
    public:
     Scores(TileState& t, int32_t first, int32_t end, const BlockKeys& keys)
         : t_(&t), first_(first), rows_(end - first), steps_(t.key_dim / kDepth) {
-      const int32_t seen = rows_ > 0 ? seen_by(t, first, end, keys) : 0;
+      const int32_t seen = rows_ > 0 ? seen_by(t, first, end, keys).to : 0;
       pieces_ = seen > 0 ? (seen + 31) / 32 * steps_ : 0;
     }
     bool any() const { return pieces_ > 0; }
@@ -96,8 +96,7 @@ struct AmxEngine {
 
   static void attend_rows(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, Scores& next) {
     softmax_rows<S>(t, first, end, keys, [&](int32_t row, int i, S::F p) {
-      std::byte* out = reinterpret_cast<std::byte*>(t.s + row * kBlock) + i * sizeof(bf16);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
+      put_bf16(t.s + row * kBlock, i, p);
       if (i == 0) next.advance();
     });
     next.finish();
@@ -145,13 +144,6 @@ struct AmxEngine {
       }
       next.fetch(2 * t.value_dim * size_of(Dtype::bf16) / 64);
     }
-  }
-
-  // Keys of the block that some of the rows see: tiles of keys past them need no scores.
-  static int32_t seen_by(const TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
-    int32_t high = 0;
-    for (int32_t r = first; r < end; ++r) high = max_of(high, t.high[r]);
-    return min_of(high - keys.position, keys.end);
   }
 
   // One step of 32 dimensions, for 32 rows and the keys of two tiles.

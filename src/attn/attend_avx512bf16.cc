@@ -23,10 +23,7 @@ struct PairDots {
   static void read_query(const std::byte* from, Dtype, int32_t key_dim, float* to) {
     std::memcpy(to, from, static_cast<size_t>(key_dim) * sizeof(bf16));
   }
-  static void put_probabilities(float* row, int i, F p) {
-    const __m256bh rounded = _mm512_cvtneps_pbh(p);
-    std::memcpy(reinterpret_cast<bf16*>(row) + i, &rounded, sizeof(rounded));
-  }
+  static void put_probabilities(float* row, int i, F p) { put_bf16(row, i, p); }
   static F values(const std::byte* const* rows, int64_t offset, int32_t i) {
     const std::byte* first = rows[0] + offset + i / 32 * 64;
     const std::byte* second = rows[1] + offset + i / 32 * 64;

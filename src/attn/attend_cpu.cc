@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "attn/attend_tile.h"
+
 namespace quire::attn::cpu {
 namespace {
 
@@ -116,12 +118,9 @@ Kernel kernel_for(Isa isa, Dtype kv_type) {
 }  // namespace
 
 size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim) {
-  // The arrays of TileState, each rounded up to a line; l and the short ones count as 32 floats a row.
-  const size_t rows = static_cast<size_t>(std::max(tile_rows(key_dim), choice.positions * choice.head_chunk)) + 16;
-  const size_t floats = rows * static_cast<size_t>(key_dim + kBlock + 2 * value_dim + 32) +
-                        static_cast<size_t>(kBlock) * static_cast<size_t>(key_dim + value_dim) +
-                        size_t{16} * static_cast<size_t>(value_dim);
-  return floats * sizeof(float) + size_t{64} * 16;
+  TileState measured;
+  const int32_t rows = std::max(tile_rows(key_dim), choice.positions * choice.head_chunk);
+  return carve(measured, nullptr, rows, key_dim, value_dim);
 }
 
 namespace {

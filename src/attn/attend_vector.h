@@ -173,7 +173,7 @@ struct VectorEngine {
       }
     for (int32_t r = first; r < end; r += kRowTile)
       with_rows<kRowTile>(min_of(kRowTile, end - r), [&](auto n) {
-        const int32_t seen = min_of(most_of(t.high, r, n()) - keys.position, keys.end);
+        const int32_t seen = seen_by(t, r, r + n(), keys).to;
         for (int32_t j = 0; j < seen; j += kVectorTile * W) score_tile<n()>(t, r, panel, j);
       });
   }
@@ -233,10 +233,9 @@ struct VectorEngine {
   static void weigh(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, Load load) {
     for (int32_t r = first; r < end; r += kRowTile)
       with_rows<kRowTile>(min_of(kRowTile, end - r), [&](auto n) {
-        const int32_t from = max_of(least_of(t.low, r, n()) - keys.position, keys.begin);
-        const int32_t to = min_of(most_of(t.high, r, n()) - keys.position, keys.end);
-        if (from >= to) return;
-        const Steps steps{from / kKeysInStep, (to + kKeysInStep - 1) / kKeysInStep};
+        const Seen seen = seen_by(t, r, r + n(), keys);
+        if (seen.from >= seen.to) return;
+        const Steps steps{seen.from / kKeysInStep, (seen.to + kKeysInStep - 1) / kKeysInStep};
         int32_t i = 0;
         for (; i + kVectorTile * W <= t.value_dim; i += kVectorTile * W)
           weigh_tile<n(), kVectorTile>(t, r, i, steps, load);
@@ -272,17 +271,6 @@ struct VectorEngine {
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < Vectors; ++v) S::store(t.o + (first + r) * t.value_dim + i + v * W, sum[r][v]);
-  }
-
-  static int32_t most_of(const int32_t* values, int32_t first, int32_t count) {
-    int32_t most = values[first];
-    for (int32_t i = 1; i < count; ++i) most = max_of(most, values[first + i]);
-    return most;
-  }
-  static int32_t least_of(const int32_t* values, int32_t first, int32_t count) {
-    int32_t least = values[first];
-    for (int32_t i = 1; i < count; ++i) least = min_of(least, values[first + i]);
-    return least;
   }
 };
 

@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "attn/attend_cpu.h"
+#include "attn/attend_tile.h"
 #include "base/simd/exp2.h"
 
 namespace quire::attn::cpu {
@@ -58,65 +59,23 @@ struct Ahead {
   }
 };
 
-// The thread's scratch, cut into the tile's arrays (scratch_needed() bounds their sum). Rows are padded by 16 so that a
-// tile of rows may start anywhere.
-struct TileState {
-  std::byte* q;    // [rows, key dim] in the engine's format
-  float* s;        // [rows, kBlock] scores, then probabilities
-  float* o;        // [rows, value dim] sum of p v in the current range; in the engine's order until finish_range()
-  float* m;        // [rows] maximum in the current range, in log2 units
-  float* l;        // [rows, 16] sum of p, by lane
-  float* total_o;  // the ranges before
-  float* total_m;
-  float* total_l;   // [rows]
-  float* factor;    // [rows] what the block's new maximum makes of the sums so far
-  int32_t* low;     // [rows] first visible key position
-  int32_t* high;    // [rows] one past the last
-  std::byte* keys;  // the engine's packed block of keys
-  std::byte* values;
-  std::byte* stage;  // [16, value dim] floats; AMX: a copy of the last rows' results
-  int32_t rows;
-  int32_t key_dim;
-  int32_t value_dim;
-  float score_scale;  // products times this: scores in log2 units; with softcap, what tanh takes
-  float softcap;
-};
-
-struct Carver {
-  std::byte* next;
-  template <class T>
-  T* take(int64_t count) {
-    T* taken = reinterpret_cast<T*>(next);
-    next += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return taken;
-  }
-};
-
-inline void carve(TileState& t, std::byte* scratch, int32_t rows, int32_t key_dim, int32_t value_dim) {
-  const int32_t padded = rows + 16;
-  Carver carver{scratch};
-  t.q = carver.take<std::byte>(int64_t{4} * padded * key_dim);
-  t.s = carver.take<float>(int64_t{padded} * kBlock);
-  t.o = carver.take<float>(int64_t{padded} * value_dim);
-  t.total_o = carver.take<float>(int64_t{padded} * value_dim);
-  t.m = carver.take<float>(padded);
-  t.l = carver.take<float>(int64_t{padded} * 16);
-  t.total_m = carver.take<float>(padded);
-  t.total_l = carver.take<float>(padded);
-  t.factor = carver.take<float>(padded);
-  t.low = carver.take<int32_t>(padded);
-  t.high = carver.take<int32_t>(padded);
-  t.keys = carver.take<std::byte>(int64_t{4} * kBlock * key_dim);
-  t.values = carver.take<std::byte>(int64_t{4} * kBlock * value_dim);
-  t.stage = carver.take<std::byte>(int64_t{4} * 16 * value_dim);
-  t.rows = rows;
-  t.key_dim = key_dim;
-  t.value_dim = value_dim;
-}
-
 inline int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
 inline int32_t floor_to(int32_t x, int32_t step) { return x / step * step; }
+
+// The keys of the block that some of the rows [first, end) see.
+struct Seen {
+  int32_t from;
+  int32_t to;  // none are seen where this is not above `from`
+};
+inline Seen seen_by(const TileState& t, int32_t first, int32_t end, const BlockKeys& keys) {
+  int32_t low = t.low[first], high = t.high[first];
+  for (int32_t r = first + 1; r < end; ++r) {
+    low = min_of(low, t.low[r]);
+    high = max_of(high, t.high[r]);
+  }
+  return {max_of(low - keys.position, keys.begin), min_of(high - keys.position, keys.end)};
+}
 
 // Which item, cut down to plain numbers.
 struct Item {
