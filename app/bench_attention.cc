@@ -22,6 +22,7 @@ constexpr double kSecondsPerLine = 6;  // a line that is slower than this is mea
 
 std::vector<Isa> chosen_isas(const BenchOptions& options) {
   std::vector<Isa> isas = options.isas.empty() ? available_isas() : options.isas;
+  std::erase(isas, Isa::avx512vnni);  // attention takes avx512 there
   std::sort(isas.begin(), isas.end());
   isas.erase(std::unique(isas.begin(), isas.end()), isas.end());
   check(isas.back() <= best_isa(), "instruction set ", to_string(isas.back()), " is not available here; the best is ",

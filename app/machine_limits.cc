@@ -23,6 +23,7 @@ ProductLoop* product_loop(Isa isa) {
     case Isa::avx2:
       return products_avx2;
     case Isa::avx512:
+    case Isa::avx512vnni:
       return products_avx512;
     case Isa::avx512bf16:
       return products_avx512bf16;

@@ -5,6 +5,7 @@
 // the row alone. Probabilities are rounded to bf16 for the product; their sum is taken before.
 #include <immintrin.h>
 
+#include "attn/amx_few_rows.h"
 #include "attn/attend_softmax.h"
 #include "attn/bf16_pairs.h"
 #include "base/simd/amx.h"
@@ -35,6 +36,8 @@ struct AmxEngine {
 
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
                     int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
+    if (end - first <= AmxFewRows::kMost)
+      return AmxFewRows::block(t, first, end, keys, key_offset, value_offset, next_keys, next_values);
     pack_keys(t, keys, key_offset, next_keys);
     pack_values(t, keys, value_offset, next_values);
     // 32 rows go all the way before the next 32, so that their scores and results stay in L1; but the next rows' scores
@@ -250,6 +253,7 @@ struct AmxEngine {
 };
 
 void run_amx_item(const Task& task, int64_t item, std::byte* scratch) {
+  const FlushDenormals as_tiles_do;
   amx::configure();
   run_item<AmxEngine>(task, item, scratch);
   amx::release();

@@ -102,6 +102,7 @@ Kernel kernel_for(Isa isa, Dtype kv_type) {
     case Isa::avx2:
       return avx2_kernel(kv_type);
     case Isa::avx512:
+    case Isa::avx512vnni:
       return avx512_kernel(kv_type);
     case Isa::avx512bf16:
       return avx512bf16_kernel();

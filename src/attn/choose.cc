@@ -26,6 +26,12 @@ bool fits_bf16_products(const Problem& p) {
   return p.query_type == Dtype::bf16 && p.kv_type == Dtype::bf16 && p.key_dim % 32 == 0 && p.value_dim % 32 == 0;
 }
 
+// Integer dots are of no use here.
+Isa attention_isa(const Problem& problem, Isa machine) {
+  if (machine <= Isa::avx512) return machine;
+  return machine == Isa::avx512vnni || !fits_bf16_products(problem) ? Isa::avx512 : machine;
+}
+
 }  // namespace
 
 Choice choose(const Problem& problem, Isa machine) {
@@ -36,7 +42,7 @@ Choice choose(const Problem& problem, Isa machine) {
   check(problem.query_type != Dtype::f8e4m3, "no kernel for ", problem, ": queries are f32, bf16 or f16");
   const int32_t rows = tile_rows(problem.key_dim);
   const int32_t group = problem.heads / problem.kv_heads;
-  return {.isa = machine > Isa::avx512 && !fits_bf16_products(problem) ? Isa::avx512 : machine,
+  return {.isa = attention_isa(problem, machine),
           .positions = tile_positions(problem.heads, problem.kv_heads, problem.key_dim),
           .head_chunk = group < rows ? group : rows};
 }

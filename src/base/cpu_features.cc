@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx};
+constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
 
 #if defined(__x86_64__)
 struct Leaf {
@@ -53,14 +53,16 @@ Isa detect() {
   constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
   constexpr uint64_t kFma = 1u << 12, kF16c = 1u << 29;                                               // leaf 1, ecx
   constexpr uint64_t kAvx2 = 1u << 5, kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;  // leaf 7, ebx
-  constexpr uint64_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;                                        // leaf 7, edx
+  constexpr uint64_t kVnni = 1u << 11;                                                                // leaf 7, ecx
+  constexpr uint64_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;                   // leaf 7, edx
   constexpr uint64_t kAvx512Bf16 = 1u << 5;                                                           // leaf 7.1, eax
   const uint64_t state = saved_state();
   const Leaf basic = leaf(1, 0), extended = leaf(7, 0);
   if (!all_set(state, kYmmState) || !all_set(basic.c, kFma | kF16c) || !all_set(extended.b, kAvx2)) return Isa::plain;
   if (!all_set(state, kZmmState) || !all_set(extended.b, kF | kDq | kBw | kVl)) return Isa::avx2;
-  if (!all_set(leaf(7, 1).a, kAvx512Bf16)) return Isa::avx512;
-  if (!all_set(state, kTileState) || !all_set(extended.d, kAmxBf16 | kAmxTile)) return Isa::avx512bf16;
+  if (!all_set(extended.c, kVnni)) return Isa::avx512;
+  if (!all_set(leaf(7, 1).a, kAvx512Bf16)) return Isa::avx512vnni;
+  if (!all_set(state, kTileState) || !all_set(extended.d, kAmxBf16 | kAmxTile | kAmxInt8)) return Isa::avx512bf16;
   return request_tile_state() && amx_product_is_right() ? Isa::amx : Isa::avx512bf16;
 }
 #else
@@ -70,7 +72,7 @@ Isa detect() { return Isa::plain; }
 }  // namespace
 
 const char* to_string(Isa isa) {
-  constexpr const char* kNames[] = {"plain", "avx2", "avx512", "avx512bf16", "amx"};
+  constexpr const char* kNames[] = {"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"};
   return kNames[static_cast<int>(isa)];
 }
 

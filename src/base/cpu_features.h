@@ -10,7 +10,7 @@
 namespace quire {
 
 // In ascending order; each includes the ones before it.
-enum class Isa { plain, avx2, avx512, avx512bf16, amx };
+enum class Isa { plain, avx2, avx512, avx512vnni, avx512bf16, amx };
 const char* to_string(Isa isa);
 Isa isa_from(const std::string& name);  // throws CheckError listing the names
 

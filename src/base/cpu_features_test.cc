@@ -19,7 +19,7 @@ void PrintTo(Isa isa, std::ostream* out) { *out << to_string(isa); }  // names t
 
 namespace {
 
-constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx};
+constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
 
 // What the kernel says, which knows of CPUID, of saved state and of what an administrator switched off.
 std::set<std::string> kernel_flags() {
@@ -76,7 +76,7 @@ TEST(CpuFeaturesList, NamesRoundTripAndUnknownOnesListTheKnown) {
     isa_from("sse9");
     ADD_FAILURE();
   } catch (const CheckError& error) {
-    EXPECT_STREQ(error.what(), "instruction set \"sse9\" is not one of plain, avx2, avx512, avx512bf16, amx");
+    EXPECT_STREQ(error.what(), "instruction set \"sse9\" is not one of plain, avx2, avx512, avx512vnni, avx512bf16, amx");
   }
 }
 
