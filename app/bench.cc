@@ -4,6 +4,8 @@
 #include <iostream>
 #include <memory>
 
+#include "bench_throughput.h"
+
 namespace quire::bench {
 namespace {
 
@@ -43,8 +45,15 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_benchmark(*bench, "attention", "decode, prefill and tree verification", command, bench_attention, attention)
       ->add_option("--isa", attention->isa_names, "instruction set, may be repeated; default: all that work here")
       ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512bf16", "amx"}));
+  const auto matmul = std::make_shared<Request>();
+  add_benchmark(*bench, "matmul", "products of quantised matrices with few and many rows", command, bench_matmul,
+                matmul)
+      ->add_option("--isa", matmul->isa_names, "instruction set; default: the best that works here")
+      ->expected(1)
+      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
   add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
                 std::make_shared<Request>());
+  add_throughput(*bench, command);
 }
 
 }  // namespace quire::bench

@@ -24,6 +24,7 @@ void add_bench(CLI::App& app, const std::string& command);
 
 // The results and the machine; the command is the caller's to fill in.
 Report bench_attention(const BenchOptions& options);
+Report bench_matmul(const BenchOptions& options);
 Report bench_metadata(const BenchOptions& options);
 
 }  // namespace quire::bench

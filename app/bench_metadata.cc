@@ -1,14 +1,10 @@
-// What a step costs before any layer runs: its metadata, and the machinery around it. Lines are measured in turns, a
-// sample each round, and report their medians.
-#include <algorithm>
-
+// What a step costs before any layer runs: its metadata, and the machinery around it. Lines report their medians.
 #include "arena_line.h"
 #include "base/check.h"
 #include "bench.h"
 #include "gather.h"
 #include "graph_lines.h"
 #include "metadata_lines.h"
-#include "progress.h"
 #include "short_line.h"
 #include "timing.h"
 
@@ -17,32 +13,11 @@ namespace {
 
 constexpr int kRounds = 101;
 constexpr int kQuickRounds = 11;
-constexpr double kSampleSeconds = 2e-4;
 
 void add_join_line(const Wanted& wanted, Exec& exec, std::vector<ShortLine>& lines) {
   const std::string name = cat("join/threads=", exec.threads());
   if (!wanted(name)) return;
   lines.push_back({.name = name, .seconds = in_a_loop([&exec] { gather(exec); })});
-}
-
-void calibrate(ShortLine& line) {
-  line.seconds(1);
-  const double seconds = line.seconds(8) / 8;
-  line.calls = std::clamp<int64_t>(static_cast<int64_t>(kSampleSeconds / seconds), 1, 100000);
-}
-
-void measure(std::vector<ShortLine>& lines, int rounds, LimitSampler& limits, Exec& exec) {
-  constexpr int kRoundsPerLimit = 10;
-  const Progress progress;
-  for (ShortLine& line : lines) calibrate(line);
-  for (int round = 0; round < rounds; ++round) {
-    progress.say(cat(lines.size(), " lines: round ", round + 1, " of ", rounds));
-    if (round % kRoundsPerLimit == 0) limits.sample();
-    for (ShortLine& line : lines) {
-      gather(exec);
-      line.samples.push_back(line.seconds(line.calls) / static_cast<double>(line.calls));
-    }
-  }
 }
 
 Result result_of(const ShortLine& line, const MachineLimits& limits) {

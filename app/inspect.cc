@@ -24,8 +24,11 @@
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/exec.h"
+#include "inspect_logits.h"
+#include "inspect_model.h"
 #include "kv/page_pool.h"
 #include "kv/request_table.h"
+#include "one_line_errors.h"
 
 namespace quire {
 namespace {
@@ -36,22 +39,6 @@ using attn::Mode;
 using attn::StepShape;
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-constexpr int kBadInput = 2;
-
-// Runs `body`; whatever is wrong with what it was given becomes one line.
-template <class Body>
-int with_one_line_errors(const char* command, Body&& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& error) {
-    std::string line = error.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    std::cerr << "quire inspect " << command << ": " << line << '\n';
-    return kBadInput;
-  }
-}
 
 // --- the declared table
 
@@ -562,7 +549,7 @@ void exit_with(int code) {
 }  // namespace
 
 int inspect_metadata(const Limits& limits, bool json) {
-  return with_one_line_errors("metadata", [&] {
+  return with_one_line_errors("inspect metadata", [&] {
     const attn::MetadataArena arena(limits);
     if (json)
       print_metadata_json(limits, arena.bytes());
@@ -572,18 +559,19 @@ int inspect_metadata(const Limits& limits, bool json) {
 }
 
 int inspect_step(const std::string& path) {
-  return with_one_line_errors("step", [&] { print_step(path); });
+  return with_one_line_errors("inspect step", [&] { print_step(path); });
 }
 
 void add_inspect(CLI::App& app) {
-  CLI::App* inspect = app.add_subcommand("inspect", "show the step metadata");
+  CLI::App* inspect = app.add_subcommand("inspect", "show the step metadata, a model's files, or its logits");
   inspect->require_subcommand(1);
 
   const auto options = std::make_shared<LimitOptions>();
   CLI::App* metadata = inspect->add_subcommand("metadata", "the declared buffers, their shapes and bytes");
   add_limit_options(*metadata, *options);
   metadata->callback([options] {
-    exit_with(with_one_line_errors("metadata", [&] { options->limits.page_size = PageSize(options->page_size); }));
+    const auto read_page_size = [&] { options->limits.page_size = PageSize(options->page_size); };
+    exit_with(with_one_line_errors("inspect metadata", read_page_size));
     exit_with(inspect_metadata(options->limits, options->json));
   });
 
@@ -591,6 +579,9 @@ void add_inspect(CLI::App& app) {
   CLI::App* step = inspect->add_subcommand("step", "the materialised metadata of one step given as JSON");
   step->add_option("FILE", *path, "the step; -: standard input")->required();
   step->callback([path] { exit_with(inspect_step(*path)); });
+
+  add_inspect_logits(*inspect);
+  add_inspect_model(*inspect);
 }
 
 }  // namespace quire

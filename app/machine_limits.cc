@@ -23,8 +23,9 @@ ProductLoop* product_loop(Isa isa) {
     case Isa::avx2:
       return products_avx2;
     case Isa::avx512:
-    case Isa::avx512vnni:
       return products_avx512;
+    case Isa::avx512vnni:
+      return products_avx512vnni;
     case Isa::avx512bf16:
       return products_avx512bf16;
     case Isa::amx:

@@ -14,7 +14,7 @@ namespace quire::bench {
 
 struct IsaPeak {
   Isa isa;
-  double flops;  // a second
+  double flops;  // a second; integer operations for avx512vnni
 };
 
 struct MachineLimits {

@@ -5,7 +5,11 @@
 #include <string>
 
 #include "bench.h"
+#include "chat.h"
+#include "generate.h"
 #include "inspect.h"
+#include "template.h"
+#include "tokenize.h"
 
 namespace {
 
@@ -24,10 +28,16 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "quire " QUIRE_VERSION);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
+  quire::add_generate(app);
+  quire::add_chat(app);
   quire::add_inspect(app);
+  quire::add_template(app);
+  quire::add_tokenize(app);
   quire::bench::add_bench(app, command_line(argc, argv));
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();  // of a command that has said what there is to say
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kBadUsage;  // --help and --version come this way too
   }

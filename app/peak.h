@@ -6,11 +6,12 @@
 
 namespace quire::bench {
 
-// Runs `rounds` rounds of products and returns how many floating-point operations they were.
+// Runs `rounds` rounds of products and returns how many operations they were.
 using ProductLoop = double(int64_t rounds);
 ProductLoop products_plain;       // f32 multiply, then add, in whatever registers the base architecture has
 ProductLoop products_avx2;        // f32 FMA
 ProductLoop products_avx512;      // f32 FMA
+ProductLoop products_avx512vnni;  // dot products of four bytes summed in 32-bit integers
 ProductLoop products_avx512bf16;  // dot products of bf16 pairs summed in f32
 ProductLoop products_amx;         // bf16 tile products summed in f32
 

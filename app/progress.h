@@ -1,11 +1,11 @@
-// A line on the terminal that says what is being measured; silent when nobody watches.
+// A line on the terminal that says what is being done; silent when nobody watches.
 #pragma once
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
 
-namespace quire::bench {
+namespace quire {
 
 class Progress {
  public:
@@ -23,4 +23,4 @@ class Progress {
   bool shown_;
 };
 
-}  // namespace quire::bench
+}  // namespace quire

@@ -23,13 +23,16 @@ std::string number(double value) {
 
 std::string number(std::optional<double> value) { return value ? number(*value) : "-"; }
 
+std::string last_cell(const Result& result) {
+  return result.tokens_per_s ? number(*result.tokens_per_s) + " tok/s" : result.note;
+}
+
 Cells cells_of(const Result& result) {
   std::optional<double> gflops, percent;
   if (result.tflops) gflops = *result.tflops * 1e3;
   if (result.limit_us) percent = 100 * *result.limit_us / result.median_us;
-  return {result.name,    number(result.median_us), number(result.gbps),
-          number(gflops), number(result.limit_us),  number(percent),
-          result.note};
+  return {result.name,     number(result.median_us), number(result.gbps), number(gflops), number(result.limit_us),
+          number(percent), last_cell(result)};
 }
 
 void print_row(const Cells& cells, const std::vector<size_t>& widths, std::ostream& out) {
@@ -60,6 +63,7 @@ Json json_of(const Result& result) {
                {"tflops", optional_json(result.tflops)},
                {"peer", nullptr},
                {"peer_us", nullptr}};
+  if (result.tokens_per_s) json["tokens_per_s"] = *result.tokens_per_s;
   if (!result.note.empty()) json["note"] = result.note;
   return json;
 }

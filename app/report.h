@@ -15,7 +15,8 @@ struct Result {
   std::optional<double> limit_us;
   std::optional<double> gbps;
   std::optional<double> tflops;
-  std::string note = {};  // shown at the end of the line
+  std::string note = {};                    // shown at the end of the line
+  std::optional<double> tokens_per_s = {};  // of lines that run a model
 };
 
 struct Report {
@@ -26,7 +27,7 @@ struct Report {
 
 void print_table(const Report& report, std::ostream& out);
 // {machine, commit, command, results: [{name, device, median_us, limit_us, gbps, tflops, peer, peer_us}]}; what a
-// result does not have is null, and the peer is left to whoever runs one.
+// result does not have is null, and the peer is left to whoever runs one. Lines that run a model have tokens_per_s too.
 std::string to_json(const Report& report);
 void write_json(const Report& report, const std::string& path);  // throws CheckError when the file cannot be written
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "machine_limits.h"
 #include "timing.h"
 
 namespace quire::bench {
@@ -28,6 +29,9 @@ std::function<double(int64_t)> in_a_loop(Call call) {
     });
   };
 }
+
+// Lines are measured in turns, a sample each round, with the machine's limits now and then in between.
+void measure(std::vector<ShortLine>& lines, int rounds, LimitSampler& limits, Exec& exec);
 
 // Whether the line of this name was asked for.
 using Wanted = std::function<bool(const std::string& name)>;

@@ -4,8 +4,9 @@
 set -euo pipefail
 exec </dev/null >&2  # never waits for an answer; standard output stays the caller's
 
-build_packages=(g++ cmake ninja-build libgtest-dev nlohmann-json3-dev libcli11-dev pkg-config git)
-test_packages=(python3 python3-venv clang)
+build_packages=(g++ cmake ninja-build libgtest-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
+  libutf8proc-dev pkg-config git python3 python3-venv)
+test_packages=(clang)
 
 missing_of() {
   local installed

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attn/choose.h"
-#include "kv/expect_refused.h"
+#include "base/expect_refused.h"
 
 namespace quire::attn {
 namespace {

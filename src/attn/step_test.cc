@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/expect_refused.h"
+#include "base/expect_refused.h"
 
 namespace quire::attn {
 namespace {

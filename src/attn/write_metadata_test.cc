@@ -11,8 +11,8 @@
 
 #include "attn/choose.h"
 #include "attn/sequence.h"
+#include "base/expect_refused.h"
 #include "base/graph.h"
-#include "kv/expect_refused.h"
 
 namespace quire::attn {
 namespace {

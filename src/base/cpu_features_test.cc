@@ -39,8 +39,9 @@ TEST_P(CpuFeatures, AgreesWithTheKernel) {
   const std::vector<const char*> needed[] = {{},
                                              {"avx2", "fma", "f16c"},
                                              {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+                                             {"avx512_vnni"},
                                              {"avx512_bf16"},
-                                             {"amx_tile", "amx_bf16"}};
+                                             {"amx_tile", "amx_bf16", "amx_int8"}};
   const Isa isa = GetParam();
   bool named = true;
   for (int level = 0; level <= static_cast<int>(isa); ++level)

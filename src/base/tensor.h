@@ -24,4 +24,16 @@ struct BasicHeadRows {
 using HeadRows = BasicHeadRows<std::byte>;
 using ConstHeadRows = BasicHeadRows<const std::byte>;
 
+// [rows, dim], the last dimension dense.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t rows;
+  int64_t dim;
+  int64_t stride;  // in elements, from one row to the next; dim when dense
+
+  T* row(int64_t index) const { return data + index * stride; }
+  operator Rows<const T>() const { return {data, rows, dim, stride}; }
+};
+
 }  // namespace quire

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "kv/expect_refused.h"
+#include "base/expect_refused.h"
 
 namespace quire::kv {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kv/expect_refused.h"
+#include "base/expect_refused.h"
 
 namespace quire::kv {
 namespace {

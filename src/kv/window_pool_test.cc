@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "kv/expect_refused.h"
+#include "base/expect_refused.h"
 
 namespace quire::kv {
 namespace {

@@ -1,5 +1,5 @@
-// The tile instructions, one function each, on eight tiles of 16 rows x 64 bytes. Include only from sources compiled
-// for AVX-512 and AMX, and run only where best_isa() is Isa::amx.
+// The tile instructions, one function each, on eight tiles of up to 16 rows x 64 bytes. Include only from sources
+// compiled for AVX-512 and AMX, and run only where best_isa() is Isa::amx.
 //
 // Written as assembly because the compilers' own functions do not tell the optimiser which memory a tile load reads:
 // stores that fill a tile's source, or most of a configuration, may be dropped as dead.
@@ -9,19 +9,18 @@
 namespace quire::simd::amx {
 namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
-// All eight tiles 16 x 64 bytes, palette 1. Needed on a thread before its first tile instruction, and again after
-// release().
-inline void configure() {
-  struct alignas(64) Config {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  static_assert(sizeof(Config) == 64);
-  asm volatile("ldtilecfg %0" ::"m"(config));
-}
+// The shapes of the tiles, palette 1; as it is made, all eight are 16 x 64 bytes.
+struct alignas(64) Config {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(Config) == 64);
+
+// Needed on a thread before its first tile instruction, and again after release().
+inline void configure(const Config& config = {}) { asm volatile("ldtilecfg %0" ::"m"(config)); }
 
 // Frees the tiles, so that the kernel need not save 8 KB at every switch of threads.
 inline void release() { asm volatile("tilerelease" ::: "memory"); }
@@ -42,6 +41,11 @@ inline void store(void* rows, int64_t stride) {
 template <int C, int A, int B>
 inline void dot_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+// c += a b in 32-bit integers, for signed bytes a [rows, k] and unsigned bytes b [groups of four k, 16] of four.
+template <int C, int A, int B>
+inline void dot_bytes() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
 }  // namespace

@@ -1,0 +1,34 @@
+// Lines of standard input, of any length, read so that Ctrl-C gets through: typed at a terminal with keys to edit them
+// (line_editor.h), or as they come through a pipe.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "interrupt.h"
+#include "line_editor.h"
+#include "line_view.h"
+
+namespace quire {
+
+class LineReader {
+ public:
+  explicit LineReader(const Interrupt& interrupt);
+
+  bool typed() const { return typed_; }  // somebody sits at a terminal
+  // Shows the prompt to whoever types. None at the end of the input and after Ctrl-C.
+  std::optional<std::string> next(const std::string& prompt);
+
+ private:
+  std::optional<std::string> next_typed(const std::string& prompt);
+  LineEditor::Done take_keys();
+  std::optional<std::string> next_piped();
+  bool fill();
+
+  const Interrupt& interrupt_;
+  const bool typed_;
+  std::string buffer_;  // read and not used yet
+  LineEditor editor_;
+  LineView view_;
+};
+
+}  // namespace quire

@@ -1,0 +1,89 @@
+#include "session.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <utility>
+
+#include "base/check.h"
+#include "model_path.h"
+#include "progress.h"
+
+namespace quire {
+namespace {
+
+Dtype kv_type_from(const std::string& name) {
+  if (name == "f16") return Dtype::f16;
+  if (name == "f32") return Dtype::f32;
+  return name == "fp8" ? Dtype::f8e4m3 : Dtype::bf16;
+}
+
+Isa usable_isa(const std::string& name) {
+  if (name.empty()) return best_isa();
+  const Isa isa = isa_from(name);
+  check(isa <= best_isa(), "instruction set ", name, " is not available here; the best is ", to_string(best_isa()));
+  return isa;
+}
+
+model::Model load_model(const std::string& path, Exec& exec) {
+  const Progress progress;
+  const std::string name = std::filesystem::path(path).filename();
+  int64_t shown = -1;
+  return model::Model(path, exec, [&](int64_t done, int64_t total) {
+    const int64_t percent = total ? 100 * done / total : 100;
+    if (percent == std::exchange(shown, percent)) return;
+    progress.say(cat("loading ", name, ": ", percent, " %"));
+  });
+}
+
+std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) {
+  const std::optional<std::string>& source = tokenizer.vocabulary().chat_template;
+  if (!source) return std::nullopt;
+  return text::ChatTemplate(*source);
+}
+
+engine::EngineOptions engine_options(const SessionOptions& options) {
+  engine::EngineOptions engine = options.engine;
+  engine.kv_type = kv_type_from(options.kv_type);
+  return engine;
+}
+
+}  // namespace
+
+void add_session_options(CLI::App& app, SessionOptions& options) {
+  app.add_option("--model", options.model,
+                 "GGUF file or Hugging Face folder; default: $QUIRE_MODEL, else the model that ./run fetches");
+  app.add_option("--threads", options.threads, "default: the cores this process may use")->check(CLI::Range(1, 1024));
+  app.add_option("--context-length", options.engine.context, "most tokens of a text; default: the model's own")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--max-total-tokens", options.engine.max_total_tokens,
+                 "tokens whose keys and values are kept; default: four contexts, within a quarter of the free memory")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--kv-cache-dtype", options.kv_type, "type of the keys and values that are kept")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "fp8"}));
+  app.add_option("--page-size", options.engine.page_size, "tokens of a page of keys and values")
+      ->capture_default_str()
+      ->check(CLI::IsMember({1, 16, 32, 64, 128}));
+  app.add_option("--isa", options.isa, "instruction set; default: the best that works here")
+      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
+}
+
+Session::Session(const SessionOptions& options)
+    : path(model_path(options.model)),
+      exec({.threads = options.threads, .isa = usable_isa(options.isa)}),
+      model(load_model(path, exec)),
+      tokenizer(text::vocabulary_from_path(path)),
+      chat_template(template_of(tokenizer)),
+      engine(model, engine_options(options), exec) {}
+
+std::string Session::render(const nlohmann::ordered_json& messages) const {
+  check(chat_template.has_value(), path, " has no chat template: it can only continue text (quire generate)");
+  const text::Vocabulary& vocabulary = tokenizer.vocabulary();
+  const auto special = [&](const std::optional<int32_t>& id) { return id ? std::string(tokenizer.piece(*id)) : ""; };
+  return chat_template->render({{"messages", messages},
+                                {"add_generation_prompt", true},
+                                {"bos_token", special(vocabulary.bos)},
+                                {"eos_token", special(vocabulary.eos)}});
+}
+
+}  // namespace quire

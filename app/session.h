@@ -1,0 +1,47 @@
+// Everything that running a model takes, loaded together: threads, weights, tokenizer, chat template, engine. For the
+// programs of one person at a terminal, who steps the engine from the thread that also shows the text.
+//
+// Errors   CheckError, one line, for files that cannot be used and options that do not fit them.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "base/exec.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire {
+
+struct SessionOptions {
+  std::string model;  // "": as model_path() says
+  int threads = 0;    // 0: as many as the process may use
+  std::string isa;    // "": the best that works here
+  std::string kv_type = "bf16";
+  engine::EngineOptions engine{.max_running_requests = 1};
+};
+void add_session_options(CLI::App& app, SessionOptions& options);
+
+class Session {
+ public:
+  explicit Session(const SessionOptions& options);  // shows progress on a terminal
+
+  const std::string path;
+  Exec exec;
+  const model::Model model;
+  const text::Tokenizer tokenizer;
+  const std::optional<text::ChatTemplate> chat_template;
+  engine::Engine engine;
+
+  // The text that the template makes of the messages, up to where the assistant's answer begins. Throws CheckError when
+  // the model has no template.
+  std::string render(const nlohmann::ordered_json& messages) const;
+};
+
+}  // namespace quire

@@ -1,0 +1,21 @@
+// One tensor of a weight file, as both file readers give it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/blocks.h"
+
+namespace quire {
+
+struct FileTensor {
+  std::string name;
+  BlockType type;
+  std::vector<int64_t> dims;        // outermost first: [outputs, inputs] of a matrix; the last is contiguous, and whole
+                                    // blocks; none is zero; a single number may have none
+  std::span<const std::byte> data;  // inside the mapped file, dense; bytes_of(type, product of dims), any alignment
+};
+
+}  // namespace quire

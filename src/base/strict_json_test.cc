@@ -1,0 +1,39 @@
+#include "base/strict_json.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/expect_refused.h"
+
+namespace quire {
+namespace {
+
+TEST(StrictJson, ReadsWhatIsWithinTheRules) {
+  const nlohmann::json parsed = parse_strict_json(R"({"a": [1, {"a": 2}], "b": {"a": "x"}})", 3);
+  EXPECT_EQ(parsed["a"][1]["a"], 2);
+  EXPECT_EQ(parsed["b"]["a"], "x");
+}
+
+TEST(StrictJson, RefusesAKeyThatOccursTwiceInOneObject) {
+  expect_refused([] { parse_strict_json(R"({"a": 1, "b": 2, "a": 3})", 1); }, "the key \"a\" occurs twice");
+  expect_refused([] { parse_strict_json(R"({"x": {"a": 1, "a": 1}})", 2); }, "the key \"a\" occurs twice");
+  expect_refused([] { parse_strict_json(R"({"a": 1, "\u0061": 1})", 2); }, "the key \"a\" occurs twice");
+}
+
+TEST(StrictJson, RefusesDepth) {
+  parse_strict_json(R"({"a": [[]]})", 3);
+  expect_refused([] { parse_strict_json(R"({"a": [[]]})", 2); }, "nested deeper than 2");
+  expect_refused([] { parse_strict_json("{\"a\":" + std::string(1'000'000, '['), 5); }, "nested deeper than 5");
+}
+
+TEST(StrictJson, RefusesWhatIsNoObjectOrNoJson) {
+  expect_refused([] { parse_strict_json("[]", 2); }, "not an object but array");
+  expect_refused([] { parse_strict_json("", 2); }, "not JSON");
+  expect_refused([] { parse_strict_json("{\"a\": 1", 2); }, "not JSON");
+  expect_refused([] { parse_strict_json("{\"a\": \"\xff\"}", 2); }, "not JSON");
+  expect_refused([] { parse_strict_json("{} {}", 2); }, "not JSON");
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,337 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/available_memory.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+#include "ops/sample.h"
+
+namespace quire::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Keys and values of one token, in all layers.
+int64_t token_bytes(const model::ModelConfig& config, Dtype type) {
+  return int64_t{2} * config.layers * config.kv_heads * config.head_dim * size_of(type);
+}
+
+int32_t default_pool(const model::ModelConfig& config, const EngineOptions& options) {
+  constexpr int64_t kContexts = 4, kShareOfMemory = 4;
+  int64_t tokens = kContexts * options.context;
+  if (const std::optional<int64_t> memory = available_memory())
+    tokens = std::min(tokens, *memory / kShareOfMemory / token_bytes(config, options.kv_type));
+  return static_cast<int32_t>(std::clamp<int64_t>(tokens, options.page_size, 1 << 30));
+}
+
+EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config) {
+  if (options.context == 0) options.context = config.context;
+  check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
+        " tokens, for a model of ", config.context);
+  check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
+  check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
+  check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
+  if (options.max_total_tokens == 0) options.max_total_tokens = default_pool(config, options);
+  return options;
+}
+
+SchedulerLimits limits_of(const EngineOptions& options) {
+  const PageSize page_size(options.page_size);
+  return {.context = options.context,
+          .pages = page_size.pages_for(options.max_total_tokens),
+          .page_size = page_size,
+          .running = options.max_running_requests,
+          .prefill_chunk = options.prefill_chunk,
+          .mixed_chunk = options.mixed_chunk,
+          .prefix_cache = options.prefix_cache};
+}
+
+void check_request(const Request& request, const Listener& listener, const SchedulerLimits& limits,
+                   int32_t vocabulary) {
+  check(listener != nullptr, "a request without a listener");
+  check_fits(request.prompt, limits);
+  for (const int32_t token : request.prompt)
+    check(token >= 0 && token < vocabulary, "token ", token, " of the prompt is outside the vocabulary of ",
+          vocabulary);
+  check(request.max_new_tokens >= -1, "max_new_tokens is ", request.max_new_tokens);
+  check(request.top_logprobs >= -1 && request.top_logprobs <= vocabulary, "top_logprobs is ", request.top_logprobs);
+  ops::check_sampling(request.sampling, vocabulary);
+}
+
+// What the other threads have left for the loop since the last step.
+struct Mail {
+  struct Arrival {
+    RequestId id;
+    Request request;
+    Listener listener;
+  };
+  std::vector<Arrival> arrivals;
+  std::vector<RequestId> cancellations;
+  bool flush = false;
+
+  bool empty() const { return arrivals.empty() && cancellations.empty() && !flush; }
+  void clear() {
+    arrivals.clear();
+    cancellations.clear();
+    flush = false;
+  }
+};
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const model::Model& model, const EngineOptions& given, Exec& on)
+      : options(filled_in(given, model.config())),
+        limits(limits_of(options)),
+        vocabulary(model.config().vocabulary),
+        exec(on),
+        scheduler(limits),
+        runner(model, limits, options.kv_type, scheduler.table(), exec),
+        sampler(vocabulary, exec) {
+    publish();
+  }
+
+  RequestId submit(Request request, Listener listener);
+  bool step();
+  void take_mail();
+  void compute(const Batch& batch);
+  std::span<ops::Sampled> sample(const Batch& batch, Rows<const float> logits);
+  void publish();
+  void loop();
+  void break_down(const std::string& reason);
+  void end_all(Finish finish, const std::string& error);
+
+  const EngineOptions options;
+  const SchedulerLimits limits;
+  const int32_t vocabulary;
+
+  // Of the thread that steps.
+  Exec& exec;
+  Scheduler scheduler;
+  Runner runner;
+  ops::Sampler sampler;
+  std::vector<ops::SampleRow> sample_rows;
+  std::vector<ops::Sampled> sampled;
+  Mail taken;
+  int64_t steps = 0;
+  Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
+
+  // Of all threads, behind the mutex.
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  Mail mail;
+  EngineStats stats{};
+  RequestId last_id = 0;
+  bool stopping = false;
+  std::string broken;  // why the loop ended by itself; empty: it did not
+
+  std::mutex lifecycle;  // of start() and stop()
+  std::thread thread;
+};
+
+RequestId Engine::Impl::submit(Request request, Listener listener) {
+  check_request(request, listener, limits, vocabulary);
+  const std::lock_guard lock(mutex);
+  check(broken.empty(), "the engine has broken down: ", broken);
+  check(!stopping, "the engine has stopped");
+  // Those that could run at once do not count as queued.
+  const int64_t queued = stats.queued + std::ssize(mail.arrivals);
+  if (queued >= int64_t{options.max_queued_requests} + options.max_running_requests - stats.running)
+    throw QueueFull(cat("the queue is full: ", queued, " requests wait"));
+  mail.arrivals.push_back({++last_id, std::move(request), std::move(listener)});
+  wake.notify_one();
+  return last_id;
+}
+
+// --- one step
+
+bool Engine::Impl::step() {
+  const Clock::time_point start = Clock::now();
+  take_mail();
+  const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0;
+  taken.clear();
+  computing = {};
+  const Batch& batch = scheduler.plan();
+  if (!batch.empty()) compute(batch);
+  scheduler.check_idle();
+  scheduling += Clock::now() - start - computing;
+  publish();
+  return busy;
+}
+
+void Engine::Impl::take_mail() {
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(mail, taken);
+    stats.queued += static_cast<int32_t>(taken.arrivals.size());
+  }
+  for (Mail::Arrival& arrival : taken.arrivals)
+    scheduler.add(arrival.id, std::move(arrival.request), std::move(arrival.listener));
+  for (const RequestId id : taken.cancellations) scheduler.cancel(id);
+  if (taken.flush) scheduler.flush_cache();
+}
+
+// A step that cannot be computed ends its own requests and no others.
+void Engine::Impl::compute(const Batch& batch) {
+  ++steps;
+  const Clock::time_point start = Clock::now();
+  std::span<ops::Sampled> tokens;
+  std::string error;
+  try {
+    tokens = sample(batch, runner.run(batch));
+  } catch (const CheckError& refused) {
+    error = refused.what();
+  }
+  computing = Clock::now() - start;
+  if (error.empty())
+    scheduler.settle(tokens);
+  else
+    scheduler.fail(error);
+}
+
+std::span<ops::Sampled> Engine::Impl::sample(const Batch& batch, Rows<const float> logits) {
+  sample_rows.clear();
+  for (const auto& [sequence, count, wants_logits] : batch.shares)
+    if (wants_logits)
+      sample_rows.push_back({.logits = logits.row(std::ssize(sample_rows)),
+                             .params = &sequence->request.sampling,
+                             .prompt = sequence->prompt(),
+                             .generated = sequence->continuation(),
+                             .position = sequence->length(),
+                             .top_logprobs = sequence->request.top_logprobs});
+  sampled.resize(sample_rows.size());
+  if (!sample_rows.empty()) sampler.sample(sample_rows, sampled, exec);
+  return sampled;
+}
+
+void Engine::Impl::publish() {
+  const Scheduler::Counters& counters = scheduler.counters();
+  const std::chrono::duration<double, std::micro> total = scheduling;
+  const std::lock_guard lock(mutex);
+  stats = {.running = scheduler.running(),
+           .queued = scheduler.waiting(),
+           .total_pages = limits.pages,
+           .free_pages = scheduler.pool().free_pages(),
+           .cached_pages = scheduler.cached_pages(),
+           .page_size = options.page_size,
+           .steps = steps,
+           .prompt_tokens = counters.prompt_tokens,
+           .cached_prompt_tokens = counters.cached_prompt_tokens,
+           .generated_tokens = counters.generated_tokens,
+           .retractions = counters.retractions,
+           .finished = counters.finished,
+           .cancelled = counters.cancelled,
+           .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0};
+}
+
+// --- the loop
+
+void Engine::Impl::loop() {
+  try {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex);
+        if (stopping) break;
+      }
+      if (step()) continue;
+      std::unique_lock lock(mutex);
+      wake.wait(lock, [&] { return stopping || !mail.empty(); });
+    }
+    end_all(Finish::cancelled, {});
+  } catch (const std::exception& error) {
+    break_down(error.what());
+  }
+}
+
+// Only a broken invariant leads here. Nothing more is computed, but everybody is told.
+void Engine::Impl::break_down(const std::string& reason) {
+  std::fprintf(stderr, "quire: the engine has broken down: %s\n", reason.c_str());
+  {
+    const std::lock_guard lock(mutex);
+    broken = reason;
+  }
+  try {
+    end_all(Finish::failed, reason);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "quire: and could not end its requests: %s\n", error.what());
+  }
+}
+
+void Engine::Impl::end_all(Finish finish, const std::string& error) {
+  take_mail();
+  taken.clear();
+  scheduler.finish_all(finish, error);
+  publish();
+}
+
+// --- the door
+
+Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec)
+    : impl_(std::make_unique<Impl>(model, options, exec)) {}
+
+Engine::~Engine() { stop(); }
+
+const EngineOptions& Engine::options() const { return impl_->options; }
+
+RequestId Engine::submit(Request request, Listener listener) {
+  return impl_->submit(std::move(request), std::move(listener));
+}
+
+void Engine::cancel(RequestId id) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->stopping) return;  // everybody is told at the end
+  impl_->mail.cancellations.push_back(id);
+  impl_->wake.notify_one();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  EngineStats stats = impl_->stats;
+  stats.queued += static_cast<int32_t>(impl_->mail.arrivals.size());
+  return stats;
+}
+
+void Engine::flush_cache() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->mail.flush = true;
+  impl_->wake.notify_one();
+}
+
+void Engine::start() {
+  const std::lock_guard lock(impl_->lifecycle);
+  check(!impl_->thread.joinable(), "the engine has been started");
+  {
+    const std::lock_guard state(impl_->mutex);
+    check(!impl_->stopping, "the engine has stopped");
+  }
+  impl_->thread = std::thread([impl = impl_.get()] { impl->loop(); });
+}
+
+void Engine::stop() {
+  const std::lock_guard lock(impl_->lifecycle);
+  {
+    const std::lock_guard state(impl_->mutex);
+    impl_->stopping = true;
+    impl_->wake.notify_one();
+  }
+  if (impl_->thread.joinable())
+    impl_->thread.join();
+  else
+    impl_->end_all(Finish::cancelled, {});
+}
+
+bool Engine::step() { return impl_->step(); }
+
+}  // namespace quire::engine

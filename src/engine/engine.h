@@ -1,0 +1,75 @@
+// The engine: requests in, tokens out, batched continuously over one model.
+//
+// One loop thread does each step: take what was submitted and cancelled, choose rows (decode rows first, then prefill
+// chunks within the token budget), forward, sample, tell the listeners. A request that runs out of pages is not failed:
+// the youngest of the lowest priority is retracted and comes back later with the same tokens.
+//
+// Greedy and seeded output depend on the request alone: not on the batch, the cached prefix, the chunk size, the number
+// of threads or a retraction.
+//
+// Errors   submit() throws CheckError for what can never run: an empty prompt, a token outside the vocabulary, a prompt
+//          that does not leave room for one new token in the context or the pool, bad sampling parameters; and
+//          QueueFull when the waiting queue is. Nothing that happens to one request ends another.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+
+#include "base/exec.h"
+#include "engine/request.h"
+#include "model/model.h"
+
+namespace quire::engine {
+
+struct EngineOptions {
+  int32_t context = 0;           // most tokens of a request; 0: the model's own
+  int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory
+  int32_t max_running_requests = 64;
+  int32_t max_queued_requests = 1024;
+  int32_t page_size = 16;
+  Dtype kv_type = Dtype::bf16;
+  int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
+  int32_t mixed_chunk = 64;     // most prompt tokens in a step in which others decode: bounds their gaps
+  bool prefix_cache = true;
+};
+
+class QueueFull : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct EngineStats {  // a consistent snapshot
+  int32_t running, queued;
+  int32_t total_pages, free_pages, cached_pages;  // cached: held by the prefix tree alone or shared
+  int32_t page_size;
+  int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions, finished, cancelled;
+  double schedule_us;  // mean time of a step outside the forward pass and sampling
+};
+
+class Engine {
+ public:
+  // exec is used by the loop thread alone while it runs. The model outlives the engine.
+  Engine(const model::Model& model, const EngineOptions& options, Exec& exec);
+  ~Engine();  // stop()
+
+  const EngineOptions& options() const;  // with defaults filled in
+
+  // From any thread.
+  RequestId submit(Request request, Listener listener);
+  void cancel(RequestId id);  // unknown or finished ids are ignored; the listener hears `cancelled` within one step
+  EngineStats stats() const;
+  void flush_cache();  // drops cached prefixes that nobody uses, before the next step
+
+  void start();  // the loop thread; sleeps when there is nothing to do
+  void stop();   // cancels what runs, joins the thread; idempotent
+
+  // One step on the calling thread, for tests and single-threaded programs; not while the loop thread runs. False when
+  // there was nothing to do.
+  bool step();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,473 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+#include "base/expect_refused.h"
+#include "model/testing.h"
+
+namespace quire::engine {
+namespace {
+
+using model::testing::random_ids;
+using model::testing::TinyFile;
+using model::testing::TinyModel;
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kContext = 256;
+
+TinyModel tiny(BlockType type = BlockType::f32) { return {.context = kContext, .type = type}; }
+
+// What a listener heard of one request, the bits of its numbers included.
+struct Heard {
+  Tokens tokens;
+  std::vector<uint32_t> logprobs;
+  std::vector<std::pair<int32_t, uint32_t>> top;
+  Finish finish = Finish::none;
+  int32_t cached = 0;
+  std::string error;
+  int ends = 0;
+
+  void hear(const Output& output) {
+    EXPECT_EQ(ends, 0) << "request " << output.id << " was told more after its end";
+    if (output.token >= 0) {
+      tokens.push_back(output.token);
+      logprobs.push_back(std::bit_cast<uint32_t>(output.logprob));
+    }
+    for (const auto& [id, logprob] : output.top) top.emplace_back(id, std::bit_cast<uint32_t>(logprob));
+    EXPECT_EQ(output.generated, std::ssize(tokens));
+    finish = output.finish;
+    cached = output.cached_tokens;
+    error = output.error;
+    ends += finish != Finish::none;
+  }
+  bool same_output(const Heard& other) const {
+    return tokens == other.tokens && logprobs == other.logprobs && top == other.top && finish == other.finish;
+  }
+  // The first tokens of the other.
+  bool begins(const Heard& other) const {
+    return tokens.size() <= other.tokens.size() && std::equal(tokens.begin(), tokens.end(), other.tokens.begin()) &&
+           std::equal(logprobs.begin(), logprobs.end(), other.logprobs.begin());
+  }
+};
+
+// An engine stepped by the test.
+class Stepped {
+ public:
+  Stepped(const model::Model& model, const EngineOptions& options, int threads = 2)
+      : exec_({.threads = threads}), engine_(model, options, exec_) {}
+
+  RequestId submit(const Request& request) {
+    return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
+  }
+  Heard finish(const Request& request) {
+    const RequestId id = submit(request);
+    drain();
+    return heard_[id];
+  }
+  void drain() {
+    for (int steps = 0; engine_.step(); ++steps) ASSERT_LT(steps, 20000);
+  }
+  Engine& engine() { return engine_; }
+  const Heard& heard(RequestId id) { return heard_[id]; }
+
+ private:
+  Exec exec_;
+  std::map<RequestId, Heard> heard_;  // outlives the engine, which tells the last ends
+  Engine engine_;
+};
+
+EngineOptions small_options() {
+  EngineOptions options;
+  options.max_total_tokens = 4 * kContext;
+  options.max_running_requests = 8;
+  options.max_queued_requests = 100;
+  return options;
+}
+
+Request greedy(Tokens prompt, int32_t max_new_tokens) {
+  return {
+      .prompt = std::move(prompt), .sampling = {.temperature = 0}, .max_new_tokens = max_new_tokens, .top_logprobs = 2};
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static const model::Model& model() {
+    static Exec exec({.threads = 2});
+    static const TinyFile file(tiny());
+    static const model::Model made(file.path(), exec);
+    return made;
+  }
+  static Tokens ids(int32_t count, uint64_t seed) { return random_ids(count, model().config().vocabulary, seed); }
+};
+
+TEST_F(EngineTest, GeneratesAndCounts) {
+  Stepped stepped(model(), small_options());
+  EXPECT_FALSE(stepped.engine().step()) << "nothing to do";
+  const RequestId id = stepped.submit(greedy(ids(40, 1), 10));
+  EXPECT_EQ(stepped.engine().stats().queued, 1);
+  EXPECT_TRUE(stepped.engine().step());
+  EXPECT_EQ(stepped.engine().stats().running, 1);
+  EXPECT_EQ(stepped.engine().stats().queued, 0);
+  stepped.drain();
+  const Heard& heard = stepped.heard(id);
+  EXPECT_EQ(heard.tokens.size(), 10u);
+  EXPECT_EQ(heard.top.size(), 20u);
+  EXPECT_EQ(heard.top[0].first, heard.tokens[0]) << "greedy takes the likeliest";
+  EXPECT_EQ(heard.top[0].second, heard.logprobs[0]);
+  EXPECT_EQ(heard.finish, Finish::length);
+  const EngineStats stats = stepped.engine().stats();
+  EXPECT_EQ(stats.steps, 10);
+  EXPECT_EQ(stats.prompt_tokens, 40);
+  EXPECT_EQ(stats.generated_tokens, 10);
+  EXPECT_EQ(stats.finished, 1);
+  EXPECT_EQ(stats.running + stats.queued, 0);
+  EXPECT_EQ(stats.total_pages, 4 * kContext / 16);
+  EXPECT_EQ(stats.cached_pages, 3) << "49 computed tokens";
+  EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+  EXPECT_GT(stats.schedule_us, 0);
+}
+
+TEST_F(EngineTest, EndsAtStopIdsTheContextAndWithoutATokenToDraw) {
+  Stepped stepped(model(), small_options());
+  const Heard all = stepped.finish(greedy(ids(40, 1), 20));
+  Request stops = greedy(ids(40, 1), 20);
+  stops.stop_ids = {all.tokens[5]};
+  const Heard stopped = stepped.finish(stops);
+  EXPECT_EQ(stopped.finish, Finish::stop);
+  EXPECT_EQ(stopped.tokens.back(), all.tokens[5]);
+  EXPECT_TRUE(stopped.begins(all));
+  EXPECT_GT(stopped.cached, 0);
+  const Heard to_the_end = stepped.finish(greedy(ids(200, 2), -1));
+  EXPECT_EQ(to_the_end.finish, Finish::length);
+  EXPECT_EQ(to_the_end.tokens.size(), kContext - 200u);
+  const Heard nothing = stepped.finish(greedy(ids(40, 3), 0));
+  EXPECT_EQ(nothing.finish, Finish::length);
+  EXPECT_TRUE(nothing.tokens.empty());
+}
+
+TEST_F(EngineTest, RefusesWhatCanNeverRun) {
+  EngineOptions options = small_options();
+  options.max_total_tokens = 64;
+  Stepped stepped(model(), options);
+  const auto submitting = [&](const Request& request) { return [&, request] { stepped.submit(request); }; };
+  expect_refused(submitting(greedy({}, 1)), "the prompt is empty");
+  expect_refused(submitting(greedy({1, 320}, 1)), "token 320 of the prompt is outside the vocabulary of 320");
+  expect_refused(submitting(greedy({-1}, 1)), "token -1");
+  expect_refused(submitting(greedy(ids(256, 1), 1)), "in the context of 256");
+  expect_refused(submitting(greedy(ids(64, 1), 1)), "in the pool of 64");
+  expect_refused(submitting(greedy({1}, -2)), "max_new_tokens is -2");
+  Request request = greedy({1}, 1);
+  request.sampling.top_p = 0;
+  expect_refused(submitting(request), "top_p");
+  request = greedy({1}, 1);
+  request.top_logprobs = 321;
+  expect_refused(submitting(request), "top_logprobs is 321");
+  expect_refused([&] { stepped.engine().submit(greedy({1}, 1), nullptr); }, "without a listener");
+  options.context = kContext + 1;
+  expect_refused([&] { Stepped(model(), options); }, "a context of 257 tokens, for a model of 256");
+  EXPECT_EQ(stepped.engine().stats().queued, 0);
+}
+
+TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
+  EngineOptions options = small_options();
+  options.max_running_requests = 2;
+  options.max_queued_requests = 3;
+  Stepped stepped(model(), options);
+  for (int i = 0; i < 5; ++i) stepped.submit(greedy(ids(10, i), 5));
+  EXPECT_THROW(stepped.submit(greedy(ids(10, 9), 5)), QueueFull);
+  stepped.engine().step();
+  EXPECT_THROW(stepped.submit(greedy(ids(10, 9), 5)), QueueFull);
+  stepped.drain();
+  EXPECT_EQ(stepped.finish(greedy(ids(10, 9), 5)).tokens.size(), 5u);
+}
+
+TEST_F(EngineTest, FillsInItsDefaults) {
+  Exec exec({.threads = 1});
+  Engine engine(model(), {}, exec);
+  EXPECT_EQ(engine.options().context, kContext);
+  EXPECT_EQ(engine.options().max_total_tokens, 4 * kContext);
+}
+
+TEST_F(EngineTest, StopCancelsEverybodyAndNobodyIsTakenAfterwards) {
+  EngineOptions options = small_options();
+  options.max_running_requests = 1;
+  Stepped stepped(model(), options);
+  const RequestId runs = stepped.submit(greedy(ids(40, 1), 100));
+  const RequestId waits = stepped.submit(greedy(ids(40, 2), 100));
+  stepped.engine().step();
+  stepped.engine().step();
+  const RequestId comes = stepped.submit(greedy(ids(40, 3), 100));
+  stepped.engine().stop();
+  stepped.engine().stop();
+  for (const RequestId id : {runs, waits, comes}) EXPECT_EQ(stepped.heard(id).finish, Finish::cancelled);
+  EXPECT_EQ(stepped.heard(runs).tokens.size(), 2u);
+  EXPECT_EQ(stepped.engine().stats().cancelled, 3);
+  expect_refused([&] { stepped.submit(greedy({1}, 1)); }, "has stopped");
+  expect_refused([&] { stepped.engine().start(); }, "has stopped");
+  EXPECT_FALSE(stepped.engine().step());
+}
+
+TEST_F(EngineTest, FlushEmptiesTheCache) {
+  Stepped stepped(model(), small_options());
+  stepped.finish(greedy(ids(100, 1), 1));
+  EXPECT_GT(stepped.engine().stats().cached_pages, 0);
+  stepped.engine().flush_cache();
+  EXPECT_TRUE(stepped.engine().step());
+  EXPECT_EQ(stepped.engine().stats().cached_pages, 0);
+  EXPECT_EQ(stepped.finish(greedy(ids(100, 1), 1)).cached, 0);
+}
+
+// One token's embedding is not a number: its requests fail, and what comes after them is as good as ever.
+TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
+  TinyModel broken = tiny();
+  std::mt19937_64 random(5);
+  std::vector<std::byte> table =
+      model::testing::random_weights(BlockType::f32, int64_t{broken.vocabulary} * broken.width, 1, random);
+  const float nan = std::nanf("");
+  for (int32_t i = 0; i < broken.width; ++i)
+    std::memcpy(table.data() + (7 * broken.width + i) * sizeof(float), &nan, sizeof(float));
+  broken.change = [&](model::testing::GgufWriter& file) {
+    file.tensor("token_embd.weight", BlockType::f32, {broken.vocabulary, broken.width}, table);
+  };
+  const TinyFile file(broken);
+  Exec exec({.threads = 2});
+  const model::Model half_broken(file.path(), exec);
+
+  Tokens good = random_ids(40, broken.vocabulary, 1);
+  std::replace(good.begin(), good.end(), 7, 8);
+  Tokens bad = good;
+  bad[20] = 7;
+  EngineOptions options = small_options();
+  options.max_total_tokens = 64;  // so that pages are used again
+  Stepped before(half_broken, options), stepped(half_broken, options);
+  Request request = greedy(good, 10);
+  request.sampling.logit_bias = {{7, -100.0f}};
+  const Heard expected = before.finish(request);
+  EXPECT_EQ(expected.tokens.size(), 10u);
+  for (int round = 0; round < 3; ++round) {
+    const Heard failed = stepped.finish(greedy(bad, 10));
+    EXPECT_EQ(failed.finish, Finish::failed);
+    EXPECT_FALSE(failed.error.empty());
+    EXPECT_EQ(failed.ends, 1);
+    EXPECT_TRUE(stepped.finish(request).same_output(expected));
+  }
+}
+
+// --- the same output whatever else happens
+
+// Random schedules; what each request gives in an engine of its own is computed once, in one piece, without a cache.
+class SameOutput {
+ public:
+  SameOutput(const model::Model& model, uint32_t seed) : model_(model), random_(seed) {
+    EngineOptions alone = small_options();
+    alone.max_running_requests = 1;
+    alone.prefix_cache = false;
+    alone_ = std::make_unique<Stepped>(model, alone, 1);
+    for (int i = 0; i < 2; ++i) themes_.push_back(random_ids(kContext, model.config().vocabulary, random_()));
+  }
+
+  void run() {
+    EngineOptions options = random_options();
+    SCOPED_TRACE(cat(options.max_total_tokens, " tokens in pages of ", options.page_size, ", running ",
+                     options.max_running_requests, ", chunks ", options.prefill_chunk, " and ", options.mixed_chunk));
+    Stepped stepped(model_, options, 1 + below(3));
+    std::map<RequestId, Request> requests;
+    std::map<RequestId, bool> cancelled;
+    for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
+      ASSERT_LT(steps, 20000);
+      if (come < 14 && below(3) == 0) {
+        const Request request = random_request();
+        requests.emplace(stepped.submit(request), request);
+        ++come;
+      }
+      if (come < 14) stepped.engine().step();
+      if (below(150) == 0 && !requests.empty()) {
+        const RequestId id = 1 + below(static_cast<int32_t>(requests.size()));
+        cancelled[id] = true;
+        stepped.engine().cancel(id);
+      }
+    }
+    for (const auto& [id, request] : requests) expect_same(stepped.heard(id), request, cancelled[id]);
+    retractions += stepped.engine().stats().retractions;
+    cached += stepped.engine().stats().cached_prompt_tokens;
+  }
+
+  int64_t retractions = 0, cached = 0;
+
+ private:
+  int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
+
+  EngineOptions random_options() {
+    const int32_t page_sizes[] = {1, 16, 64};
+    EngineOptions options;
+    options.page_size = page_sizes[below(3)];
+    options.max_total_tokens = kContext + below(kContext);
+    options.max_running_requests = 1 + below(6);
+    options.prefill_chunk = 1 + below(64);
+    options.mixed_chunk = 1 + below(32);
+    options.prefix_cache = below(5) > 0;
+    return options;
+  }
+  Request random_request() {
+    const int32_t length = 1 + below(120), shared = below(3) ? length - below(std::min(length, 20)) : 0;
+    const Tokens& theme = themes_[below(2)];
+    Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
+                    .max_new_tokens = below(2) ? 80 + below(60) : below(20),
+                    .priority = below(3) - 1,
+                    .top_logprobs = below(4) - 1};
+    const Tokens own = random_ids(length - shared, model_.config().vocabulary, random_());
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    if (below(2)) {
+      request.sampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = random_()};
+      request.sampling.repetition_penalty = 1.1f;
+      request.sampling.frequency_penalty = 0.2f;
+    } else {
+      request.sampling.temperature = 0;
+    }
+    return request;
+  }
+
+  void expect_same(const Heard& heard, const Request& request, bool cancelled) {
+    SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
+                     request.sampling.temperature));
+    const Heard alone = alone_->finish(request);
+    EXPECT_EQ(heard.ends, 1);
+    if (heard.finish == Finish::cancelled) {
+      EXPECT_TRUE(cancelled);
+      EXPECT_TRUE(heard.begins(alone));
+    } else {
+      EXPECT_TRUE(heard.same_output(alone));
+      EXPECT_EQ(heard.tokens, alone.tokens);
+    }
+  }
+
+  const model::Model& model_;
+  std::mt19937 random_;
+  std::unique_ptr<Stepped> alone_;
+  std::vector<Tokens> themes_;
+};
+
+struct Kind {
+  const char* name;
+  TinyModel model;
+};
+
+class SameOutputTest : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkAndRetraction) {
+  Exec exec({.threads = 2});
+  const TinyFile file(GetParam().model);
+  const model::Model model(file.path(), exec);
+  int64_t retractions = 0, cached = 0;
+  for (uint32_t seed = 0; seed < 12 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(cat("seed ", seed));
+    SameOutput same(model, seed);
+    same.run();
+    retractions += same.retractions;
+    cached += same.cached;
+  }
+  EXPECT_GT(retractions, 3);
+  EXPECT_GT(cached, 500);
+}
+
+TinyModel with_window(int32_t window) {
+  TinyModel model = tiny();
+  model.window = window;
+  return model;
+}
+
+INSTANTIATE_TEST_SUITE_P(, SameOutputTest,
+                         ::testing::Values(Kind{"Dense", tiny()}, Kind{"Quantised", tiny(BlockType::q8_0)},
+                                           Kind{"Window", with_window(24)}),
+                         [](const auto& parameter) { return parameter.param.name; });
+
+// --- threads
+
+TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
+  constexpr int kThreads = 4, kRequests = 12;
+  Stepped alone(model(), small_options());
+  std::vector<Heard> expected;
+  for (int i = 0; i < kRequests; ++i) expected.push_back(alone.finish(greedy(ids(5 + 7 * i, i), 5 + i)));
+
+  Exec exec({.threads = 2});
+  std::mutex mutex;
+  std::map<RequestId, Heard> heard;
+  std::atomic<int> ends = 0;
+  {
+    Engine engine(model(), small_options(), exec);
+    engine.start();
+    const auto listener = [&](const Output& output) {
+      const std::lock_guard lock(mutex);
+      heard[output.id].hear(output);
+      ends += output.finish != Finish::none;
+    };
+    std::vector<std::thread> threads;
+    std::vector<std::vector<RequestId>> submitted(kThreads);
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kRequests; ++i) {
+          submitted[t].push_back(engine.submit(greedy(ids(5 + 7 * i, i), 5 + i), listener));
+          if (i % 4 == t) engine.cancel(submitted[t].back());
+          if (i % 5 == t) engine.flush_cache();
+          const EngineStats stats = engine.stats();
+          EXPECT_LE(stats.free_pages + stats.cached_pages, stats.total_pages);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    while (ends < kThreads * kRequests) std::this_thread::yield();
+    EXPECT_EQ(engine.stats().cancelled + engine.stats().finished, kThreads * kRequests);
+    for (int t = 0; t < kThreads; ++t)
+      for (int i = 0; i < kRequests; ++i) {
+        const Heard& one = heard[submitted[t][i]];
+        EXPECT_EQ(one.ends, 1);
+        EXPECT_TRUE(one.finish == Finish::cancelled ? i % 4 == t && one.begins(expected[i])
+                                                    : one.same_output(expected[i]));
+      }
+  }
+}
+
+TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {
+  Exec exec({.threads = 2});
+  std::atomic<int> cancelled = 0, tokens = 0;
+  {
+    Engine engine(model(), small_options(), exec);
+    engine.start();
+    expect_refused([&] { engine.start(); }, "has been started");
+    for (int i = 0; i < 20; ++i)
+      engine.submit(greedy(ids(20, i), -1), [&](const Output& output) {
+        tokens += output.token >= 0;
+        cancelled += output.finish == Finish::cancelled;
+      });
+    while (tokens < 30) std::this_thread::yield();
+    std::thread other([&] { engine.stop(); });
+    engine.stop();
+    other.join();
+    EXPECT_EQ(cancelled, 20);
+  }
+}
+
+TEST_F(EngineTest, AListenerMaySubmitTheNextRequest) {
+  Exec exec({.threads = 1});
+  Engine engine(model(), small_options(), exec);
+  int finished = 0;
+  std::function<void(const Output&)> again = [&](const Output& output) {
+    if (output.finish == Finish::none) return;
+    if (++finished < 5) engine.submit(greedy(ids(20, finished), 3), again);
+  };
+  engine.submit(greedy(ids(20, 0), 3), again);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(finished, 5);
+}
+
+}  // namespace
+}  // namespace quire::engine

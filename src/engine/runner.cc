@@ -1,0 +1,103 @@
+#include "engine/runner.h"
+
+#include <vector>
+
+#include "base/check.h"
+
+namespace quire::engine {
+namespace {
+
+kv::KvLayout layout_of(const model::ModelConfig& config, const SchedulerLimits& limits, Dtype kv_type) {
+  return {.layers = config.layers,
+          .pages = limits.pages + 1,
+          .page_size = limits.page_size,
+          .type = kv_type,
+          .kv_heads = config.kv_heads,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim};
+}
+
+attn::Limits attention_limits(const model::ModelConfig& config, const SchedulerLimits& limits, const Exec& exec) {
+  return {.batch = limits.running,
+          .context = limits.context,
+          .page_size = limits.page_size,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim,
+          .threads = exec.threads()};
+}
+
+// Powers of two, and the most itself.
+std::vector<int> padded_sizes(int32_t most) {
+  std::vector<int> sizes;
+  for (int size = 1; size < most; size *= 2) sizes.push_back(size);
+  sizes.push_back(most);
+  return sizes;
+}
+
+}  // namespace
+
+Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
+               Exec& exec)
+    : table_(table),
+      exec_(exec),
+      most_rows_(limits.rows()),
+      store_(layout_of(model.config(), limits, kv_type)),
+      arena_(attention_limits(model.config(), limits, exec)),
+      inputs_(arena_.limits()),
+      forward_(model, {.rows = most_rows_, .logits_rows = limits.running}, kv_type) {
+  capture(limits.running);
+}
+
+void Runner::capture(int32_t most) {
+  fill({});
+  decode_graphs_.capture(exec_, padded_sizes(most), [&](int size) {
+    forward_.run(shape(attn::Mode::decode, size), inputs_.inputs(), arena_, store_, exec_);
+  });
+}
+
+Rows<const float> Runner::run(const Batch& batch) {
+  check(batch.rows <= most_rows_ && std::ssize(batch.shares) <= arena_.limits().batch, "a step of ", batch.rows,
+        " rows of ", batch.shares.size(), " requests, up to ", most_rows_, " of ", arena_.limits().batch, " have room");
+  fill(batch);
+  const auto live = static_cast<int32_t>(batch.shares.size());
+  const bool decode = batch.only_single_tokens();
+  const attn::StepShape step =
+      decode ? shape(attn::Mode::decode, decode_graphs_.padded_size(live)) : shape(attn::Mode::extend, live);
+  attn::check_step(step, inputs_.inputs(), arena_.limits());
+  if (decode)
+    decode_graphs_.replay(exec_, live);
+  else
+    forward_.run(step, inputs_.inputs(), arena_, store_, exec_);
+  return forward_.logits();
+}
+
+void Runner::fill(const Batch& batch) {
+  inputs_.live() = static_cast<int32_t>(batch.shares.size());
+  *forward_.rows().count = 0;
+  *forward_.rows().logits_count = 0;
+  for (int32_t i = 0; i < inputs_.live(); ++i) fill_share(batch.shares[i], i);
+}
+
+void Runner::fill_share(const Share& share, int32_t index) {
+  const model::StepRows& rows = forward_.rows();
+  const Sequence& sequence = *share.sequence;
+  const int32_t end = sequence.computed + share.count;
+  inputs_.rows()[index] = sequence.row;
+  inputs_.lengths()[index] = {end};
+  inputs_.extend_lengths()[index] = {share.count};
+  for (int32_t position = sequence.computed; position < end; ++position) {
+    const int32_t row = (*rows.count)++;
+    rows.ids[row] = sequence.tokens[position];
+    rows.positions[row] = position;
+    rows.slots[row] = table_.slot(sequence.row, position);
+  }
+  if (share.wants_logits) rows.logits_index[(*rows.logits_count)++] = *rows.count - 1;
+}
+
+attn::StepShape Runner::shape(attn::Mode mode, int32_t captured) const {
+  return {.mode = mode, .captured = captured, .table = table_.view()};
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,51 @@
+// A planned step becomes logits: owns the keys and values, attention's metadata and the model's buffers.
+//
+// Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
+// with chunks of prompts run eagerly. A row's logits are the same either way.
+//
+// Before   the batch's pages are reserved in the request table that the runner was made with.
+// Memory   address space when it is made; resident as tokens come. A step allocates nothing.
+// Errors   a step that does not fit the limits throws CheckError before any work.
+#pragma once
+#include <cstdint>
+
+#include "attn/metadata.h"
+#include "attn/step.h"
+#include "base/exec.h"
+#include "base/graph.h"
+#include "base/tensor.h"
+#include "engine/batch.h"
+#include "engine/scheduler.h"
+#include "kv/request_table.h"
+#include "kv/store.h"
+#include "model/forward.h"
+#include "model/model.h"
+
+namespace quire::engine {
+
+class Runner {
+ public:
+  // The model, the table and exec outlive the runner.
+  Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
+         Exec& exec);
+
+  // Row i: the logits of the i-th share that wants them. Valid until the next run.
+  Rows<const float> run(const Batch& batch);
+
+ private:
+  void capture(int32_t most);
+  void fill(const Batch& batch);
+  void fill_share(const Share& share, int32_t index);
+  attn::StepShape shape(attn::Mode mode, int32_t captured) const;
+
+  const kv::RequestTable& table_;
+  Exec& exec_;
+  int32_t most_rows_;
+  kv::KvStore store_;
+  attn::MetadataArena arena_;
+  attn::StepInputBuffers inputs_;
+  model::Forward forward_;
+  GraphSet decode_graphs_;
+};
+
+}  // namespace quire::engine

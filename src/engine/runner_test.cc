@@ -1,0 +1,108 @@
+#include "engine/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "base/expect_refused.h"
+#include "model/testing.h"
+
+namespace quire::engine {
+namespace {
+
+using model::testing::random_ids;
+using model::testing::TinyFile;
+
+// Texts with pages of their own, run in whatever shares a test asks for.
+class RunnerTest : public ::testing::Test {
+ protected:
+  static constexpr int32_t kContext = 128;
+  static constexpr SchedulerLimits kLimits = {.context = kContext,
+                                              .pages = 40,
+                                              .page_size = PageSize(16),
+                                              .running = 5,
+                                              .prefill_chunk = 64,
+                                              .mixed_chunk = 16,
+                                              .prefix_cache = true};
+
+  Sequence& text(uint64_t seed) {
+    Sequence& sequence = sequences_.emplace_back();
+    sequence.tokens = random_ids(kContext, model_.config().vocabulary, seed);
+    sequence.prompt_tokens = kContext;
+    sequence.row = table_.open();
+    EXPECT_TRUE(table_.reserve(sequence.row, {kContext}));
+    return sequence;
+  }
+
+  // The logits of the shares that want them, one row after the other.
+  std::vector<float> run(std::vector<Share> shares) {
+    Batch batch{.shares = std::move(shares)};
+    for (const Share& share : batch.shares) {
+      batch.rows += share.count;
+      batch.logits += share.wants_logits;
+    }
+    const Rows<const float> logits = runner_.run(batch);
+    for (const Share& share : batch.shares) share.sequence->computed += share.count;
+    std::vector<float> wanted;
+    for (int32_t i = 0; i < batch.logits; ++i) wanted.insert(wanted.end(), logits.row(i), logits.row(i) + logits.dim);
+    return wanted;
+  }
+  std::vector<float> run_one(Sequence& sequence, int32_t count) { return run({{&sequence, count, true}}); }
+  std::vector<float> row(const std::vector<float>& logits, int32_t index) const {
+    const int64_t width = model_.config().vocabulary;
+    return {logits.begin() + index * width, logits.begin() + (index + 1) * width};
+  }
+
+  Exec exec_{{.threads = 2}};
+  TinyFile file_{{.context = kContext}};
+  model::Model model_{file_.path(), exec_};
+  kv::PagePool pool_{kLimits.pages + 1, kLimits.page_size};
+  kv::RequestTable table_{pool_, kLimits.running + 1, kContext};
+  std::deque<Sequence> sequences_;
+  Runner runner_{model_, kLimits, Dtype::bf16, table_, exec_};
+};
+
+TEST_F(RunnerTest, RecordedAndEagerStepsGiveTheSameLogits) {
+  Sequence &recorded = text(1), &eager = text(1), &other = text(2);
+  EXPECT_EQ(run_one(recorded, 30), run_one(eager, 30));
+  const std::vector<float> alone = run_one(recorded, 1);
+  const std::vector<float> mixed = run({{&eager, 1, true}, {&other, 17, true}});
+  EXPECT_EQ(alone, row(mixed, 0));
+  EXPECT_NE(alone, row(mixed, 1));
+}
+
+TEST_F(RunnerTest, GivesTheLogitsOfTheSharesThatWantThem) {
+  Sequence &a = text(1), &b = text(2), &c = text(3), &whole = text(3);
+  const std::vector<float> logits = run({{&a, 5, false}, {&b, 9, true}, {&c, 20, false}});
+  ASSERT_EQ(std::ssize(logits), model_.config().vocabulary);
+  run({{&a, 1, false}, {&c, 1, false}});
+  EXPECT_EQ(run_one(c, 3), run_one(whole, 24)) << "chunks without logits are computed all the same";
+}
+
+TEST_F(RunnerTest, EveryBatchSizeFindsAGraph) {
+  std::vector<Sequence*> texts;
+  for (uint64_t seed = 0; seed < 5; ++seed) run_one(*texts.emplace_back(&text(seed)), 20);
+  std::vector<float> first;
+  for (size_t live = 1; live <= texts.size(); ++live) {
+    std::vector<Share> shares;
+    for (size_t i = 0; i < live; ++i) {
+      texts[i]->computed = 20;
+      shares.push_back({texts[i], 1, true});
+    }
+    const std::vector<float> logits = run(shares);
+    if (first.empty()) first = logits;
+    EXPECT_EQ(row(logits, 0), first) << live << " requests";
+  }
+}
+
+TEST_F(RunnerTest, RefusesAStepOutsideItsLimits) {
+  Sequence& sequence = text(1);
+  sequence.computed = kContext;
+  sequence.tokens.push_back(1);
+  expect_refused([&] { run_one(sequence, 1); }, "position 128 of request row");
+  Sequence& other = text(2);
+  expect_refused([&] { run_one(other, 70); }, "a step of 70 rows of 1 requests, up to 69 of 5 have room");
+}
+
+}  // namespace
+}  // namespace quire::engine

@@ -1,0 +1,380 @@
+#include "engine/scheduler.h"
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+
+namespace quire::engine {
+namespace {
+
+// How many more tokens every running request should find room for when another is admitted: fewer, and what was
+// admitted would soon be retracted; more, and pages lie idle.
+constexpr int32_t kGrowth = 64;
+
+// A prefix that a running request is about to compute is waited for when it saves this many tokens, and a page.
+constexpr int32_t kWorthWaiting = 16;
+
+bool runs_before(const Sequence* a, const Sequence* b) {
+  return std::pair(-int64_t{a->request.priority}, a->id) < std::pair(-int64_t{b->request.priority}, b->id);
+}
+
+bool waits_before(const Sequence* a, const Sequence* b) {
+  if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
+  if (a->retracted != b->retracted) return a->retracted;
+  return a->id < b->id;
+}
+
+template <class Before>
+void insert_in_order(std::vector<Sequence*>& list, Sequence& sequence, Before before) {
+  list.insert(std::upper_bound(list.begin(), list.end(), &sequence, before), &sequence);
+}
+
+int32_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
+  const size_t length = std::min(a.size(), b.size());
+  return static_cast<int32_t>(std::mismatch(a.begin(), a.begin() + length, b.begin()).first - a.begin());
+}
+
+bool is_stop(const Request& request, int32_t token) {
+  return std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
+}
+
+// A listener must not throw. One that does harms nobody but itself.
+void tell(const Sequence& sequence, Output& output) {
+  output.id = sequence.id;
+  output.prompt_tokens = sequence.prompt_tokens;
+  output.cached_tokens = std::max(sequence.cached, 0);
+  output.generated = sequence.generated();
+  try {
+    sequence.listener(output);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "quire: the listener of request %llu threw: %s\n",
+                 static_cast<unsigned long long>(sequence.id), error.what());
+  } catch (...) {
+    std::fprintf(stderr, "quire: the listener of request %llu threw\n", static_cast<unsigned long long>(sequence.id));
+  }
+}
+
+}  // namespace
+
+void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) {
+  const int64_t tokens = std::ssize(prompt) + 1;
+  check(!prompt.empty(), "the prompt is empty");
+  check(tokens <= limits.context, "a prompt of ", prompt.size(),
+        " tokens leaves no room for a new one in the context of ", limits.context);
+  const int64_t room = int64_t{limits.pages} * limits.page_size.tokens();
+  check(tokens <= room, "a prompt of ", prompt.size(), " tokens leaves no room for a new one in the pool of ", room);
+}
+
+Scheduler::Scheduler(const SchedulerLimits& limits)
+    : limits_(limits),
+      pool_(limits.pages + 1, limits.page_size),
+      table_(pool_, limits.running + 1, limits.context),
+      tree_(pool_) {
+  check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
+        limits.mixed_chunk, " prompt tokens: both must be at least 1");
+  running_.reserve(limits.running);
+  batch_.shares.reserve(limits.running);
+}
+
+// --- requests come and go
+
+void Scheduler::add(RequestId id, Request request, Listener listener) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = id;
+  sequence->tokens = std::move(request.prompt);
+  sequence->prompt_tokens = sequence->length();
+  const int64_t asked = int64_t{sequence->length()} + request.max_new_tokens;
+  sequence->most_tokens =
+      request.max_new_tokens < 0 ? limits_.context : static_cast<int32_t>(std::min<int64_t>(asked, limits_.context));
+  sequence->request = std::move(request);
+  sequence->listener = std::move(listener);
+  insert_in_order(waiting_, *sequence, waits_before);
+  sequences_.emplace(id, std::move(sequence));
+}
+
+void Scheduler::cancel(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end()) finish(*found->second, {.finish = Finish::cancelled});
+}
+
+void Scheduler::finish_all(Finish reason, const std::string& error) {
+  while (!sequences_.empty()) finish(*sequences_.begin()->second, {.finish = reason, .error = error});
+}
+
+void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
+
+// --- the plan
+
+const Batch& Scheduler::plan() {
+  batch_.shares.clear();
+  batch_.rows = batch_.logits = 0;
+  plan_decoders();
+  plan_prompts(batch_.empty() ? limits_.prefill_chunk : limits_.mixed_chunk);
+  check(!batch_.empty() || (running_.empty() && waiting_.empty()), "no request can go on: ", running_.size(),
+        " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ", limits_.pages, " pages are free");
+  return batch_;
+}
+
+// Best first, so that whoever lacks a page takes it from requests that have no share yet.
+void Scheduler::plan_decoders() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.prefills) continue;
+    if (secure(sequence, sequence.computed + 1)) {
+      add_share(sequence, 1);
+    } else if (running_.size() > 1) {
+      retract(sequence);
+    } else {
+      finish(sequence, {.finish = Finish::length});  // alone, and the pool is full of its tokens
+    }
+  }
+}
+
+// Running prompts and waiting ones in order of priority, running ones first among equals.
+void Scheduler::plan_prompts(int32_t budget) {
+  size_t next = 0, candidate = 0;
+  bool admits = true;
+  while (budget > 0) {
+    while (next < running_.size() && !running_[next]->prefills) ++next;
+    Sequence* const prompt = next < running_.size() ? running_[next] : nullptr;
+    admits = admits && candidate < waiting_.size();
+    if (admits && (!prompt || waiting_[candidate]->request.priority > prompt->request.priority)) {
+      Sequence& sequence = *waiting_[candidate];
+      const Admission admission = try_admit(sequence);
+      if (admission == Admission::admitted) {
+        plan_chunk(sequence, budget);
+        ++next;  // it stands before `prompt` now
+      } else if (admission == Admission::awaits_prefix) {
+        ++candidate;
+      } else {
+        admits = false;  // those behind it do not overtake it
+      }
+    } else if (prompt) {
+      plan_chunk(*prompt, budget);
+      ++next;
+    } else {
+      break;
+    }
+  }
+}
+
+// As much of the prompt as fits the budget and the pages at hand; only the first token takes pages from others.
+void Scheduler::plan_chunk(Sequence& sequence, int32_t& budget) {
+  const int32_t wanted = std::min(sequence.remaining(), budget);
+  const int32_t count = std::max(1, tokens_that_fit(sequence, wanted));
+  if (!secure(sequence, sequence.computed + count)) return;  // the last in order; those before it go on
+  add_share(sequence, count);
+  budget -= count;
+}
+
+void Scheduler::add_share(Sequence& sequence, int32_t count) {
+  const bool wants_logits = count == sequence.remaining() && sequence.wants_token();
+  batch_.shares.push_back({.sequence = &sequence, .count = count, .wants_logits = wants_logits});
+  batch_.rows += count;
+  batch_.logits += wants_logits;
+}
+
+// --- admission
+
+Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
+  if (running() == limits_.running || sequence.refused_at == departures_) return Admission::no_room;
+  if (sequence.awaited && sequence.awaited->computed < sequence.awaited_tokens) return Admission::awaits_prefix;
+  std::vector<PageId> matched;
+  if (limits_.prefix_cache) {
+    const std::span<const int32_t> tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+    matched = tree_.match(sequence.request.salt, tokens);
+    if (awaits_prefix(sequence, static_cast<int32_t>(matched.size()) * limits_.page_size.tokens()))
+      return Admission::awaits_prefix;
+  }
+  sequence.row = table_.open();
+  table_.append_shared(sequence.row, matched);  // held from here on, so they do not count as evictable
+  if (!running_.empty() && !has_room_for(sequence)) {
+    table_.close(sequence.row);
+    sequence.row = {0};
+    sequence.refused_at = departures_;
+    return Admission::no_room;
+  }
+  admit(sequence, static_cast<int32_t>(matched.size()) * limits_.page_size.tokens());
+  return Admission::admitted;
+}
+
+// Only for what runs, has a priority as high and a common prefix longer than what the tree has: that will be there.
+bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
+  const int32_t page_tokens = limits_.page_size.tokens();
+  sequence.awaited = nullptr;
+  for (const Sequence* other : running_) {
+    if (!other->prefills || other->request.priority < sequence.request.priority) continue;
+    if (other->request.salt != sequence.request.salt) continue;
+    const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.length() - 1);
+    const int32_t whole = common / page_tokens * page_tokens;
+    if (other->computed >= whole || whole - matched < std::max(page_tokens, kWorthWaiting)) continue;
+    sequence.awaited = other;
+    sequence.awaited_tokens = whole;
+    return true;
+  }
+  return false;
+}
+
+// For all that runs and for this one: the rest of the prompt and some tokens more.
+bool Scheduler::has_room_for(const Sequence& sequence) const {
+  const auto to_come = [&](const Sequence& s) {
+    return std::max(0, pages_missing(s, std::min(s.length() + kGrowth, s.most_tokens)));
+  };
+  int64_t needed = to_come(sequence);
+  for (const Sequence* other : running_) needed += to_come(*other);
+  return needed <= pool_.free_pages() || needed <= pool_.free_pages() + tree_.evictable_pages();
+}
+
+void Scheduler::admit(Sequence& sequence, int32_t matched) {
+  sequence.computed = matched;
+  sequence.prefills = true;
+  if (sequence.cached < 0) {
+    sequence.cached = std::min(matched, sequence.prompt_tokens);
+    counters_.prompt_tokens += sequence.prompt_tokens;
+    counters_.cached_prompt_tokens += sequence.cached;
+    sequence.tokens.reserve(sequence.most_tokens);
+  }
+  std::erase(waiting_, &sequence);
+  insert_in_order(running_, sequence, runs_before);
+}
+
+// --- pages
+
+int32_t Scheduler::pages_missing(const Sequence& sequence, int32_t tokens) const {
+  return limits_.page_size.pages_for(tokens) - static_cast<int32_t>(table_.pages(sequence.row).size());
+}
+
+// How many of the wanted tokens find pages in the pool and in the cache.
+int32_t Scheduler::tokens_that_fit(const Sequence& sequence, int32_t wanted) {
+  const int32_t missing = pages_missing(sequence, sequence.computed + wanted);
+  if (missing > pool_.free_pages()) tree_.evict(missing - pool_.free_pages());
+  const int64_t pages = std::ssize(table_.pages(sequence.row)) + pool_.free_pages();
+  return static_cast<int32_t>(std::min<int64_t>(pages * limits_.page_size.tokens() - sequence.computed, wanted));
+}
+
+// Pages for the sequence's first `tokens`: from the pool, from the cache, from those that run behind it.
+bool Scheduler::secure(Sequence& sequence, int32_t tokens) {
+  while (!table_.reserve(sequence.row, {tokens})) {
+    if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages()) > 0) continue;
+    if (running_.back() == &sequence) return false;
+    retract(*running_.back());
+  }
+  return true;
+}
+
+// At once when they are computed, so that others share them while this one still runs. Where the tree has other pages
+// for the same tokens, their bits are the same: this request goes on with those and gives its own back.
+void Scheduler::cache_pages(const Sequence& sequence) {
+  if (!limits_.prefix_cache) return;
+  const std::span<const int32_t> tokens = std::span(sequence.tokens).first(sequence.computed);
+  for (const auto& [index, page] : tree_.insert(sequence.request.salt, tokens, table_.pages(sequence.row))) {
+    pool_.retain(page);
+    table_.replace_page(sequence.row, index, page);
+  }
+}
+
+void Scheduler::retract(Sequence& sequence) {
+  ++counters_.retractions;
+  const auto share =
+      std::find_if(batch_.shares.begin(), batch_.shares.end(), [&](const Share& s) { return s.sequence == &sequence; });
+  if (share != batch_.shares.end()) {
+    batch_.rows -= share->count;
+    batch_.logits -= share->wants_logits;
+    batch_.shares.erase(share);
+  }
+  cache_pages(sequence);
+  leave(sequence);
+  sequence.retracted = true;
+  insert_in_order(waiting_, sequence, waits_before);
+}
+
+// Out of the running ones, or out of the queue.
+void Scheduler::leave(Sequence& sequence) {
+  if (!sequence.runs()) {
+    std::erase(waiting_, &sequence);
+    return;
+  }
+  ++departures_;
+  table_.close(sequence.row);
+  sequence.row = {0};
+  sequence.computed = 0;
+  sequence.prefills = false;
+  std::erase(running_, &sequence);
+  for (Sequence* other : waiting_)
+    if (other->awaited == &sequence) other->awaited = nullptr;
+}
+
+// --- results
+
+void Scheduler::settle(std::span<ops::Sampled> sampled) {
+  check(std::ssize(sampled) == batch_.logits, sampled.size(), " tokens for a step that wants ", batch_.logits);
+  auto next = sampled.begin();
+  for (const Share& share : batch_.shares) {
+    Sequence& sequence = *share.sequence;
+    sequence.computed += share.count;
+    if (sequence.prefills) {
+      cache_pages(sequence);
+      sequence.prefills = sequence.remaining() > 0;
+    }
+    if (share.wants_logits)
+      take_token(sequence, *next++);
+    else if (!sequence.prefills)
+      finish(sequence, {.finish = Finish::length});  // nothing was to be generated
+  }
+}
+
+void Scheduler::take_token(Sequence& sequence, ops::Sampled& sampled) {
+  sequence.tokens.push_back(sampled.token);
+  ++counters_.generated_tokens;
+  Output output{.token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)};
+  if (is_stop(sequence.request, sampled.token))
+    output.finish = Finish::stop;
+  else if (!sequence.wants_token())
+    output.finish = Finish::length;
+  if (output.finish == Finish::none)
+    tell(sequence, output);
+  else
+    finish(sequence, std::move(output));
+}
+
+void Scheduler::fail(const std::string& reason) {
+  for (const Share& share : batch_.shares) finish(*share.sequence, {.finish = Finish::failed, .error = reason});
+}
+
+void Scheduler::finish(Sequence& sequence, Output last) {
+  if (sequence.runs() && last.finish != Finish::failed) cache_pages(sequence);
+  leave(sequence);
+  ++(last.finish == Finish::cancelled ? counters_.cancelled : counters_.finished);
+  const auto owner = sequences_.extract(sequence.id);
+  tell(sequence, last);
+}
+
+// --- checks
+
+void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t open_rows) {
+  if (free + cached == pages && open_rows == 0) return;
+  const std::string text = cat("pages were lost: nothing runs or waits, and of ", pages, " pages ", free,
+                               " are free and ", cached, " cached; ", open_rows, " request rows are open");
+  std::fprintf(stderr, "quire: %s\n", text.c_str());
+  throw CheckError(text);
+}
+
+void Scheduler::check_idle() const {
+  if (running_.empty() && waiting_.empty())
+    check_pages_are_back(limits_.pages, pool_.free_pages(), tree_.cached_pages(), table_.open_rows());
+}
+
+void Scheduler::audit() const {
+  pool_.audit();
+  tree_.audit();
+  check(sequences_.size() == running_.size() + waiting_.size(), "audit: ", sequences_.size(), " requests, of which ",
+        running_.size(), " run and ", waiting_.size(), " wait");
+  check(std::is_sorted(running_.begin(), running_.end(), runs_before), "audit: running requests are out of order");
+  check(std::is_sorted(waiting_.begin(), waiting_.end(), waits_before), "audit: waiting requests are out of order");
+  check(table_.open_rows() == running(), "audit: ", table_.open_rows(), " rows are open for ", running(), " requests");
+  check_idle();
+}
+
+}  // namespace quire::engine

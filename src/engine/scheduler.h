@@ -1,0 +1,121 @@
+// Who computes what in the next step: the waiting queue, the running requests, their pages and the cached prefixes.
+// Pure bookkeeping over token ids; it knows no model and no thread.
+//
+//   add, cancel      requests come and go
+//   plan             the next step's rows, with pages for all of them
+//   settle | fail    what came of the planned step
+//
+// A step: one token of every request that decodes, then chunks of prompts in order of priority and arrival, within a
+// budget that is smaller when somebody decodes.
+//
+// Pages come from the pool, then from cached prefixes that nobody uses, then from the youngest request of the lowest
+// priority, which is retracted: its pages go back and it waits for its second turn. The order of running requests is
+// total and pages are only taken from those behind, so the first one always gets on and everybody's turn comes.
+//
+// Errors   check_fits() refuses what can never run. A broken invariant throws CheckError: pages that are missing when
+//          nobody runs or waits, or a step that moves nobody.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/request.h"
+#include "kv/page_pool.h"
+#include "kv/prefix_tree.h"
+#include "kv/request_table.h"
+#include "ops/sample.h"
+
+namespace quire::engine {
+
+struct SchedulerLimits {
+  int32_t context;  // most tokens of a request
+  int32_t pages;    // of the pool, without the reserved one
+  PageSize page_size;
+  int32_t running;  // most requests in a step
+  int32_t prefill_chunk;
+  int32_t mixed_chunk;
+  bool prefix_cache;
+
+  int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + running; }  // most of a step
+};
+
+// Throws CheckError unless a request with this prompt can run when it is alone.
+void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits);
+
+// What must hold when nobody runs or waits: every page is free or cached, and no row is open. Otherwise pages were
+// lost: says so on stderr and throws CheckError.
+void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t open_rows);
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerLimits& limits);
+
+  // Ids ascend in the order of add(). The request passed check_fits().
+  void add(RequestId id, Request request, Listener listener);
+  void cancel(RequestId id);  // ids that are unknown or finished are ignored
+  void finish_all(Finish finish, const std::string& error = {});
+  void flush_cache();  // the cached prefixes that nobody uses
+
+  // The next step; valid until settle() or fail(), one of which follows a plan that is not empty. May finish a request
+  // that has reached the pool's end. Empty only when nobody runs or waits.
+  const Batch& plan();
+  // The step was computed: sampled[i] is the token of the i-th share that wants logits.
+  void settle(std::span<ops::Sampled> sampled);
+  void fail(const std::string& reason);  // the step was not computed, and its requests end
+
+  void check_idle() const;  // check_pages_are_back() when nobody runs or waits
+  void audit() const;       // recounts everything; for tests
+
+  struct Counters {
+    int64_t prompt_tokens = 0, cached_prompt_tokens = 0;  // of requests that ran, each counted once
+    int64_t generated_tokens = 0, retractions = 0;
+    int64_t finished = 0, cancelled = 0;  // finished: also those that failed
+  };
+  const Counters& counters() const { return counters_; }
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  const kv::PagePool& pool() const { return pool_; }
+  const kv::RequestTable& table() const { return table_; }
+  int32_t cached_pages() const { return tree_.cached_pages(); }
+
+ private:
+  enum class Admission : uint8_t { admitted, awaits_prefix, no_room };
+
+  void plan_decoders();
+  void plan_prompts(int32_t budget);
+  void plan_chunk(Sequence& sequence, int32_t& budget);
+  void add_share(Sequence& sequence, int32_t count);
+
+  Admission try_admit(Sequence& sequence);
+  bool awaits_prefix(Sequence& sequence, int32_t matched) const;
+  bool has_room_for(const Sequence& sequence) const;
+  void admit(Sequence& sequence, int32_t matched);
+
+  bool secure(Sequence& sequence, int32_t tokens);
+  int32_t tokens_that_fit(const Sequence& sequence, int32_t wanted);
+  int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
+
+  void take_token(Sequence& sequence, ops::Sampled& sampled);
+  void cache_pages(const Sequence& sequence);
+  void retract(Sequence& sequence);
+  void leave(Sequence& sequence);
+  void finish(Sequence& sequence, Output last);
+
+  SchedulerLimits limits_;
+  kv::PagePool pool_;
+  kv::RequestTable table_;
+  kv::PrefixTree tree_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;  // in order of priority, then arrival: pages are taken from the back
+  std::vector<Sequence*> waiting_;  // in order of priority; in each the retracted first; then arrival
+  Batch batch_;
+  int64_t departures_ = 0;  // of running requests: without one, a request that found no room finds none now
+  Counters counters_;
+};
+
+}  // namespace quire::engine

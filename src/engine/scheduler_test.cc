@@ -1,0 +1,682 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <stdexcept>
+
+#include "base/check.h"
+#include "base/expect_refused.h"
+#include "engine/testing.h"
+
+namespace quire::engine {
+namespace {
+
+using testing::Expected;
+using testing::expected_of;
+using testing::HashModel;
+using Tokens = std::vector<int32_t>;
+
+SchedulerLimits limits_of(int32_t pages, int32_t page_size = 16) {
+  return {.context = 400,
+          .pages = pages,
+          .page_size = PageSize(page_size),
+          .running = 8,
+          .prefill_chunk = 64,
+          .mixed_chunk = 16,
+          .prefix_cache = true};
+}
+
+Tokens text(int32_t length, int32_t first = 0) {
+  Tokens tokens(length);
+  for (int32_t i = 0; i < length; ++i) tokens[i] = (first + 7 * i) % testing::kVocabulary;
+  return tokens;
+}
+
+// A scheduler, the model that it does not know, and what its listeners heard.
+class World {
+ public:
+  explicit World(const SchedulerLimits& limits) : limits_(limits), scheduler_(limits), model_(limits) {}
+
+  RequestId add(Request request) {
+    check_fits(request.prompt, limits_);
+    const RequestId id = ++last_id_;
+    requests_.emplace(id, request);
+    scheduler_.add(id, std::move(request), [this](const Output& output) { hear(output); });
+    return id;
+  }
+  RequestId add(Tokens prompt, int32_t max_new_tokens, int32_t priority = 0) {
+    return add({.prompt = std::move(prompt), .max_new_tokens = max_new_tokens, .priority = priority});
+  }
+  // Plans and computes one step; the batch is described as it was planned, by request: {id, tokens}.
+  using Step = std::vector<std::pair<RequestId, int32_t>>;
+  Step step() {
+    const Batch& batch = scheduler_.plan();
+    Step shares;
+    for (const Share& share : batch.shares) shares.emplace_back(share.sequence->id, share.count);
+    scheduler_.settle(model_.run(batch, scheduler_.table()));
+    scheduler_.audit();
+    return shares;
+  }
+  int drain(int most = 10000) {
+    int steps = 0;
+    while (busy() && steps < most && !::testing::Test::HasFailure()) {
+      step();
+      ++steps;
+    }
+    EXPECT_FALSE(busy());
+    return steps;
+  }
+  bool busy() const { return scheduler_.running() + scheduler_.waiting() > 0; }
+
+  void expect_right(RequestId id) const {
+    SCOPED_TRACE(cat("request ", id));
+    const Expected expected = expected_of(requests_.at(id), limits_);
+    EXPECT_EQ(heard(id).tokens, expected.tokens);
+    EXPECT_STREQ(to_string(heard(id).finish), to_string(expected.finish));
+  }
+  void expect_all_right() const {
+    for (const auto& [id, request] : requests_) expect_right(id);
+  }
+
+  struct Heard {
+    Tokens tokens;
+    Finish finish = Finish::none;
+    int32_t cached = 0;
+    std::string error;
+  };
+  const Heard& heard(RequestId id) const {
+    static const Heard nothing;
+    const auto found = heard_.find(id);
+    return found == heard_.end() ? nothing : found->second;
+  }
+  const std::map<RequestId, Request>& requests() const { return requests_; }
+  Scheduler& scheduler() { return scheduler_; }
+  HashModel& model() { return model_; }
+
+ private:
+  void hear(const Output& output) {
+    Heard& heard = heard_[output.id];
+    EXPECT_EQ(heard.finish, Finish::none) << "request " << output.id << " was told more after its end";
+    if (output.token >= 0) heard.tokens.push_back(output.token);
+    EXPECT_EQ(output.generated, std::ssize(heard.tokens));
+    EXPECT_EQ(output.prompt_tokens, std::ssize(requests_.at(output.id).prompt));
+    EXPECT_LT(output.cached_tokens, output.prompt_tokens);
+    heard.finish = output.finish;
+    heard.cached = output.cached_tokens;
+    heard.error = output.error;
+  }
+
+  SchedulerLimits limits_;
+  std::map<RequestId, Request> requests_;
+  std::map<RequestId, Heard> heard_;
+  RequestId last_id_ = 0;
+  Scheduler scheduler_;
+  HashModel model_;
+};
+
+using Step = World::Step;
+
+TEST(Scheduler, ComputesThePromptInChunksAndThenTokenByToken) {
+  World world(limits_of(20));
+  const RequestId id = world.add(text(100), 3);
+  EXPECT_EQ(world.step(), (Step{{id, 64}}));
+  EXPECT_TRUE(world.heard(id).tokens.empty());
+  EXPECT_EQ(world.step(), (Step{{id, 36}}));
+  EXPECT_EQ(world.heard(id).tokens.size(), 1u);
+  EXPECT_EQ(world.step(), (Step{{id, 1}}));
+  EXPECT_EQ(world.step(), (Step{{id, 1}}));
+  EXPECT_FALSE(world.busy());
+  world.expect_right(id);
+  EXPECT_TRUE(world.step().empty());
+}
+
+TEST(Scheduler, DecodersGoFirstAndBoundTheChunksOfPrompts) {
+  World world(limits_of(40));
+  const RequestId a = world.add(text(20), 50);
+  const RequestId b = world.add(text(20, 1), 50);
+  EXPECT_EQ(world.step(), (Step{{a, 20}, {b, 20}}));
+  const RequestId c = world.add(text(40, 2), 1);
+  EXPECT_EQ(world.step(), (Step{{a, 1}, {b, 1}, {c, 16}}));
+  EXPECT_EQ(world.step(), (Step{{a, 1}, {b, 1}, {c, 16}}));
+  EXPECT_EQ(world.step(), (Step{{a, 1}, {b, 1}, {c, 8}}));
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, SeveralPromptsShareAStep) {
+  World world(limits_of(40));
+  const RequestId a = world.add(text(30), 1);
+  const RequestId b = world.add(text(30, 1), 1);
+  const RequestId c = world.add(text(30, 2), 1);
+  EXPECT_EQ(world.step(), (Step{{a, 30}, {b, 30}, {c, 4}}));
+  EXPECT_EQ(world.step(), (Step{{c, 26}}));
+  world.expect_all_right();
+}
+
+TEST(Scheduler, HigherPrioritiesGoFirst) {
+  World world(limits_of(60));
+  const RequestId low = world.add(text(200), 1, -1);
+  EXPECT_EQ(world.step(), (Step{{low, 64}}));
+  const RequestId middle = world.add(text(70, 1), 1, 0);
+  const RequestId high = world.add(text(70, 2), 1, 5);
+  EXPECT_EQ(world.step(), (Step{{high, 64}}));
+  EXPECT_EQ(world.step(), (Step{{high, 6}, {middle, 58}}));
+  EXPECT_EQ(world.step(), (Step{{middle, 12}, {low, 52}}));
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, TakesCachedPrefixesButComputesTheLastToken) {
+  World world(limits_of(40));
+  const RequestId first = world.add(text(64), 1);
+  world.drain();
+  const RequestId same = world.add(text(64), 2);
+  EXPECT_EQ(world.step(), (Step{{same, 16}})) << "the page of the last token is computed again";
+  const RequestId longer = world.add(text(70), 2);
+  EXPECT_EQ(world.step(), (Step{{same, 1}, {longer, 6}}));
+  world.drain();
+  EXPECT_EQ(world.heard(first).cached, 0);
+  EXPECT_EQ(world.heard(same).cached, 48);
+  EXPECT_EQ(world.heard(longer).cached, 64);
+  EXPECT_EQ(world.scheduler().counters().prompt_tokens, 64 + 64 + 70);
+  EXPECT_EQ(world.scheduler().counters().cached_prompt_tokens, 48 + 64);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, CachesWhatWasGenerated) {
+  World world(limits_of(40));
+  const RequestId first = world.add(text(20), 29);
+  world.drain();
+  Tokens whole = text(20);
+  const Tokens& generated = world.heard(first).tokens;
+  whole.insert(whole.end(), generated.begin(), generated.end());
+  const RequestId second = world.add(whole, 1);
+  world.drain();
+  EXPECT_EQ(world.heard(second).cached, 48);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, SaltsDoNotShare) {
+  World world(limits_of(40));
+  world.add(text(64), 1);
+  world.drain();
+  const RequestId other = world.add({.prompt = text(64), .max_new_tokens = 1, .salt = "b"});
+  world.drain();
+  EXPECT_EQ(world.heard(other).cached, 0);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, WithoutThePrefixCacheNothingIsKept) {
+  SchedulerLimits limits = limits_of(40);
+  limits.prefix_cache = false;
+  World world(limits);
+  world.add(text(64), 1);
+  world.drain();
+  EXPECT_EQ(world.scheduler().cached_pages(), 0);
+  const RequestId again = world.add(text(64), 1);
+  world.drain();
+  EXPECT_EQ(world.heard(again).cached, 0);
+  EXPECT_EQ(world.scheduler().pool().used_pages(), 0);
+}
+
+TEST(Scheduler, AWaitingRequestSharesThePagesOfOneThatStillRuns) {
+  World world(limits_of(40));
+  const RequestId first = world.add(text(200), 1);
+  world.step();
+  const RequestId second = world.add(text(65), 1);
+  EXPECT_EQ(world.step(), (Step{{first, 64}})) << "the budget is the first one's";
+  EXPECT_EQ(world.step(), (Step{{first, 64}}));
+  EXPECT_EQ(world.step(), (Step{{first, 8}, {second, 1}}));
+  EXPECT_EQ(world.heard(second).cached, 64);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, WaitsForAPrefixThatIsBeingComputed) {
+  World world(limits_of(40));
+  const RequestId first = world.add(text(40), 2);
+  const RequestId second = world.add(text(36), 1);
+  const RequestId other = world.add(text(20, 3), 1);
+  EXPECT_EQ(world.step(), (Step{{first, 40}, {other, 20}})) << "the second would compute the same pages";
+  EXPECT_EQ(world.step(), (Step{{first, 1}, {second, 4}}));
+  EXPECT_EQ(world.heard(second).cached, 32);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, DoesNotWaitForLessThanAPageNorForALowerPriority) {
+  World world(limits_of(40));
+  const RequestId a = world.add(text(15), 1);
+  const RequestId b = world.add(text(15), 1);
+  EXPECT_EQ(world.step(), (Step{{a, 15}, {b, 15}}));
+  const RequestId low = world.add(text(200), 1, -1);
+  world.step();
+  const RequestId high = world.add(text(150), 1);
+  EXPECT_EQ(world.step(), (Step{{high, 64}}));
+  world.drain();
+  EXPECT_EQ(world.heard(high).cached, 64);
+  EXPECT_EQ(world.heard(low).cached, 0);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, NobodyWaitsForAPrefixWhoseOwnerIsGone) {
+  World world(limits_of(40));
+  const RequestId first = world.add(text(200), 1);
+  const RequestId second = world.add(text(100), 1);
+  EXPECT_EQ(world.step(), (Step{{first, 64}}));
+  world.scheduler().cancel(first);
+  EXPECT_EQ(world.step(), (Step{{second, 36}})) << "what was computed is kept";
+  EXPECT_EQ(world.heard(first).finish, Finish::cancelled);
+  world.expect_right(second);
+}
+
+TEST(Scheduler, TwoRequestsWithTheSameTextEndUpOnTheSamePages) {
+  const SchedulerLimits limits = limits_of(12);
+  World world(limits);
+  const RequestId first = world.add(text(15), 80);
+  const RequestId second = world.add(text(15), 80);
+  world.drain();
+  world.expect_right(first);
+  world.expect_right(second);
+  EXPECT_EQ(world.scheduler().cached_pages(), 5) << "94 computed tokens, once";
+  EXPECT_EQ(limits.pages - world.scheduler().pool().free_pages(), 5);
+}
+
+TEST(Scheduler, RetractsTheYoungestOfTheLowestPriorityAndItsTokensStay) {
+  World world(limits_of(18));
+  const RequestId old = world.add(text(30), 150);
+  const RequestId low = world.add(text(30, 1), 150, -1);
+  const RequestId young = world.add(text(30, 2), 150);
+  const auto step_until_retractions = [&](int64_t count) {
+    for (int steps = 0; world.scheduler().counters().retractions < count && steps < 300; ++steps) world.step();
+    EXPECT_EQ(world.scheduler().counters().retractions, count);
+  };
+  step_until_retractions(1);
+  EXPECT_EQ(world.scheduler().running(), 2);
+  const auto told = [&](RequestId id) { return world.heard(id).tokens.size(); };
+  const size_t told_low = told(low), told_young = told(young);
+  world.step();
+  EXPECT_EQ(told(low), told_low) << "the lowest priority was retracted, though it is not the youngest";
+  EXPECT_EQ(told(young), told_young + 1);
+  step_until_retractions(2);
+  const size_t told_old = told(old);
+  world.step();
+  EXPECT_EQ(told(old), told_old + 1);
+  EXPECT_EQ(world.scheduler().running(), 1);
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, ARetractedRequestComesBackAheadOfItsEquals) {
+  World world(limits_of(16));
+  const RequestId first = world.add(text(60), 150);
+  Tokens longer = text(60);
+  longer.insert(longer.end(), 100, 1);
+  const RequestId waits = world.add(longer, 5);
+  const RequestId young = world.add(text(4, 1), 100);
+  EXPECT_EQ(world.step(), (Step{{first, 60}, {young, 4}})) << "the second awaits its prefix, and then finds no room";
+  while (world.heard(first).finish == Finish::none) world.step();
+  EXPECT_EQ(world.scheduler().counters().retractions, 1);
+  EXPECT_LT(world.heard(young).tokens.size(), 100u);
+  EXPECT_TRUE(world.heard(waits).tokens.empty());
+  EXPECT_EQ(world.step().front().first, young);
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, AloneARequestEndsWithThePool) {
+  SchedulerLimits limits = limits_of(3);
+  World world(limits);
+  const RequestId id = world.add(text(20), -1);
+  world.drain();
+  EXPECT_EQ(world.heard(id).tokens.size(), 29u) << "48 tokens are in pages, and one more was drawn from them";
+  EXPECT_EQ(world.heard(id).finish, Finish::length);
+  world.expect_all_right();
+  world.add(text(47, 3), 5);
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, EndsWithTheContext) {
+  SchedulerLimits limits = limits_of(20);
+  limits.context = 30;
+  World world(limits);
+  const RequestId id = world.add(text(20), 1000);
+  world.drain();
+  EXPECT_EQ(world.heard(id).tokens.size(), 10u);
+  world.expect_all_right();
+}
+
+TEST(Scheduler, StopsAtStopIdsAndReportsThem) {
+  World world(limits_of(20));
+  Request request{.prompt = text(20), .max_new_tokens = 100};
+  const Tokens all = expected_of(request, limits_of(20)).tokens;
+  request.stop_ids = {all[7], all[9]};
+  const RequestId id = world.add(request);
+  world.drain();
+  EXPECT_EQ(world.heard(id).finish, Finish::stop);
+  EXPECT_EQ(world.heard(id).tokens.back(),
+            *std::find_first_of(all.begin(), all.end(), request.stop_ids.begin(), request.stop_ids.end()));
+  world.expect_all_right();
+}
+
+TEST(Scheduler, NothingToGenerateOnlyFillsTheCache) {
+  World world(limits_of(20));
+  const RequestId id = world.add(text(64), 0);
+  const Batch& batch = world.scheduler().plan();
+  EXPECT_EQ(batch.logits, 0);
+  world.scheduler().settle(world.model().run(batch, world.scheduler().table()));
+  EXPECT_EQ(world.heard(id).finish, Finish::length);
+  EXPECT_TRUE(world.heard(id).tokens.empty());
+  EXPECT_EQ(world.scheduler().cached_pages(), 4);
+  EXPECT_FALSE(world.busy());
+}
+
+TEST(Scheduler, CancelsWhatWaitsAndWhatRuns) {
+  SchedulerLimits limits = limits_of(20);
+  limits.running = 1;
+  World world(limits);
+  const RequestId runs = world.add(text(20), 100);
+  const RequestId waits = world.add(text(20, 1), 100);
+  world.step();
+  world.step();
+  world.scheduler().cancel(waits);
+  world.scheduler().cancel(runs);
+  world.scheduler().cancel(runs);
+  world.scheduler().cancel(77);
+  EXPECT_FALSE(world.busy());
+  EXPECT_EQ(world.heard(runs).finish, Finish::cancelled);
+  EXPECT_EQ(world.heard(runs).tokens.size(), 2u);
+  EXPECT_EQ(world.heard(waits).finish, Finish::cancelled);
+  EXPECT_EQ(world.scheduler().counters().cancelled, 2);
+  world.scheduler().audit();
+}
+
+TEST(Scheduler, AFailedStepEndsItsRequestsAndNoOthers) {
+  SchedulerLimits limits = limits_of(20);
+  limits.running = 1;
+  World world(limits);
+  const RequestId fails = world.add(text(20), 100);
+  const RequestId waits = world.add(text(20, 1), 10);
+  for (int i = 0; i < 30; ++i) world.step();
+  world.scheduler().plan();
+  world.scheduler().fail("the weights melted");
+  EXPECT_EQ(world.heard(fails).finish, Finish::failed);
+  EXPECT_EQ(world.heard(fails).error, "the weights melted");
+  EXPECT_EQ(world.scheduler().cached_pages(), 1) << "of the prompt; nobody should go on with what was generated";
+  world.drain();
+  world.expect_right(waits);
+}
+
+TEST(Scheduler, AListenerThatThrowsHarmsNobody) {
+  SchedulerLimits limits = limits_of(20);
+  World world(limits);
+  world.scheduler().add(1000, {.prompt = text(20), .max_new_tokens = 3}, [](const Output& output) {
+    if (output.token % 2) throw std::runtime_error("no");
+    throw 7;
+  });
+  const RequestId other = world.add(text(20, 1), 5);
+  world.drain();
+  world.expect_right(other);
+}
+
+TEST(Scheduler, FlushDropsOnlyWhatNobodyUses) {
+  World world(limits_of(40));
+  world.add(text(64), 1);
+  world.drain();
+  const RequestId runs = world.add(text(33, 1), 40);
+  world.step();
+  EXPECT_EQ(world.scheduler().cached_pages(), 6);
+  world.scheduler().flush_cache();
+  EXPECT_EQ(world.scheduler().cached_pages(), 2);
+  world.drain();
+  world.expect_right(runs);
+}
+
+TEST(Scheduler, DoesNotAdmitWhatWouldSoonBeRetracted) {
+  World world(limits_of(12));
+  const RequestId first = world.add(text(100), 60);
+  world.step();
+  world.step();
+  const RequestId second = world.add(text(30, 1), 20);
+  EXPECT_GE(world.scheduler().pool().free_pages(), 4) << "enough for the second, if the first were not to grow";
+  while (world.heard(first).finish == Finish::none) EXPECT_EQ(world.step().size(), 1u);
+  EXPECT_EQ(world.scheduler().counters().retractions, 0);
+  world.drain();
+  world.expect_right(first);
+  world.expect_right(second);
+}
+
+TEST(Scheduler, NobodyOvertakesARequestThatFindsNoRoom) {
+  World world(limits_of(20));
+  const RequestId first = world.add(text(150), 60);
+  for (int i = 0; i < 3; ++i) world.step();
+  const RequestId large = world.add(text(200, 1), 5);
+  const RequestId small = world.add(text(10, 2), 5);
+  while (world.heard(first).finish == Finish::none) EXPECT_EQ(world.step().size(), 1u);
+  EXPECT_EQ(world.step().front().first, large);
+  EXPECT_TRUE(world.heard(small).tokens.empty());
+  world.drain();
+  world.expect_all_right();
+}
+
+// The prompt goes first by its priority, and the one behind it has its share of the step already.
+TEST(Scheduler, APromptTakesPagesFromADecoderThatRunsBehindIt) {
+  SchedulerLimits limits = limits_of(16);
+  limits.mixed_chunk = 1;
+  World world(limits);
+  const RequestId low = world.add(text(20), 200);
+  world.step();
+  const RequestId high = world.add(text(150, 1), 1, 1);
+  while (world.scheduler().counters().retractions == 0 && world.busy()) EXPECT_GE(world.step().size(), 1u);
+  EXPECT_EQ(world.scheduler().running(), 1);
+  EXPECT_TRUE(world.heard(high).tokens.empty()) << "it is the prompt that lacked pages";
+  world.drain();
+  world.expect_all_right();
+  EXPECT_EQ(world.heard(low).tokens.size(), 200u);
+}
+
+// Both compute the same pages, because the higher priority does not wait. If the lower one kept its own, the cache
+// would hold the others for it, and it would run out of pages that an engine of its own would give it.
+TEST(Scheduler, PagesOfTheSameTokensAreHeldOnce) {
+  World world(limits_of(24));
+  const RequestId low = world.add(text(200), -1);
+  world.step();
+  const RequestId high = world.add(text(150), 1, 1);
+  world.drain();
+  EXPECT_EQ(world.heard(high).cached, 64);
+  world.expect_all_right();
+  EXPECT_EQ(world.heard(low).tokens.size(), 24 * 16 + 1 - 200u);
+}
+
+TEST(Scheduler, RefusesWhatCanNeverRun) {
+  const SchedulerLimits limits = limits_of(3);
+  check_fits(text(47), limits);
+  expect_refused([&] { check_fits(text(48), limits); }, "48 tokens leaves no room for a new one in the pool of 48");
+  expect_refused([&] { check_fits({}, limits); }, "the prompt is empty");
+  expect_refused([] { check_fits(text(400), limits_of(100)); }, "in the context of 400");
+  SchedulerLimits none = limits;
+  none.mixed_chunk = 0;
+  expect_refused([&] { Scheduler{none}; }, "chunks of 64 and 0");
+}
+
+TEST(Scheduler, NoticesLostPages) {
+  EXPECT_NO_THROW(check_pages_are_back(10, 4, 6, 0));
+  expect_refused([] { check_pages_are_back(10, 4, 5, 0); }, "of 10 pages 4 are free and 5 cached");
+  expect_refused([] { check_pages_are_back(10, 4, 6, 1); }, "1 request rows are open");
+}
+
+// --- random schedules
+
+class RandomSchedule {
+ public:
+  explicit RandomSchedule(uint32_t seed) : random_(seed), limits_(random_limits()), world_(limits_) {
+    for (int i = 0; i < 3; ++i) themes_.push_back(random_tokens(700));
+  }
+
+  void run() {
+    const int arrivals = 40;
+    int steps = 0, come = 0;
+    while ((come < arrivals || world_.busy()) && !::testing::Test::HasFailure()) {
+      for (; come < arrivals && below(3) == 0; ++come) world_.add(random_request());
+      disturb();
+      step();
+      ASSERT_LT(++steps, 60000) << "somebody waits for ever";
+    }
+    expect_everybody_right();
+  }
+
+  std::string text() const {
+    return cat("context ", limits_.context, ", ", limits_.pages, " pages of ", limits_.page_size.tokens(), ", running ",
+               limits_.running, ", chunks ", limits_.prefill_chunk, " and ", limits_.mixed_chunk, ", cache ",
+               limits_.prefix_cache);
+  }
+  int64_t retractions() { return world_.scheduler().counters().retractions; }
+  int64_t cached() { return world_.scheduler().counters().cached_prompt_tokens; }
+
+ private:
+  int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
+
+  SchedulerLimits random_limits() {
+    const int32_t page_sizes[] = {1, 16, 64};
+    const PageSize page_size(page_sizes[below(3)]);
+    const int32_t context = 40 + below(below(2) ? 100 : 600);
+    return {.context = context,
+
+            .pages = page_size.pages_for(context / 2 + below(2 * context)) + 1,
+            .page_size = page_size,
+            .running = 1 + below(8),
+            .prefill_chunk = 1 + below(64),
+            .mixed_chunk = 1 + below(64),
+            .prefix_cache = below(5) > 0};
+  }
+  Tokens random_tokens(int32_t length) {
+    Tokens tokens(length);
+    for (int32_t& token : tokens) token = below(testing::kVocabulary);
+    return tokens;
+  }
+  Request random_request() {
+    const int32_t most = std::min(limits_.context, limits_.pages * limits_.page_size.tokens()) - 1;
+    const int32_t length = 1 + below(below(4) ? std::min(most, 60) : most), shared = below(length + 1);
+    const Tokens& theme = themes_[below(3)];
+    Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
+                    .max_new_tokens = below(4) == 0 ? -1 : below(below(2) ? 300 : 20),
+                    .priority = below(4) == 0 ? below(3) - 1 : 0,
+                    .salt = below(4) == 0 ? "salt" : ""};
+    const Tokens own = random_tokens(length - shared);
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    if (below(3) == 0) request.stop_ids = {below(testing::kVocabulary)};
+    return request;
+  }
+
+  void disturb() {
+    if (below(40) == 0 && !world_.requests().empty()) {
+      const RequestId id = 1 + below(static_cast<int32_t>(world_.requests().size()));
+      if (world_.heard(id).finish == Finish::none) ended_early_[id] = Finish::cancelled;
+      world_.scheduler().cancel(id);
+      decode_.erase(id);
+      prefill_.erase(id);
+    }
+    if (below(50) == 0) world_.scheduler().flush_cache();
+  }
+
+  void step() {
+    const int64_t retractions_before = retractions();
+    const Batch& batch = world_.scheduler().plan();
+    expect_sound(batch);
+    if (retractions() == retractions_before) expect_progress(batch);
+    remember(batch);
+    if (!batch.empty() && below(300) == 0) {
+      for (const Share& share : batch.shares) ended_early_[share.sequence->id] = Finish::failed;
+      world_.scheduler().fail("for the test");
+      decode_.clear();
+      prefill_.clear();
+    } else {
+      world_.scheduler().settle(world_.model().run(batch, world_.scheduler().table()));
+    }
+    world_.scheduler().audit();
+  }
+
+  void expect_sound(const Batch& batch) {
+    int32_t rows = 0, prompt_rows = 0, decoders = 0;
+    std::map<RequestId, int> seen;
+    bool prompts_began = false;
+    for (const auto& [sequence, count, wants_logits] : batch.shares) {
+      EXPECT_EQ(++seen[sequence->id], 1);
+      EXPECT_GE(count, 1);
+      EXPECT_LE(count, sequence->remaining());
+      EXPECT_EQ(wants_logits, count == sequence->remaining() && sequence->wants_token());
+      rows += count;
+      if (sequence->prefills) prompt_rows += count;
+      decoders += !sequence->prefills;
+      EXPECT_FALSE(prompts_began && !sequence->prefills) << "a decode row after a prompt's";
+      prompts_began = sequence->prefills;
+    }
+    EXPECT_EQ(batch.rows, rows);
+    EXPECT_LE(batch.rows, limits_.rows());
+    EXPECT_LE(prompt_rows, decoders ? limits_.mixed_chunk : std::max(limits_.mixed_chunk, limits_.prefill_chunk));
+    EXPECT_LE(std::ssize(batch.shares), limits_.running);
+  }
+
+  // Whoever decodes goes on in every step, and so does some prompt while one is being computed and there are pages.
+  void expect_progress(const Batch& batch) {
+    std::set<RequestId> missing = decode_;
+    bool prompts = false;
+    for (const Share& share : batch.shares) {
+      missing.erase(share.sequence->id);
+      prompts = prompts || share.sequence->prefills;
+    }
+    for (const RequestId id : missing)
+      EXPECT_NE(world_.heard(id).finish, Finish::none) << "request " << id << " starves";
+    EXPECT_TRUE(prompts || prefill_.empty() || world_.scheduler().pool().free_pages() == 0);
+  }
+  void remember(const Batch& batch) {
+    decode_.clear();
+    prefill_.clear();
+    for (const Share& share : batch.shares) (share.wants_logits ? decode_ : prefill_).insert(share.sequence->id);
+    std::erase_if(prefill_, [&](RequestId id) { return world_.requests().at(id).max_new_tokens == 0; });
+  }
+
+  void expect_everybody_right() {
+    for (const auto& [id, request] : world_.requests()) {
+      SCOPED_TRACE(cat("request ", id));
+      const auto early = ended_early_.find(id);
+      if (early == ended_early_.end()) {
+        world_.expect_right(id);
+        continue;
+      }
+      const Tokens all = expected_of(request, limits_).tokens;
+      const Tokens& got = world_.heard(id).tokens;
+      EXPECT_EQ(world_.heard(id).finish, early->second);
+      ASSERT_LE(got.size(), all.size());
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), all.begin()));
+    }
+    EXPECT_EQ(world_.scheduler().pool().free_pages() + world_.scheduler().cached_pages(), limits_.pages);
+  }
+
+  std::mt19937 random_;
+  SchedulerLimits limits_;
+  World world_;
+  std::vector<Tokens> themes_;
+  std::map<RequestId, Finish> ended_early_;
+  std::set<RequestId> decode_, prefill_;  // what the last step left: those that drew a token, those in their prompt
+};
+
+// Whatever the schedule, each request gets what it gets alone, exactly one end, and all pages come back.
+TEST(Scheduler, RandomSchedulesGiveWhatEachRequestGivesAlone) {
+  int64_t retractions = 0, cached = 0;
+  for (uint32_t seed = 0; seed < 1000; ++seed) {
+    RandomSchedule schedule(seed);
+    SCOPED_TRACE(cat("seed ", seed, ": ", schedule.text()));
+    schedule.run();
+    retractions += schedule.retractions();
+    cached += schedule.cached();
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(retractions, 500) << "the pools are too large to test retraction";
+  EXPECT_GT(cached, 50000) << "the prompts share too little to test the cache";
+}
+
+}  // namespace
+}  // namespace quire::engine

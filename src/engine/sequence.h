@@ -1,0 +1,45 @@
+// A request inside the engine: what was asked, its tokens so far, and how far their keys and values are computed.
+//
+//   tokens     [ prompt ............ | generated ..... ]
+//   in pages   [ computed ................... ]           what lies past it is still to be computed, at least one token
+//
+// A request that was retracted has computed == 0 and keeps its tokens: it comes back as if all of them were its prompt.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/request.h"
+
+namespace quire::engine {
+
+struct Sequence {
+  RequestId id;     // ascending in order of arrival
+  Request request;  // its prompt was moved to tokens
+  Listener listener;
+  std::vector<int32_t> tokens;
+  int32_t prompt_tokens;
+  int32_t most_tokens;  // of prompt and generated together: by max_new_tokens and the context
+
+  // Kept by the scheduler.
+  RequestRow row{0};  // of the request table, while it runs
+  int32_t computed = 0;
+  bool prefills = false;              // running, and has not been computed to its end since
+  int32_t cached = -1;                // of the prompt, taken from the prefix tree; -1: has not run yet
+  bool retracted = false;             // goes ahead of its equals in the queue
+  int64_t refused_at = -1;            // while it waits: the scheduler's departures when it last found no room
+  const Sequence* awaited = nullptr;  // while it waits: a running request that computes a prefix of its tokens
+  int32_t awaited_tokens = 0;         // how long that prefix is
+
+  int32_t length() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t generated() const { return length() - prompt_tokens; }
+  int32_t remaining() const { return length() - computed; }
+  bool runs() const { return row.value != 0; }
+  bool wants_token() const { return length() < most_tokens; }
+  std::span<const int32_t> prompt() const { return std::span(tokens).first(prompt_tokens); }
+  std::span<const int32_t> continuation() const { return std::span(tokens).subspan(prompt_tokens); }
+};
+
+}  // namespace quire::engine

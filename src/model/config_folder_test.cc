@@ -1,0 +1,180 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/expect_refused.h"
+#include "model/config.h"
+
+namespace quire::model {
+namespace {
+
+using nlohmann::json;
+using Kind = ops::RopeScaling::Kind;
+
+// A folder with nothing but a config.json, gone with the object.
+class Folder {
+ public:
+  explicit Folder(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / cat("quire_config_", getpid())) {
+    std::filesystem::create_directories(path_);
+    std::ofstream(path_ / "config.json") << text;
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+json base(const std::string& model_type) {
+  return {{"model_type", model_type}, {"num_hidden_layers", 5},          {"hidden_size", 128},
+          {"intermediate_size", 256}, {"num_attention_heads", 4},        {"num_key_value_heads", 2},
+          {"vocab_size", 320},        {"max_position_embeddings", 2048}, {"rms_norm_eps", 1e-5},
+          {"rope_theta", 500000.0}};
+}
+
+ModelConfig parse(const std::string& text) { return config_from_folder(Folder(text).path()); }
+
+ModelConfig read(const std::string& model_type, const json& changes = json::object()) {
+  json all = base(model_type);
+  all.update(changes);
+  return parse(all.dump());
+}
+
+void expect_bad(const json& changes, const std::string& part, const std::string& model_type = "llama") {
+  SCOPED_TRACE(changes.dump());
+  expect_refused([&] { read(model_type, changes); }, part);
+}
+
+TEST(ConfigFolder, ReadsEveryCount) {
+  const Folder folder(base("llama").dump());
+  const ModelConfig config = config_from_folder(folder.path() + "/");
+  EXPECT_EQ(config.architecture, "llama");
+  EXPECT_EQ(config.name, cat("quire_config_", getpid()));
+  EXPECT_EQ(config.layers, 5);
+  EXPECT_EQ(config.width, 128);
+  EXPECT_EQ(config.ffn_width, 256);
+  EXPECT_EQ(config.heads, 4);
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 32);
+  EXPECT_EQ(config.rotary, 32);
+  EXPECT_EQ(config.vocabulary, 320);
+  EXPECT_EQ(config.context, 2048);
+  EXPECT_EQ(config.norm_eps, 1e-5f);
+  EXPECT_EQ(config.rope_theta, 500000);
+  EXPECT_EQ(config.rope_scaling.kind, Kind::none);
+  EXPECT_FALSE(config.adjacent_pairs);
+  EXPECT_FALSE(config.tied_embedding);
+  EXPECT_FALSE(config.qkv_bias);
+}
+
+TEST(ConfigFolder, ArchitecturesDiffer) {
+  EXPECT_TRUE(read("qwen2").qkv_bias);
+  EXPECT_TRUE(read("llama", {{"attention_bias", true}}).qkv_bias);
+  EXPECT_TRUE(read("qwen3").qk_norm);
+  EXPECT_EQ(read("qwen3").head_dim, 128);
+  EXPECT_EQ(read("qwen3", {{"head_dim", 64}}).head_dim, 64);
+  EXPECT_TRUE(read("smollm3").tied_embedding);
+  EXPECT_FALSE(read("qwen3").tied_embedding);
+  EXPECT_TRUE(read("qwen3", {{"tie_word_embeddings", true}}).tied_embedding);
+  EXPECT_EQ(read("llama", {{"num_key_value_heads", nullptr}}).kv_heads, 4);
+}
+
+TEST(ConfigFolder, LayersWithoutPositions) {
+  EXPECT_EQ(read("smollm3").rotates, (std::vector<bool>{true, true, true, false, true}));
+  EXPECT_EQ(read("smollm3", {{"no_rope_layer_interval", 2}}).rotates,
+            (std::vector<bool>{true, false, true, false, true}));
+  EXPECT_EQ(read("smollm3", {{"no_rope_layers", {1, 0, 0, 1, 1, 0}}}).rotates,
+            (std::vector<bool>{true, false, false, true, true}));
+  expect_bad({{"no_rope_layers", {1, 0}}}, "no_rope_layers has 2 elements for 5 layers", "smollm3");
+  EXPECT_EQ(read("llama", {{"no_rope_layers", {1, 0}}}).rotates, std::vector<bool>(5, true));
+}
+
+TEST(ConfigFolder, Windows) {
+  EXPECT_EQ(read("mistral", {{"sliding_window", 16}}).window, 15);
+  EXPECT_EQ(read("mistral", {{"sliding_window", 16}}).windowed, std::vector<bool>(5, true));
+  EXPECT_EQ(read("mistral", {{"sliding_window", nullptr}}).window, -1);
+  EXPECT_EQ(read("mistral").window, 4095) << "what Hugging Face's own code takes when the key is missing";
+  EXPECT_EQ(read("llama", {{"sliding_window", 16}}).window, -1);
+  EXPECT_EQ(read("qwen2", {{"sliding_window", 16}, {"max_window_layers", 3}}).window, -1);
+  const json on = {{"sliding_window", 16}, {"max_window_layers", 3}, {"use_sliding_window", true}};
+  EXPECT_EQ(read("qwen2", on).window, 15);
+  EXPECT_EQ(read("qwen2", on).windowed, (std::vector<bool>{false, false, false, true, true}));
+  json listed = on;
+  listed["layer_types"] = json::array();
+  for (const bool slides : {true, false, false, false, true})
+    listed["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
+  EXPECT_EQ(read("qwen3", listed).windowed, (std::vector<bool>{true, false, false, false, true}));
+  listed["layer_types"][2] = "chunked_attention";
+  expect_bad(listed, "layer_types[2]", "qwen3");
+  EXPECT_EQ(read("smollm3", {{"sliding_window", 16}, {"use_sliding_window", true}}).windowed,
+            (std::vector<bool>{false, false, false, true, false}));
+}
+
+TEST(ConfigFolder, RopeScalingInBothSpellings) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 512}};
+  const ModelConfig old_style = read("llama", {{"rope_scaling", llama3}});
+  EXPECT_EQ(old_style.rope_scaling.kind, Kind::llama3);
+  EXPECT_EQ(old_style.rope_scaling.factor, 8);
+  EXPECT_EQ(old_style.rope_scaling.original_context, 512);
+  EXPECT_EQ(old_style.rope_theta, 500000);
+  json inside = llama3;
+  inside["rope_theta"] = 1234.0;
+  EXPECT_EQ(read("llama", {{"rope_parameters", inside}}).rope_theta, 1234);
+  EXPECT_EQ(read("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).rope_scaling.kind, Kind::linear);
+  EXPECT_EQ(read("llama", {{"rope_scaling", nullptr}}).rope_scaling.kind, Kind::none);
+  EXPECT_EQ(read("llama", {{"rope_parameters", {{"rope_type", "default"}}}}).rope_scaling.kind, Kind::none);
+}
+
+TEST(ConfigFolder, Yarn) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 16}, {"attention_factor", 1.25}};
+  const ops::RopeScaling scaling = read("qwen3", {{"rope_scaling", yarn}}).rope_scaling;
+  EXPECT_EQ(scaling.kind, Kind::yarn);
+  EXPECT_EQ(scaling.original_context, 2048) << "the context, when the file does not say";
+  EXPECT_EQ(scaling.beta_fast, 16);
+  EXPECT_EQ(scaling.beta_slow, 1);
+  EXPECT_EQ(scaling.attention_factor, 1.25);
+  for (const auto& [key, value] : {std::pair<const char*, json>{"truncate", false}, {"mscale", 1.0}}) {
+    json refused = yarn;
+    refused[key] = value;
+    expect_bad({{"rope_scaling", refused}}, key);
+  }
+}
+
+TEST(ConfigFolder, BadValuesAreRefusedByName) {
+  expect_bad({{"model_type", "gpt2"}}, "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad({{"num_hidden_layers", 0}}, "num_hidden_layers = 0 is not between 1 and 1000");
+  expect_bad({{"num_hidden_layers", 1001}}, "num_hidden_layers = 1001");
+  expect_bad({{"num_hidden_layers", 2.5}}, "num_hidden_layers is not a whole number");
+  expect_bad({{"num_hidden_layers", 18446744073709551615u}}, "num_hidden_layers = 18446744073709551615");
+  expect_bad({{"vocab_size", 1 << 21}}, "vocab_size = 2097152");
+  expect_bad({{"vocab_size", nullptr}}, "the key vocab_size is missing");
+  expect_bad({{"num_key_value_heads", 3}}, "4 heads are no multiple of 3 kv heads");
+  expect_bad({{"head_dim", 24}}, "heads of 24 dims");
+  expect_bad({{"mlp_bias", true}}, "mlp_bias");
+  expect_bad({{"mlp_bias", 1}}, "mlp_bias is not true or false");
+  expect_bad({{"hidden_act", "gelu"}}, "hidden_act = \"gelu\"");
+  expect_bad({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
+  expect_bad({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
+  expect_bad({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}, "\"dynamic\" is not one of");
+  expect_bad({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key factor is missing");
+  expect_bad({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}, "\"full_attention\" is an object");
+  expect_bad({{"sliding_window", 0}}, "sliding_window = 0", "mistral");
+}
+
+TEST(ConfigFolder, BrokenFiles) {
+  expect_refused([] { parse("{"); }, "config.json: ");
+  expect_refused([] { parse("[]"); }, "config.json: ");
+  expect_refused([] { parse(std::string(100, '[') + std::string(100, ']')); }, "config.json: ");
+  expect_refused([] { config_from_folder("/nonexistent"); }, "/nonexistent/config.json");
+}
+
+}  // namespace
+}  // namespace quire::model

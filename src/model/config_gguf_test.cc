@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include "base/expect_refused.h"
+#include "model/config.h"
+#include "model/testing.h"
+
+namespace quire::model {
+namespace {
+
+using testing::GgufWriter;
+using testing::TinyFile;
+using testing::TinyModel;
+
+ModelConfig config_of(const TinyModel& tiny) {
+  const TinyFile file(tiny);
+  return config_from_gguf(GgufFile(file.path()));
+}
+
+ModelConfig changed(const std::function<void(GgufWriter&)>& change, TinyModel tiny = {}) {
+  tiny.change = change;
+  return config_of(tiny);
+}
+
+void expect_bad(const std::string& key, GgufWriter::Value value, const std::string& part) {
+  SCOPED_TRACE(key);
+  expect_refused([&] { changed([&](GgufWriter& file) { file.set(key, value); }); }, part);
+}
+
+TEST(ConfigGguf, ReadsEveryCount) {
+  const ModelConfig config = config_of({.layers = 2, .width = 96, .ffn_width = 160, .heads = 6, .kv_heads = 3});
+  EXPECT_EQ(config.architecture, "llama");
+  EXPECT_EQ(config.name, "tiny");
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.width, 96);
+  EXPECT_EQ(config.ffn_width, 160);
+  EXPECT_EQ(config.heads, 6);
+  EXPECT_EQ(config.kv_heads, 3);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.vocabulary, 320);
+  EXPECT_EQ(config.context, 1024);
+  EXPECT_EQ(config.norm_eps, 1e-5f);
+  EXPECT_EQ(config.rotary, 16);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(config.window, -1);
+  EXPECT_EQ(config.windowed, std::vector<bool>(2, false));
+  EXPECT_EQ(config.rotates, std::vector<bool>(2, true));
+  EXPECT_EQ(to_string(config),
+            "tiny: llama, 2 layers of width 96 and 160, 6 heads of 16 on 3 kv heads, vocabulary 320, context 1024");
+}
+
+TEST(ConfigGguf, ArchitecturesDiffer) {
+  EXPECT_TRUE(config_of({.architecture = "llama"}).adjacent_pairs);
+  EXPECT_TRUE(config_of({.architecture = "smollm3"}).adjacent_pairs);
+  EXPECT_FALSE(config_of({.architecture = "qwen2"}).adjacent_pairs);
+  EXPECT_FALSE(config_of({.architecture = "qwen3"}).adjacent_pairs);
+  EXPECT_TRUE(config_of({.architecture = "qwen2"}).qkv_bias);
+  EXPECT_FALSE(config_of({.architecture = "qwen3"}).qkv_bias);
+  EXPECT_TRUE(config_of({.architecture = "qwen3"}).qk_norm);
+  EXPECT_FALSE(config_of({.architecture = "llama"}).qk_norm);
+  EXPECT_TRUE(config_of({.tied = true}).tied_embedding);
+  EXPECT_FALSE(config_of({.tied = false}).tied_embedding);
+  EXPECT_EQ(config_of({.architecture = "smollm3", .layers = 5}).rotates,
+            (std::vector<bool>{true, true, true, false, true}));
+}
+
+TEST(ConfigGguf, WhatIsMissingFollowsFromTheRest) {
+  const ModelConfig config = changed([](GgufWriter& file) {
+    for (const char* key :
+         {"attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.freq_base"})
+      file.unset(cat("llama.", key));
+  });
+  EXPECT_EQ(config.kv_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.rope_theta, 10000);
+}
+
+TEST(ConfigGguf, AWindowCountsTheRowItself) {
+  const ModelConfig config = config_of({.window = 8});
+  EXPECT_EQ(config.window, 7);
+  EXPECT_EQ(config.windowed, std::vector<bool>(3, true));
+  EXPECT_NE(to_string(config).find("window of 8 in 3 layers"), std::string::npos);
+}
+
+TEST(ConfigGguf, RopeScaling) {
+  using Kind = ops::RopeScaling::Kind;
+  EXPECT_EQ(config_of({}).rope_scaling.kind, Kind::none);
+  const ModelConfig linear = changed([](GgufWriter& file) {
+    file.set("llama.rope.scaling.type", "linear");
+    file.set("llama.rope.scaling.factor", 4.0f);
+  });
+  EXPECT_EQ(linear.rope_scaling.kind, Kind::linear);
+  EXPECT_EQ(linear.rope_scaling.factor, 4);
+  const ModelConfig yarn = changed([](GgufWriter& file) {
+    file.set("llama.rope.scaling.type", "yarn");
+    file.set("llama.rope.scaling.factor", 8.0f);
+    file.set("llama.rope.scaling.original_context_length", 512u);
+    file.set("llama.rope.scaling.yarn_beta_fast", 16.0f);
+  });
+  EXPECT_EQ(yarn.rope_scaling.kind, Kind::yarn);
+  EXPECT_EQ(yarn.rope_scaling.factor, 8);
+  EXPECT_EQ(yarn.rope_scaling.original_context, 512);
+  EXPECT_EQ(yarn.rope_scaling.beta_fast, 16);
+  EXPECT_EQ(yarn.rope_scaling.beta_slow, 1);
+  EXPECT_EQ(yarn.rope_scaling.attention_factor, 0);
+  expect_refused(
+      [] {
+        changed([](GgufWriter& file) {
+          file.set("llama.rope.scaling.type", "longrope");
+          file.set("llama.rope.scaling.factor", 8.0f);
+        });
+      },
+      "llama.rope.scaling.type = \"longrope\"");
+}
+
+TEST(ConfigGguf, BadCountsAreRefusedByName) {
+  expect_bad("general.architecture", "gpt-j", "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad("llama.block_count", 0u, "llama.block_count = 0 is not between 1 and 1000");
+  expect_bad("llama.block_count", 1001u, "llama.block_count = 1001");
+  expect_bad("llama.block_count", "three", "llama.block_count");
+  expect_bad("llama.embedding_length", 4000000000u, "llama.embedding_length = 4000000000");
+  expect_bad("llama.embedding_length", 72u, "72 is no multiple of 32");
+  expect_bad("llama.feed_forward_length", 100u, "100 is no multiple of 32");
+  expect_bad("llama.attention.head_count", 5u, "5 heads are no multiple of 2 kv heads");
+  expect_bad("llama.attention.key_length", 24u, "llama.attention.value_length = 16 differs from the keys' 24");
+  expect_bad("llama.attention.key_length", 512u, "llama.attention.key_length = 512");
+  expect_bad("llama.rope.dimension_count", 18u, "18 rotated dims in heads of 16");
+  expect_bad("llama.attention.layer_norm_rms_epsilon", 0.0f, "the norm's epsilon");
+  expect_bad("llama.expert_count", 8u, "llama.expert_count = 8");
+  expect_bad("llama.attention.scale", 0.5f, "llama.attention.scale");
+}
+
+TEST(ConfigGguf, FeaturesThatAreOffPass) {
+  EXPECT_EQ(changed([](GgufWriter& file) { file.set("llama.expert_count", 0u); }).layers, 3);
+}
+
+TEST(ConfigGguf, MissingKeysAreNamed) {
+  for (const char* key :
+       {"general.architecture", "llama.block_count", "llama.embedding_length", "llama.feed_forward_length",
+        "llama.attention.head_count", "llama.context_length", "llama.attention.layer_norm_rms_epsilon"})
+    expect_refused([&] { changed([&](GgufWriter& file) { file.unset(key); }); }, key);
+  expect_refused([] { changed([](GgufWriter& file) { file.remove_tensor("token_embd.weight"); }); },
+                 "token_embd.weight");
+}
+
+}  // namespace
+}  // namespace quire::model

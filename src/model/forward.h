@@ -1,0 +1,61 @@
+// The layers, once: the list of operations that turns one step's token ids into logits. The same list runs eagerly
+// for prompts and is recorded for decode.
+//
+// Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled StepRows (and
+// attention's StepInputBuffers); counts are read when an operation runs, so a recorded list serves every smaller batch.
+//
+// A row's logits depend on its own text alone, to the bit: not on the other rows, the chunks that the text came in, the
+// mode, the threads, or whether the list was recorded.
+//
+// Errors   CheckError before any work: limits, a store or an arena that are not the model's; rows that do not fit.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "attn/metadata.h"
+#include "attn/step.h"
+#include "base/exec.h"
+#include "kv/request_table.h"
+#include "kv/store.h"
+#include "model/model.h"
+
+namespace quire::model {
+
+struct ForwardLimits {
+  int32_t rows;         // query rows in a step, of all sequences together
+  int32_t logits_rows;  // rows whose logits a step may ask for
+};
+
+// One step's rows, filled by the host. Room for the limits.
+struct StepRows {
+  int32_t* count;         // [1] query rows
+  int32_t* ids;           // [rows] tokens
+  int32_t* positions;     // [rows]
+  TokenSlot* slots;       // [rows] where their keys and values go
+  int32_t* logits_count;  // [1]
+  int32_t* logits_index;  // [logits_rows] rows whose logits are wanted
+};
+
+class Forward {
+ public:
+  // The model outlives it, and stays where it is.
+  Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type);
+  ~Forward();
+
+  const StepRows& rows() const;
+  // Row i: the logits of row logits_index[i] of the last step.
+  Rows<const float> logits() const;
+
+  // Writes the step's metadata, runs every layer over the rows, computes the wanted logits. Records while exec
+  // captures. Modes decode (one row a sequence; room for shape.captured of them) and extend. Before: check_step()
+  // passed, ids are in the vocabulary, positions and slots are those of the rows. The arena is of the model's heads and
+  // head dim.
+  void run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
+           const kv::KvStore& store, Exec& exec) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::model

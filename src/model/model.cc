@@ -1,0 +1,162 @@
+#include "model/model.h"
+
+#include <array>
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/errors_about.h"
+#include "model/weights.h"
+
+namespace quire::model {
+namespace {
+
+using ops::PackedMatrix;
+using ops::WeightView;
+
+WeightView view_of(const FileTensor& tensor) {
+  return {.type = tensor.type, .data = tensor.data.data(), .outputs = tensor.dims[0], .inputs = tensor.dims[1]};
+}
+
+void append_numbers(const FileTensor* tensor, std::vector<float>& numbers) {
+  if (!tensor) return;
+  const size_t before = numbers.size();
+  numbers.resize(before + static_cast<size_t>(tensor->dims[0]));
+  dequantise(tensor->type, tensor->data.data(), std::span(numbers).subspan(before));
+}
+
+// The tensors' numbers, one after the other; those that are null have none.
+std::vector<float> numbers_of(std::initializer_list<const FileTensor*> tensors) {
+  std::vector<float> numbers;
+  for (const FileTensor* tensor : tensors) append_numbers(tensor, numbers);
+  return numbers;
+}
+
+int64_t elements_of(const FileTensor* tensor) {
+  if (!tensor) return 0;
+  int64_t count = 1;
+  for (const int64_t dim : tensor->dims) count *= dim;
+  return count;
+}
+
+std::array<const FileTensor*, 7> matrices_of(const LayerTensors& layer) {
+  return {layer.q, layer.k, layer.v, layer.attention_out, layer.gate, layer.up, layer.down};
+}
+
+std::array<const FileTensor*, 7> vectors_of(const LayerTensors& layer) {
+  return {layer.attention_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm, layer.k_norm, layer.ffn_norm};
+}
+
+int64_t count_parameters(const ModelTensors& tensors) {
+  int64_t count = elements_of(tensors.embedding) + elements_of(tensors.output_norm);
+  if (tensors.output != tensors.embedding) count += elements_of(tensors.output);
+  for (const LayerTensors& layer : tensors.layers) {
+    for (const FileTensor* tensor : matrices_of(layer)) count += elements_of(tensor);
+    for (const FileTensor* tensor : vectors_of(layer)) count += elements_of(tensor);
+  }
+  return count;
+}
+
+// Packs matrices one after the other, reports how far it is and hands the file's pages back.
+class Packer {
+ public:
+  Packer(const WeightFiles& files, Exec& exec, const Model::Progress& progress)
+      : files_(files), exec_(exec), progress_(progress), total_(std::ssize(files.tensors().output->data)) {
+    for (const LayerTensors& layer : files.tensors().layers)
+      for (const FileTensor* tensor : matrices_of(layer)) total_ += std::ssize(tensor->data);
+    report();
+  }
+
+  PackedMatrix pack(std::initializer_list<const FileTensor*> tensors, PackedMatrix::Join join) {
+    std::vector<WeightView> views;
+    for (const FileTensor* tensor : tensors) views.push_back(view_of(*tensor));
+    PackedMatrix packed = errors_about(cat(files_.path(), ": the tensor ", (*tensors.begin())->name),
+                                       [&] { return PackedMatrix(views, join, exec_); });
+    bytes_ += packed.bytes();
+    for (const FileTensor* tensor : tensors) finish(*tensor);
+    report();
+    return packed;
+  }
+
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void finish(const FileTensor& tensor) {
+    files_.forget(tensor);
+    done_ += std::ssize(tensor.data);
+  }
+  void report() const {
+    if (progress_) progress_(done_, total_);
+  }
+
+  const WeightFiles& files_;
+  Exec& exec_;
+  const Model::Progress& progress_;
+  int64_t done_ = 0;
+  int64_t total_;
+  size_t bytes_ = 0;  // packed
+};
+
+LayerWeights load_layer(const LayerTensors& tensors, Packer& packer) {
+  using Join = PackedMatrix::Join;
+  LayerWeights layer;
+  layer.attention_norm = numbers_of({tensors.attention_norm});
+  layer.qkv = packer.pack({tensors.q, tensors.k, tensors.v}, Join::stack);
+  layer.qkv_bias = numbers_of({tensors.q_bias, tensors.k_bias, tensors.v_bias});
+  layer.q_norm = numbers_of({tensors.q_norm});
+  layer.k_norm = numbers_of({tensors.k_norm});
+  layer.attention_out = packer.pack({tensors.attention_out}, Join::stack);
+  layer.ffn_norm = numbers_of({tensors.ffn_norm});
+  layer.gate_and_up = packer.pack({tensors.gate, tensors.up}, Join::gate_and_up);
+  layer.down = packer.pack({tensors.down}, Join::stack);
+  return layer;
+}
+
+ops::RopeTable table_for(const ModelConfig& config, const FileTensor* factors, const std::string& path) {
+  const std::vector<float> numbers = numbers_of({factors});
+  return errors_about(path, [&] {
+    return ops::rope_table(config.rotary, config.rope_theta, config.rope_scaling,
+                           numbers.empty() ? nullptr : numbers.data());
+  });
+}
+
+}  // namespace
+
+struct Model::Impl {
+  Impl(const std::string& path, Exec& exec, const Progress& progress)
+      : files(path),
+        rope(table_for(files.config(), files.tensors().rope_factors, path)),
+        embedding(view_of(*files.tensors().embedding)),
+        output_norm(numbers_of({files.tensors().output_norm})) {
+    Packer packer(files, exec, progress);
+    layers.reserve(files.tensors().layers.size());
+    for (const LayerTensors& tensors : files.tensors().layers) layers.push_back(load_layer(tensors, packer));
+    output = packer.pack({files.tensors().output}, PackedMatrix::Join::stack);
+    weight_bytes = packer.bytes();
+  }
+
+  WeightFiles files;  // stays mapped for the embedding
+  ops::RopeTable rope;
+  WeightView embedding;
+  std::vector<float> output_norm;
+  std::vector<LayerWeights> layers;
+  PackedMatrix output;
+  size_t weight_bytes = 0;
+};
+
+Model::Model(const std::string& path, Exec& exec, const Progress& progress)
+    : impl_(std::make_unique<Impl>(path, exec, progress)) {}
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+
+const ModelConfig& Model::config() const { return impl_->files.config(); }
+const std::vector<LayerWeights>& Model::layers() const { return impl_->layers; }
+const std::vector<float>& Model::output_norm() const { return impl_->output_norm; }
+const ops::PackedMatrix& Model::output() const { return impl_->output; }
+const ops::WeightView& Model::embedding() const { return impl_->embedding; }
+const ops::RopeTable& Model::rope() const { return impl_->rope; }
+size_t Model::weight_bytes() const { return impl_->weight_bytes; }
+int64_t Model::parameters() const { return count_parameters(impl_->files.tensors()); }
+
+}  // namespace quire::model

@@ -1,0 +1,55 @@
+// A model ready to run: its shape and its weights, packed for this machine. Knows no request, page or batch.
+//
+// Weights are repacked when the model is loaded; the file's pages are then handed back, except the embedding, whose
+// rows are read from the file as tokens need them.
+//
+// Errors   CheckError, one line that names the file and the tensor: missing, of the wrong shape, of a type that
+//          cannot stand there.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/exec.h"
+#include "model/config.h"
+#include "ops/matmul.h"
+#include "ops/rope.h"
+
+namespace quire::model {
+
+struct LayerWeights {
+  std::vector<float> attention_norm;  // [width]
+  ops::PackedMatrix qkv;              // [heads + 2 * kv_heads, head_dim] x width
+  std::vector<float> qkv_bias;        // empty: none
+  std::vector<float> q_norm, k_norm;  // [head_dim]; empty: none
+  ops::PackedMatrix attention_out;    // width x [heads, head_dim]
+  std::vector<float> ffn_norm;
+  ops::PackedMatrix gate_and_up;
+  ops::PackedMatrix down;
+};
+
+class Model {
+ public:
+  // path: a GGUF file, or a Hugging Face folder. progress(done, total) in bytes of weights, from the calling thread.
+  using Progress = std::function<void(int64_t done, int64_t total)>;
+  Model(const std::string& path, Exec& exec, const Progress& progress = {});
+  ~Model();
+  Model(Model&&) noexcept;
+
+  const ModelConfig& config() const;
+  const std::vector<LayerWeights>& layers() const;
+  const std::vector<float>& output_norm() const;
+  const ops::PackedMatrix& output() const;   // vocabulary x width
+  const ops::WeightView& embedding() const;  // in the mapped file
+  const ops::RopeTable& rope() const;
+  size_t weight_bytes() const;  // packed matrices, what one token reads
+  int64_t parameters() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::model

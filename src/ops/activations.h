@@ -1,0 +1,67 @@
+// Rows of activations as matrix products read them: plain f32 for dense weights, and blocks of 8-bit integers for
+// quantised ones.
+//
+//   x[32 b + i]  ~  scale[b] * q[32 b + i]        scale = largest magnitude of the block / 127
+//   q            =  x * (127 / largest magnitude), rounded to the nearest integer, ties to even
+//   sums[2 b], sums[2 b + 1]  =  sum of q over the block's first and second 16 elements
+//
+// A block whose largest magnitude is below 2^-119, where the scale would leave the normal numbers, counts as zeros:
+// scale 0 and q 0. A block that holds an infinity or NaN has scale NaN and q 0: bad numbers stay visible. Every
+// producer (rms_norm, quantise) makes the same bits from the same f32 row, on every instruction set.
+//
+// Who fills it: the operation before the product, in the forms that the product's weights ask for.
+#pragma once
+#include <cstdint>
+
+#include "base/buffer.h"
+#include "base/exec.h"
+#include "base/tensor.h"
+
+namespace quire::ops {
+
+inline constexpr int32_t kActivationBlock = 32;
+
+// Which forms a product reads. Stacked weights of different types may need both.
+struct Forms {
+  bool f32 = false;
+  bool q8 = false;
+  friend bool operator==(Forms, Forms) = default;
+};
+inline Forms operator|(Forms a, Forms b) { return {a.f32 || b.f32, a.q8 || b.q8}; }
+
+struct ActivationRows {
+  Forms forms;   // what is (to be) filled
+  int64_t rows;  // room
+  int64_t dim;   // a multiple of 32 when q8
+  float* f32;    // [rows, dim]
+  int8_t* q;     // [rows, dim], rows 64-byte aligned: stride q_stride
+  int64_t q_stride;
+  float* scale;   // [rows, dim / 32]
+  int32_t* sums;  // [rows, dim / 16]
+};
+
+// The owner: room for `rows` rows of up to `dim` elements in both forms; address space until it is touched.
+class ActivationBuffer {
+ public:
+  ActivationBuffer(int64_t rows, int64_t dim);
+  // dim up to the one given at birth. Views share the memory: filling one uses up what another held.
+  ActivationRows view(int64_t dim, Forms forms) const;
+
+ private:
+  int64_t rows_, dim_;
+  Buffer memory_;
+};
+
+// out = in, in out's forms, for rows < *live_rows. Records while exec captures.
+struct QuantiseArgs {
+  Rows<const float> in;
+  ActivationRows out;
+  const int32_t* live_rows;  // read when the operation runs
+};
+using QuantiseFn = void(const QuantiseArgs&, Exec&);
+namespace ref {
+QuantiseFn quantise;
+}
+QuantiseFn quantise;  // for callers
+
+}  // namespace quire::ops

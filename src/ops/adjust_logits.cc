@@ -1,0 +1,79 @@
+#include "ops/adjust_logits.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace quire::ops {
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+bool penalises_repetition(const SamplingParams& params) { return params.repetition_penalty != 1; }
+bool penalises_frequency(const SamplingParams& params) {
+  return params.frequency_penalty != 0 || params.presence_penalty != 0;
+}
+
+void check_tokens(const char* text, std::span<const int32_t> tokens, size_t vocabulary) {
+  for (const int32_t token : tokens)
+    check(token >= 0 && static_cast<size_t>(token) < vocabulary, "the ", text, " holds token ", token,
+          ", outside the vocabulary of ", vocabulary);
+}
+
+// A tiny penalty must not make an infinity out of a number.
+float penalised(float logit, float penalty) {
+  return logit > 0 ? std::min(logit / penalty, std::numeric_limits<float>::max()) : logit * penalty;
+}
+
+void penalise_repetition(const SampleRow& row, std::span<float> logits, std::vector<int32_t>& counts) {
+  for (const auto& text : {row.prompt, row.generated})
+    for (const int32_t token : text)
+      if (counts[token]++ == 0) logits[token] = penalised(logits[token], row.params->repetition_penalty);
+  for (const auto& text : {row.prompt, row.generated})
+    for (const int32_t token : text) counts[token] = 0;
+}
+
+void penalise_frequency(const SampleRow& row, std::span<float> logits, std::vector<int32_t>& counts) {
+  for (const int32_t token : row.generated) ++counts[token];
+  for (const int32_t token : row.generated) {
+    if (counts[token] == 0) continue;  // it occurred before and is done
+    logits[token] -= row.params->frequency_penalty * static_cast<float>(counts[token]) + row.params->presence_penalty;
+    counts[token] = 0;
+  }
+}
+
+void apply_mask(const uint32_t* mask, std::span<float> logits) {
+  for (size_t first = 0; first < logits.size(); first += 32) {
+    const auto word = logits.subspan(first, std::min<size_t>(32, logits.size() - first));
+    const uint32_t allowed = mask[first / 32];
+    if (allowed == 0)
+      std::fill(word.begin(), word.end(), kForbidden);
+    else if (allowed != ~uint32_t{0})
+      for (size_t i = 0; i < word.size(); ++i)
+        if (!(allowed >> i & 1)) word[i] = kForbidden;
+  }
+}
+
+}  // namespace
+
+bool has_adjustments(const SampleRow& row) {
+  const SamplingParams& params = *row.params;
+  return !params.logit_bias.empty() || penalises_repetition(params) || penalises_frequency(params) || row.mask;
+}
+
+void adjust_logits(const SampleRow& row, std::span<float> adjusted, std::vector<int32_t>& counts) {
+  const SamplingParams& params = *row.params;
+  std::copy_n(row.logits, adjusted.size(), adjusted.begin());
+  for (const auto& [token, bias] : params.logit_bias) adjusted[token] += bias;
+  if (penalises_repetition(params) || penalises_frequency(params)) {
+    check_tokens("prompt", row.prompt, adjusted.size());
+    check_tokens("generated text", row.generated, adjusted.size());
+    counts.resize(adjusted.size());
+  }
+  if (penalises_repetition(params)) penalise_repetition(row, adjusted, counts);
+  if (penalises_frequency(params)) penalise_frequency(row, adjusted, counts);
+  if (row.mask) apply_mask(row.mask, adjusted);
+}
+
+}  // namespace quire::ops

@@ -1,0 +1,32 @@
+// Rows by index: token embeddings from the file's own blocks, and the rows whose logits are wanted.
+//
+// Errors   shapes that do not fit and missing addresses throw CheckError before any work; so do ids and indices
+//          outside their range when the operation runs at once. Those of a recorded operation the host checks.
+#pragma once
+#include <cstdint>
+
+#include "base/exec.h"
+#include "base/tensor.h"
+#include "ops/matmul.h"
+
+namespace quire::ops {
+
+struct EmbedArgs {
+  WeightView table;    // [vocabulary, dim], of any type; stays mapped
+  const int32_t* ids;  // [rows], each in the vocabulary
+  Rows<float> out;
+  const int32_t* live_rows;  // read when the operation runs
+};
+using EmbedFn = void(const EmbedArgs&, Exec&);
+EmbedFn embed;  // records while exec captures
+
+struct GatherArgs {
+  Rows<const float> in;
+  const int32_t* index;  // [rows of out] which row of in
+  Rows<float> out;
+  const int32_t* live_rows;  // of out; read when the operation runs
+};
+using GatherFn = void(const GatherArgs&, Exec&);
+GatherFn gather_rows;  // records while exec captures
+
+}  // namespace quire::ops

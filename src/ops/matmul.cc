@@ -1,0 +1,196 @@
+// Cuts a product into chunks of column tiles, which threads take, and a chunk into runs for the kernels.
+#include "ops/matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/matmul_task.h"
+
+namespace quire::ops {
+namespace cpu {
+namespace {
+
+using Part = PackedMatrix::Part;
+using Join = PackedMatrix::Join;
+
+TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx2) return avx2_tiles(type);
+  if (is_dense(type)) return avx512_dense_tiles(type);
+  if (isa == Isa::avx512) return avx2_tiles(type);
+  constexpr int64_t kAmxRows = 16;  // fewer do not fill a tile
+  return isa == Isa::amx && rows >= kAmxRows ? amx_tiles(type) : vnni_tiles(type);
+#else
+  (void)type, (void)rows;
+  throw CheckError(cat("no matrix products for instruction set ", to_string(isa)));
+#endif
+}
+
+// A unit is what a thread takes at least: a column tile, or a gate tile with its up tile.
+struct Product {
+  const MatmulArgs* args;
+  int64_t rows;
+  int64_t units;
+  int64_t chunk;  // units in an item
+  Exec* exec;
+};
+
+int64_t units_of(const PackedMatrix& weights, Store store) {
+  if (store == Store::silu_mul) return weights.parts()[0].tile_count();
+  int64_t units = 0;
+  for (const Part& part : weights.parts()) units += part.tile_count();
+  return units;
+}
+
+// A few chunks for each thread, and of no more tiles than stay in L2 while groups of rows pass them. With few rows a
+// product streams through memory, and chunks are at least long enough for that.
+int64_t chunk_of(const MatmulArgs& args, int64_t rows, int64_t units, int threads) {
+  constexpr int64_t kChunksPerThread = 8, kCached = 384 << 10, kStream = 32 << 10, kManyRows = 16;
+  const int64_t unit_bytes = static_cast<int64_t>(args.weights->bytes()) / units;
+  const int64_t least = rows < kManyRows ? (kStream + unit_bytes - 1) / unit_bytes : 1;
+  const int64_t most = std::max(least, kCached / unit_bytes);
+  return std::clamp(units / (kChunksPerThread * threads), least, most);
+}
+
+class Chunk {
+ public:
+  Chunk(const Product& product, RowRange rows, std::byte* scratch)
+      : args_(*product.args), all_rows_(product.rows), rows_(rows), isa_(product.exec->isa()), scratch_(scratch) {}
+
+  void run(int64_t first, int64_t end) const {
+    const auto parts = args_.weights->parts();
+    if (args_.store == Store::silu_mul) return run_pairs(parts[0], parts[1], first, end);
+    for (const Part& part : parts) {
+      const int64_t tiles = part.tile_count();
+      if (first < tiles && end > 0) run_tiles(part, std::max<int64_t>(first, 0), std::min(end, tiles));
+      first -= tiles;
+      end -= tiles;
+    }
+  }
+
+ private:
+  void run_tiles(const Part& part, int64_t first, int64_t end) const {
+    const Action action = args_.store == Store::add ? Action::add : Action::set;
+    const float* bias = bias_of(part, first);
+    compute(part, {.tiles = part.tiles + first * part.tile_stride,
+                   .stride = part.tile_stride,
+                   .count = end - first,
+                   .inputs = part.inputs,
+                   .target = target(part.first_output, part, first, false, {action, action}, {bias, bias})});
+  }
+
+  void run_pairs(const Part& gate, const Part& up, int64_t first, int64_t end) const {
+    if (gate.type == up.type) return run_alternating(gate, up, first, end - first);
+    for (int64_t i = first; i < end; ++i) {
+      run_one(gate, i, Action::keep);
+      run_one(up, i, Action::silu_mul_kept);
+    }
+  }
+
+  // Both have one type, so their tiles are one run of equal steps.
+  void run_alternating(const Part& gate, const Part& up, int64_t first, int64_t pairs) const {
+    compute(gate, {.tiles = gate.tiles + first * gate.tile_stride,
+                   .stride = gate.tile_stride / 2,
+                   .count = pairs * 2,
+                   .inputs = gate.inputs,
+                   .target = target(0, gate, first, true, {Action::keep, Action::silu_mul_kept},
+                                    {bias_of(gate, first), bias_of(up, first)})});
+  }
+
+  void run_one(const Part& part, int64_t tile, Action action) const {
+    const float* bias = bias_of(part, tile);
+    compute(part, {.tiles = part.tiles + tile * part.tile_stride,
+                   .stride = part.tile_stride,
+                   .count = 1,
+                   .inputs = part.inputs,
+                   .target = target(0, part, tile, false, {action, action}, {bias, bias})});
+  }
+
+  struct Actions {
+    Action even, odd;
+  };
+  struct Biases {
+    const float *even, *odd;
+  };
+  Target target(int64_t first_output, const Part& part, int64_t tile, bool alternating, Actions actions,
+                Biases biases) const {
+    const int64_t column = tile * kTileColumns;
+    return {.out = args_.out.data + first_output + column,
+            .stride = args_.out.stride,
+            .columns = part.outputs - column,
+            .alternating = alternating,
+            .action = {actions.even, actions.odd},
+            .bias = {biases.even, biases.odd}};
+  }
+  const float* bias_of(const Part& part, int64_t tile) const {
+    return args_.bias ? args_.bias + part.first_output + tile * kTileColumns : nullptr;
+  }
+  void compute(const Part& part, const TileRun& run) const {
+    tiles_fn(isa_, part.type, all_rows_)(run, args_.in, rows_, scratch_);
+  }
+
+  const MatmulArgs& args_;
+  int64_t all_rows_;
+  RowRange rows_;
+  Isa isa_;
+  std::byte* scratch_;
+};
+
+void run_item(const void* context, int64_t item, int thread) {
+  const auto& product = *static_cast<const Product*>(context);
+  const int64_t first = item * product.chunk, end = std::min(first + product.chunk, product.units);
+  for (int64_t row = 0; row < product.rows; row += kSweepRows)
+    Chunk(product, {row, std::min(row + kSweepRows, product.rows)}, product.exec->scratch(thread)).run(first, end);
+}
+
+void matmul_op(const MatmulArgs& args, Exec& exec) {
+  const int64_t rows = *args.live_rows;
+  if (rows <= 0) return;
+  const int64_t units = units_of(*args.weights, args.store);
+  const int64_t chunk = chunk_of(args, rows, units, exec.threads());
+  const Product product{&args, rows, units, chunk, &exec};
+  exec.parallel((units + chunk - 1) / chunk, run_item, &product);
+}
+
+// Enough for any kernel: kept gates, the scale and two terms of every block of a sweep's rows (in panels of 16 blocks),
+// and for AMX four tiles of sums and an unpacked tile.
+size_t scratch_needed(int64_t inputs) {
+  constexpr int64_t kKept = kSweepRows * kTileColumns * 4, kSides = kSweepRows * 3 * 4, kSums = 4 * 1024;
+  constexpr int64_t kUnpacked = 10 * kLine;
+  const int64_t blocks = (inputs + 511) / 512 * 16;
+  return static_cast<size_t>(kKept + kSums + blocks * (kSides + kUnpacked));
+}
+
+}  // namespace
+
+void check_matmul(const MatmulArgs& args, const Exec& exec) {
+  check(args.weights && !args.weights->parts().empty(), "a product needs weights");
+  const PackedMatrix& weights = *args.weights;
+  const bool pairs = args.store == Store::silu_mul;
+  check(!pairs || weights.join() == Join::gate_and_up, "silu_mul needs a gate and an up matrix");
+  check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
+        " inputs");
+  const Forms asked = weights.forms();
+  check((args.in.forms | asked) == args.in.forms,
+        "the activations lack a form that the weights need: ", asked.f32 && !args.in.forms.f32 ? "f32" : "q8");
+  const int64_t columns = pairs ? weights.outputs() / 2 : weights.outputs();
+  check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
+  check(args.out.stride >= args.out.dim, "output rows of ", args.out.dim, " overlap at stride ", args.out.stride);
+  if (exec.capturing()) return;
+  const int32_t rows = *args.live_rows;
+  check(rows >= 0 && rows <= args.in.rows && rows <= args.out.rows, rows, " live rows, but room for ", args.in.rows,
+        " in and ", args.out.rows, " out");
+}
+
+}  // namespace cpu
+
+void matmul(const MatmulArgs& args, Exec& exec) {
+  if (exec.isa() == Isa::plain) return ref::matmul(args, exec);
+  cpu::check_matmul(args, exec);
+  const size_t needed = cpu::scratch_needed(args.in.dim);
+  check(needed <= exec.scratch_bytes(), args.in.dim, " inputs need ", needed, " bytes of scratch a thread, of ",
+        exec.scratch_bytes());
+  exec.launch(cpu::matmul_op, args);
+}
+
+}  // namespace quire::ops

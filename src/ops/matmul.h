@@ -1,0 +1,99 @@
+// Products of activation rows with a weight matrix:  out[r][c] = sum_k in[r][k] * w[c][k]  (+ bias[c]).
+//
+// One arithmetic for every row: a row's bits do not depend on how many rows there are, on the other rows, on the
+// number of threads or on which columns a thread takes. They are, exactly, what ref::matmul computes in this order:
+//
+//   quantised   k in blocks of 32 ascending (two half blocks of 16 where the type has scales for 16). For each:
+//               isum = sum of integer products, exact in int32, offsets of signed types taken off in integers;
+//               acc = fma(float(isum), w_scale * in_scale, acc); types with a minimum then
+//               acc = fma(w_min, in_scale * float(sum of q), acc).          One accumulator an output.
+//   dense       acc = fma(in[k], float(w[k]), acc), k ascending.            One accumulator an output.
+//   silu        fma(min(0, x), e, max(0, x)) / (1 + e), e = exp2(-|x * log2(e)|) with the exp2 of base/simd.
+//
+// All fast kernels (AVX2, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs ref. This is
+// for finite numbers: where a NaN comes out, its bits are not fixed.
+//
+// Memory   a product allocates nothing and uses the threads' scratch.
+// Errors   arguments that do not fit the weights throw CheckError that shows both, before any work.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/blocks.h"
+#include "base/exec.h"
+#include "base/tensor.h"
+#include "ops/activations.h"
+#include "ops/packed_memory.h"
+
+namespace quire::ops {
+
+// A matrix as its file holds it, [outputs, inputs], rows dense.
+struct WeightView {
+  BlockType type;
+  const std::byte* data;
+  int64_t outputs;
+  int64_t inputs;
+};
+std::string to_string(const WeightView& weights);
+
+// One or several matrices over the same inputs, repacked for the machine: 16 output columns side by side, in the order
+// in which a product streams through them. Owns its memory; addresses are fixed for life.
+class PackedMatrix {
+ public:
+  enum class Join {
+    stack,       // outputs one matrix after the other (q, k, v); types may differ
+    gate_and_up  // two equal shapes: gate and up tiles side by side, for Store::silu_mul
+  };
+  PackedMatrix() = default;
+  // Reads the views once, on all threads of exec; the file is not needed afterwards. Throws CheckError printing the
+  // matrix when inputs are no whole blocks, shapes do not fit the join, or a type is not supported.
+  PackedMatrix(std::span<const WeightView> parts, Join join, Exec& exec);
+
+  int64_t outputs() const;  // of all parts together
+  int64_t inputs() const;
+  Forms forms() const;                             // what the activations must come in
+  size_t bytes() const { return memory_.size(); }  // of packed weights: what a product of one row reads
+  Join join() const { return join_; }
+
+  // One matrix in packed form, for the kernels; packed_layout.h says what lies in a tile.
+  struct Part {
+    BlockType type;
+    int64_t first_output;  // its first column in the product
+    int64_t outputs;       // the last tile is filled up to 16 columns with zeros
+    int64_t inputs;
+    const std::byte* tiles;  // 64-byte aligned, as is every tile
+    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate
+
+    int64_t tile_count() const;
+  };
+  std::span<const Part> parts() const { return parts_; }
+
+ private:
+  Join join_ = Join::stack;
+  std::vector<Part> parts_;
+  PackedMemory memory_;
+};
+
+enum class Store : uint8_t {
+  set,      // out = result
+  add,      // out += result: the residual
+  silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
+};
+
+struct MatmulArgs {
+  const PackedMatrix* weights;  // outlives recorded calls
+  ActivationRows in;
+  Rows<float> out;
+  const float* bias = nullptr;  // [outputs]; null: none. Added once, after the sum: result = acc + bias
+  Store store = Store::set;
+  const int32_t* live_rows;  // rows computed; the others of out are not touched. Read when the operation runs
+};
+using MatmulFn = void(const MatmulArgs&, Exec&);
+namespace ref {
+MatmulFn matmul;
+}
+MatmulFn matmul;  // for callers: by exec's instruction set; records while exec captures
+
+}  // namespace quire::ops

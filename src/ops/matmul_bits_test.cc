@@ -1,0 +1,127 @@
+// Every instruction set that works here gives the bits of the reference: for every type, number of rows, number of
+// column tiles and threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/check.h"
+#include "ops/matmul.h"
+#include "ops/matmul_testing.h"
+
+namespace quire::ops {
+namespace {
+
+using testing::Activations;
+using testing::Output;
+using testing::Weights;
+using Join = PackedMatrix::Join;
+
+struct Case {
+  Isa isa;
+  BlockType type;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << to_string(c.isa) << ' ' << to_string(c.type); }
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx})
+    for (BlockType type : kBlockTypes) all.push_back({isa, type});
+  return all;
+}
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return cat(to_string(info.param.isa), "_", info.param.type);
+}
+
+Exec& team(Isa isa, int threads) {
+  static std::unique_ptr<Exec> teams[8][4];
+  auto& exec = teams[static_cast<int>(isa)][threads];
+  if (!exec) exec = std::make_unique<Exec>(ExecOptions{.threads = threads, .isa = isa});
+  return *exec;
+}
+
+struct Problem {
+  int64_t outputs;
+  int64_t inputs;
+  Join join = Join::stack;
+  Store store = Store::set;
+  bool bias = false;
+};
+
+class MatmulBits : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (GetParam().isa > best_isa()) GTEST_SKIP() << to_string(GetParam().isa) << " does not work on this machine";
+  }
+
+  // The reference computes all rows once; every number of rows and threads must give its first rows.
+  void expect_bits(const Problem& p, std::span<const int32_t> row_counts, BlockType second) {
+    const Weights a(GetParam().type, p.outputs, p.inputs, 1), b(second, p.outputs, p.inputs, 2);
+    const WeightView views[] = {a.view(), b.view()};
+    Exec& plain = team(Isa::plain, 2);
+    const PackedMatrix packed({views, size_t{p.join == Join::stack ? 1u : 2u}}, p.join, plain);
+    const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
+    Activations in(most, p.inputs, 3);
+    std::vector<float> bias;
+    for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
+    int32_t live = most;
+    MatmulArgs args{.weights = &packed,
+                    .in = in.view(packed.forms()),
+                    .out = {},
+                    .bias = p.bias ? bias.data() : nullptr,
+                    .store = p.store,
+                    .live_rows = &live};
+    const int64_t columns = p.store == Store::silu_mul ? p.outputs : packed.outputs();
+    Output expected(most, columns);
+    args.out = expected.view();
+    ref::matmul(args, plain);
+    for (int32_t rows : row_counts)
+      for (int threads = 1; threads <= 3; ++threads) {
+        Output out(most, columns), wanted = expected;
+        const auto kept = static_cast<ptrdiff_t>(rows * (columns + Output::kRoom));
+        std::fill(wanted.data.begin() + kept, wanted.data.end(), Output::kUntouched);
+        live = rows;
+        args.out = out.view();
+        matmul(args, team(GetParam().isa, threads));
+        ASSERT_TRUE(out.same_bits(wanted)) << rows << " rows, " << threads << " threads, " << columns << " columns";
+      }
+  }
+  int64_t some_inputs(int64_t blocks) const { return testing::least_inputs(GetParam().type) * blocks; }
+};
+
+TEST_P(MatmulBits, AreTheReferencesForAnyRowsAndThreads) {
+  std::vector<int32_t> rows = {100, 257};
+  for (int32_t r = 1; r <= 40; ++r) rows.push_back(r);
+  expect_bits({.outputs = 16 * 3, .inputs = some_inputs(3)}, rows, GetParam().type);
+}
+
+TEST_P(MatmulBits, AreTheReferencesForAnyNumberOfTilesAndATail) {
+  const int32_t rows[] = {1, 2, 7, 19};
+  for (int64_t tiles : {1, 2, 3, 5, 7, 9, 37})
+    for (int64_t short_of : {0, 1, 9})
+      expect_bits({.outputs = 16 * tiles - short_of, .inputs = some_inputs(1), .bias = true}, rows, GetParam().type);
+}
+
+TEST_P(MatmulBits, AreTheReferencesForAnyNumberOfBlocks) {
+  const int32_t rows[] = {1, 9};
+  for (int64_t blocks : {1, 2, 15, 16, 17, 18, 33})
+    expect_bits({.outputs = 32, .inputs = some_inputs(blocks)}, rows, GetParam().type);
+}
+
+TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
+  const int32_t rows[] = {1, 5, 8, 27};
+  for (bool bias : {false, true}) {
+    expect_bits({.outputs = 40, .inputs = some_inputs(2), .store = Store::add, .bias = bias}, rows, GetParam().type);
+    for (Store store : {Store::set, Store::add, Store::silu_mul})
+      for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
+        if (some_inputs(2) % shape_of(second).elements == 0)
+          expect_bits(
+              {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
+              second);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MatmulBits, ::testing::ValuesIn(cases()), case_name);
+
+}  // namespace
+}  // namespace quire::ops

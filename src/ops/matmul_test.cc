@@ -1,0 +1,238 @@
+// What products mean: against weights as base/blocks.h reads them, in double.
+#include "ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "ops/matmul_testing.h"
+
+namespace quire::ops {
+namespace {
+
+using testing::Activations;
+using testing::Output;
+using testing::Weights;
+
+Exec& team() {
+  static Exec exec({.threads = 2});
+  return exec;
+}
+
+struct Sum {
+  double value = 0, magnitude = 0;  // magnitude: of the terms, which bounds the error
+};
+
+Sum exact(const Weights& weights, const std::vector<float>& values, const Activations& in, int64_t row,
+          int64_t column) {
+  Sum sum;
+  for (int64_t k = 0; k < weights.inputs; ++k) {
+    const double w = values[static_cast<size_t>(column * weights.inputs + k)];
+    double x = in.f32[static_cast<size_t>(row * in.dim + k)];
+    if (testing::quantised(weights.type))
+      x = static_cast<double>(in.scale[static_cast<size_t>(row * (in.dim / 32) + k / 32)]) *
+          const_cast<Activations&>(in).q_data()[row * in.q_stride + k];
+    sum.value += w * x;
+    sum.magnitude += std::abs(w * x);
+  }
+  return sum;
+}
+
+class MatmulTypes : public ::testing::TestWithParam<BlockType> {};
+std::string type_name(const ::testing::TestParamInfo<BlockType>& info) { return to_string(info.param); }
+
+TEST_P(MatmulTypes, RefIsTheProductOfTheFilesNumbers) {
+  const int64_t inputs = testing::least_inputs(GetParam()) * 3, outputs = 37;
+  const Weights weights(GetParam(), outputs, inputs, 1);
+  const std::vector<float> values = weights.values();
+  const WeightView view = weights.view();
+  const PackedMatrix packed({&view, 1}, PackedMatrix::Join::stack, team());
+  Activations in(3, inputs, 2);
+  Output out(3, outputs);
+  const int32_t live = 3;
+  ref::matmul({.weights = &packed, .in = in.view(packed.forms()), .out = out.view(), .live_rows = &live}, team());
+  for (int64_t r = 0; r < live; ++r)
+    for (int64_t c = 0; c < outputs; ++c) {
+      const Sum sum = exact(weights, values, in, r, c);
+      EXPECT_NEAR(out.view().row(r)[c], sum.value, sum.magnitude * 1e-5 + 1e-30) << "row " << r << ", column " << c;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MatmulTypes, ::testing::ValuesIn(kBlockTypes), type_name);
+
+// --- stores
+
+struct World {
+  World(std::vector<Weights> given, PackedMatrix::Join join, int32_t rows)
+      : parts(std::move(given)), live(rows), in(rows + 2, parts[0].inputs, 11) {
+    std::vector<WeightView> views;
+    for (const Weights& part : parts) views.push_back(part.view());
+    packed = PackedMatrix(views, join, team());
+    for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(static_cast<float>(c % 13) - 6.0f);
+  }
+  MatmulArgs args(Output& out, Store store, bool with_bias) {
+    return {.weights = &packed,
+            .in = in.view(packed.forms()),
+            .out = out.view(),
+            .bias = with_bias ? bias.data() : nullptr,
+            .store = store,
+            .live_rows = &live};
+  }
+  std::vector<Weights> parts;
+  int32_t live;
+  Activations in;
+  PackedMatrix packed;
+  std::vector<float> bias;
+};
+
+TEST(MatmulStore, BiasIsAddedOnceAfterTheSum) {
+  World world({Weights(BlockType::q4_1, 20, 64, 1)}, PackedMatrix::Join::stack, 3);
+  Output plain(5, 20), biased(5, 20);
+  matmul(world.args(plain, Store::set, false), team());
+  matmul(world.args(biased, Store::set, true), team());
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t c = 0; c < 20; ++c)
+      EXPECT_EQ(biased.view().row(r)[c], plain.view().row(r)[c] + world.bias[static_cast<size_t>(c)]);
+}
+
+TEST(MatmulStore, AddAddsToWhatIsThere) {
+  World world({Weights(BlockType::f32, 33, 50, 1)}, PackedMatrix::Join::stack, 3);
+  Output plain(5, 33), added(5, 33);
+  matmul(world.args(plain, Store::set, true), team());
+  matmul(world.args(added, Store::add, true), team());
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t c = 0; c < 33; ++c) EXPECT_EQ(added.view().row(r)[c], Output::kUntouched + plain.view().row(r)[c]);
+}
+
+TEST(MatmulStore, SiluOfGateTimesUp) {
+  World world({Weights(BlockType::f32, 21, 40, 1), Weights(BlockType::f32, 21, 40, 2)}, PackedMatrix::Join::gate_and_up,
+              3);
+  Output both(5, 42), fused(5, 21);
+  matmul(world.args(both, Store::set, true), team());
+  matmul(world.args(fused, Store::silu_mul, true), team());
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t c = 0; c < 21; ++c) {
+      const double gate = both.view().row(r)[c], up = both.view().row(r)[21 + c];
+      const double expected = gate / (1 + std::exp(-gate)) * up;
+      EXPECT_NEAR(fused.view().row(r)[c], expected, std::abs(expected) * 4e-6 + 1e-30);
+    }
+}
+
+TEST(MatmulStore, SiluOfExtremes) {
+  const float one = 1.0f;
+  const WeightView view{BlockType::f32, reinterpret_cast<const std::byte*>(&one), 1, 1}, views[] = {view, view};
+  const PackedMatrix packed(views, PackedMatrix::Join::gate_and_up, team());
+  const float bias[] = {0.0f, 1.0f};  // up = x + 1
+  float x[] = {0.0f, 200.0f, -200.0f, 3e38f, -3e38f, std::numeric_limits<float>::quiet_NaN()}, out[6];
+  const int32_t live = 6;
+  const ActivationRows in{{.f32 = true}, live, 1, x, nullptr, 0, nullptr, nullptr};
+  for (MatmulFn* product : {ref::matmul, matmul}) {
+    product({.weights = &packed,
+             .in = in,
+             .out = {out, 6, 1, 1},
+             .bias = bias,
+             .store = Store::silu_mul,
+             .live_rows = &live},
+            team());
+    EXPECT_EQ(out[0], 0.0f);
+    EXPECT_EQ(out[1], 200.0f * 201.0f);
+    EXPECT_EQ(out[2], 0.0f);
+    EXPECT_EQ(out[3], std::numeric_limits<float>::infinity());
+    EXPECT_EQ(out[4], 0.0f);
+    EXPECT_TRUE(std::isnan(out[5])) << "bad numbers stay visible";
+  }
+}
+
+TEST(MatmulStore, StackedPartsMayDifferInType) {
+  const int64_t inputs = 256;
+  World world({Weights(BlockType::q4_1, 20, inputs, 1), Weights(BlockType::q6_k, 7, inputs, 2),
+               Weights(BlockType::bf16, 33, inputs, 3)},
+              PackedMatrix::Join::stack, 2);
+  EXPECT_EQ(world.packed.forms(), (Forms{.f32 = true, .q8 = true}));
+  Output joined(4, 60);
+  matmul(world.args(joined, Store::set, false), team());
+  int64_t column = 0;
+  for (const Weights& part : world.parts) {
+    World alone({part}, PackedMatrix::Join::stack, 2);
+    Output out(4, part.outputs);
+    matmul(alone.args(out, Store::set, false), team());
+    for (int64_t r = 0; r < 2; ++r)
+      EXPECT_EQ(std::memcmp(joined.view().row(r) + column, out.view().row(r),
+                            static_cast<size_t>(part.outputs) * sizeof(float)),
+                0);
+    column += part.outputs;
+  }
+}
+
+TEST(MatmulStore, RowsPastTheLiveOnesAndColumnsPastTheLastAreNotTouched) {
+  for (BlockType type : kBlockTypes) {
+    World world({Weights(type, 19, 256, 1)}, PackedMatrix::Join::stack, 3);
+    Output out(5, 19);
+    matmul(world.args(out, Store::set, false), team());
+    for (int64_t r = 0; r < 5; ++r)
+      for (int64_t c = r < 3 ? 19 : 0; c < 19 + Output::kRoom; ++c)
+        EXPECT_EQ(out.view().row(r)[c], Output::kUntouched) << type_name({type, 0}) << ' ' << r << ' ' << c;
+    world.live = 0;
+    Output none(5, 19);
+    matmul(world.args(none, Store::set, false), team());
+    EXPECT_TRUE(none.same_bits(Output(5, 19)));
+  }
+}
+
+TEST(MatmulGraph, ReplayReadsTheLiveRowsOfItsTime) {
+  World world({Weights(BlockType::q8_0, 40, 96, 1)}, PackedMatrix::Join::stack, 1);
+  Output recorded(3, 40), direct(3, 40);
+  Graph graph;
+  team().begin_capture(graph);
+  matmul(world.args(recorded, Store::set, false), team());
+  team().end_capture();
+  EXPECT_TRUE(recorded.same_bits(Output(3, 40)));
+  world.live = 3;
+  graph.replay(team());
+  matmul(world.args(direct, Store::set, false), team());
+  EXPECT_TRUE(recorded.same_bits(direct));
+}
+
+// --- errors
+
+void expect_refused(const MatmulArgs& args, const std::string& text) {
+  try {
+    matmul(args, team());
+    ADD_FAILURE() << "not refused: " << text;
+  } catch (const CheckError& error) {
+    EXPECT_EQ(error.what(), text);
+  }
+}
+
+TEST(MatmulErrors, ArgumentsThatDoNotFitAreRefusedBeforeAnyWork) {
+  World world({Weights(BlockType::q8_0, 40, 96, 1)}, PackedMatrix::Join::stack, 2);
+  Output out(4, 40);
+  const MatmulArgs good = world.args(out, Store::set, false);
+  MatmulArgs args = good;
+  args.weights = nullptr;
+  expect_refused(args, "a product needs weights");
+  args = good;
+  args.store = Store::silu_mul;
+  expect_refused(args, "silu_mul needs a gate and an up matrix");
+  args = good;
+  args.in.dim = 64;
+  expect_refused(args, "rows of 64 cannot meet a matrix of 96 inputs");
+  args = good;
+  args.in.forms = {.f32 = true, .q8 = false};
+  expect_refused(args, "the activations lack a form that the weights need: q8");
+  args = good;
+  args.out.dim = 39;
+  expect_refused(args, "an output of 39 columns does not fit a product of 40");
+  args = good;
+  args.out.stride = 39;
+  expect_refused(args, "output rows of 40 overlap at stride 39");
+  args = good;
+  args.out.rows = 1;
+  expect_refused(args, "2 live rows, but room for 4 in and 1 out");
+  EXPECT_TRUE(out.same_bits(Output(4, 40)));
+}
+
+}  // namespace
+}  // namespace quire::ops

@@ -1,0 +1,94 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/matmul.h"
+#include "ops/pack.h"
+#include "ops/packed_layout.h"
+
+namespace quire::ops {
+namespace {
+
+void check_matrix(const WeightView& weights) {
+  check(weights.outputs > 0 && weights.inputs > 0, "a matrix without elements cannot be packed: ", weights);
+  const int64_t block = std::max<int64_t>(shape_of(weights.type).elements, is_dense(weights.type) ? 1 : kBlockInputs);
+  check(weights.inputs % block == 0, "the inputs are not whole blocks of ", block, ": ", weights);
+}
+
+void check_parts(std::span<const WeightView> parts, PackedMatrix::Join join) {
+  check(!parts.empty(), "a packed matrix needs at least one part");
+  for (const WeightView& part : parts) {
+    check_matrix(part);
+    check(part.inputs == parts[0].inputs, "matrices over different inputs cannot be joined: ", parts[0], " and ", part);
+  }
+  if (join == PackedMatrix::Join::stack) return;
+  check(parts.size() == 2, "gate and up are two matrices, not ", parts.size());
+  check(parts[0].outputs == parts[1].outputs, "gate and up differ in shape: ", parts[0], " and ", parts[1]);
+}
+
+int64_t tile_count_of(int64_t outputs) { return (outputs + kTileColumns - 1) / kTileColumns; }
+
+size_t packed_bytes(std::span<const WeightView> views) {
+  int64_t bytes = 0;
+  for (const WeightView& view : views) bytes += tile_count_of(view.outputs) * tile_bytes(view.type, view.inputs);
+  return static_cast<size_t>(bytes);
+}
+
+std::vector<PackedMatrix::Part> place(std::span<const WeightView> views, PackedMatrix::Join join, std::byte* memory) {
+  const bool stacked = join == PackedMatrix::Join::stack;
+  int64_t alternating = 0;  // bytes of one tile of each
+  for (const WeightView& view : views) alternating += tile_bytes(view.type, view.inputs);
+  std::vector<PackedMatrix::Part> parts;
+  int64_t first_output = 0;
+  for (const WeightView& view : views) {
+    const int64_t own = tile_bytes(view.type, view.inputs);
+    parts.push_back({view.type, first_output, view.outputs, view.inputs, memory, stacked ? own : alternating});
+    first_output += view.outputs;
+    memory += stacked ? own * tile_count_of(view.outputs) : own;
+  }
+  return parts;
+}
+
+struct PackJob {
+  std::span<const WeightView> views;
+  std::span<const PackedMatrix::Part> parts;
+};
+
+// Items are the tiles of all parts, part after part.
+void pack_item(const void* context, int64_t item, int) {
+  const auto& job = *static_cast<const PackJob*>(context);
+  size_t part = 0;
+  while (item >= job.parts[part].tile_count()) item -= job.parts[part++].tile_count();
+  const PackedMatrix::Part& target = job.parts[part];
+  pack_tile(job.views[part], item * kTileColumns, const_cast<std::byte*>(target.tiles) + item * target.tile_stride);
+}
+
+}  // namespace
+
+std::string to_string(const WeightView& weights) {
+  return cat(weights.type, " [", weights.outputs, ", ", weights.inputs, "]");
+}
+
+int64_t PackedMatrix::Part::tile_count() const { return tile_count_of(outputs); }
+
+PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec) : join_(join) {
+  check_parts(views, join);
+  memory_ = PackedMemory(packed_bytes(views));
+  parts_ = place(views, join, memory_.data());
+  int64_t tiles = 0;
+  for (const Part& part : parts_) tiles += part.tile_count();
+  const PackJob job{views, parts_};
+  exec.parallel(tiles, pack_item, &job);
+}
+
+int64_t PackedMatrix::outputs() const {
+  return parts_.empty() ? 0 : parts_.back().first_output + parts_.back().outputs;
+}
+int64_t PackedMatrix::inputs() const { return parts_.empty() ? 0 : parts_.front().inputs; }
+
+Forms PackedMatrix::forms() const {
+  Forms forms;
+  for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
+  return forms;
+}
+
+}  // namespace quire::ops

@@ -1,0 +1,26 @@
+// out = x * weight / sqrt(mean(x^2) + eps), by row, written in the forms that the next product reads.
+//
+// The mean of squares is summed in 16 lanes, then in one fixed tree, so a row's bits depend on the row alone.
+#pragma once
+#include <cstdint>
+
+#include "base/exec.h"
+#include "base/tensor.h"
+#include "ops/activations.h"
+
+namespace quire::ops {
+
+struct RmsNormArgs {
+  Rows<const float> in;
+  const float* weight;  // [dim]
+  float eps;
+  ActivationRows out;
+  const int32_t* live_rows;  // read when the operation runs
+};
+using RmsNormFn = void(const RmsNormArgs&, Exec&);
+namespace ref {
+RmsNormFn rms_norm;
+}
+RmsNormFn rms_norm;  // for callers; records while exec captures
+
+}  // namespace quire::ops

@@ -1,0 +1,132 @@
+#include "ops/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/expect_refused.h"
+#include "base/graph.h"
+#include "ops/testing_activations.h"
+
+namespace quire::ops {
+namespace {
+
+using namespace testing;
+
+constexpr float kEps = 1e-5f;
+
+Activations normed(RmsNormFn* norm_fn, const std::vector<float>& in, const std::vector<float>& weight, int32_t live,
+                   Forms forms, Exec& exec) {
+  const auto dim = static_cast<int64_t>(weight.size());
+  const auto room = static_cast<int64_t>(in.size()) / dim;
+  Activations out(room, dim, forms);
+  norm_fn(
+      {.in = {in.data(), room, dim, dim}, .weight = weight.data(), .eps = kEps, .out = out.view(), .live_rows = &live},
+      exec);
+  return out;
+}
+
+TEST(RmsNorm, ReferenceIsTheFormula) {
+  Exec exec(ExecOptions{.threads = 1});
+  for (const int64_t dim : {1, 7, 16, 45, 576, 4096}) {
+    const std::vector<float> in = random_floats(static_cast<size_t>(3 * dim), 1, 3);
+    const std::vector<float> weight = random_floats(static_cast<size_t>(dim), 2);
+    const Activations out = normed(ref::rms_norm, in, weight, 3, {.f32 = true}, exec);
+    for (int64_t row = 0; row < 3; ++row) {
+      double squares = 0;
+      for (int64_t i = 0; i < dim; ++i) squares += double{in[row * dim + i]} * in[row * dim + i];
+      const double root = std::sqrt(squares / static_cast<double>(dim) + kEps);
+      for (int64_t i = 0; i < dim; ++i) {
+        const double expected = in[row * dim + i] / root * weight[i];
+        ASSERT_NEAR(out.f32[row * dim + i], expected, 1e-6 * (1 + std::abs(expected))) << dim;
+      }
+    }
+  }
+}
+
+void expect_the_references_bits(int64_t dim, Forms forms) {
+  for (const int32_t rows : kRowCounts) {
+    SCOPED_TRACE(cat(rows, " rows of ", dim));
+    const std::vector<float> in = random_floats(static_cast<size_t>((rows + 2) * dim), 1, 100);
+    const std::vector<float> weight = random_floats(static_cast<size_t>(dim), 2);
+    const Activations expected = normed(ref::rms_norm, in, weight, rows, forms, *every_exec()[0]);
+    with_every_exec([&](Exec& exec) { ASSERT_EQ(normed(rms_norm, in, weight, rows, forms, exec), expected); });
+  }
+}
+
+TEST(RmsNorm, AllMachinesAndTeamsGiveTheReferencesBits) {
+  for (const int64_t dim : {1, 15, 17, 45, 100}) expect_the_references_bits(dim, {.f32 = true});
+  for (const int64_t dim : {32, 96, 576})
+    for (const Forms forms : kEveryForms) expect_the_references_bits(dim, forms);
+}
+
+TEST(RmsNorm, QuantisesAsQuantiseDoes) {
+  with_every_exec([](Exec& exec) {
+    const std::vector<float> in = random_floats(5 * 576, 1), weight = random_floats(576, 2);
+    const Activations fused = normed(rms_norm, in, weight, 5, {.q8 = true}, exec);
+    Activations plain = normed(rms_norm, in, weight, 5, {.f32 = true}, exec);
+    Activations apart(5, 576, {.q8 = true});
+    const int32_t live = 5;
+    quantise({.in = {plain.f32.data(), 5, 576, 576}, .out = apart.view(), .live_rows = &live}, exec);
+    EXPECT_EQ(fused, apart);
+  });
+}
+
+TEST(RmsNorm, ARowDependsOnItselfAlone) {
+  Exec exec(ExecOptions{.threads = 3});
+  const std::vector<float> in = random_floats(40 * 96, 1), weight = random_floats(96, 2);
+  const Activations all = normed(rms_norm, in, weight, 40, {.f32 = true}, exec);
+  for (int64_t row = 0; row < 40; ++row) {
+    const std::vector<float> alone(in.begin() + row * 96, in.begin() + (row + 1) * 96);
+    const Activations one = normed(rms_norm, alone, weight, 1, {.f32 = true}, exec);
+    ASSERT_TRUE(same_bits(one.f32, {all.f32.begin() + row * 96, all.f32.begin() + (row + 1) * 96})) << row;
+  }
+}
+
+TEST(RmsNorm, BadNumbersAndZeros) {
+  with_every_exec([](Exec& exec) {
+    std::vector<float> in(3 * 64, 1.0f);
+    in[5] = std::nanf("");
+    std::fill_n(in.begin() + 64, 64, 0.0f);
+    const Activations out = normed(rms_norm, in, std::vector<float>(64, 1.0f), 3, {.q8 = true}, exec);
+    EXPECT_TRUE(std::isnan(out.scale[0]) && std::isnan(out.scale[1])) << "one NaN reaches the whole row";
+    EXPECT_EQ(out.scale[2], 0);
+    EXPECT_EQ(out.q[2 * 64], 127);
+  });
+}
+
+TEST(RmsNorm, LiveRowsAreReadWhenItRuns) {
+  Exec exec(ExecOptions{.threads = 2});
+  const std::vector<float> in = random_floats(64 * 576, 5), weight = random_floats(576, 6);
+  int32_t live = 1;
+  Activations out(64, 576, {.f32 = true, .q8 = true});
+  Graph graph;
+  exec.begin_capture(graph);
+  rms_norm({{in.data(), 64, 576, 576}, weight.data(), kEps, out.view(), &live}, exec);
+  exec.end_capture();
+  for (const int32_t now : {0, 3, 64}) {
+    live = now;
+    graph.replay(exec);
+    EXPECT_EQ(out, normed(ref::rms_norm, in, weight, now, {.f32 = true, .q8 = true}, exec)) << now;
+  }
+}
+
+TEST(RmsNorm, RefusesAtTheDoor) {
+  Exec exec(ExecOptions{.threads = 1});
+  const std::vector<float> in(128), weight(64);
+  int32_t live = 2;
+  Activations out(2, 64, {.f32 = true});
+  const auto refused = [&](RmsNormArgs args, const char* part) {
+    expect_refused([&] { rms_norm(args, exec); }, part);
+    expect_refused([&] { ref::rms_norm(args, exec); }, part);
+  };
+  const Rows<const float> rows{in.data(), 2, 64, 64};
+  refused({rows, nullptr, kEps, out.view(), &live}, "weight");
+  refused({rows, weight.data(), -1, out.view(), &live}, "eps of -1");
+  refused({{in.data(), 2, 32, 32}, weight.data(), kEps, out.view(), &live}, "from rows of 32 to rows of 64");
+  live = -1;
+  refused({rows, weight.data(), kEps, out.view(), &live}, "-1 live rows");
+}
+
+}  // namespace
+}  // namespace quire::ops

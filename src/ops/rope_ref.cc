@@ -1,0 +1,36 @@
+#include "ops/rms_scale_ref.h"
+#include "ops/row_kernels.h"
+
+namespace quire::ops {
+namespace {
+
+void norm_head(float* x, const HeadsOfToken& heads) {
+  const float scale = ref::rms_scale(x, heads.dim, heads.eps);
+  for (int32_t i = 0; i < heads.dim; ++i) x[i] = (x[i] * scale) * heads.norm[i];
+}
+
+void rotate_head(float* x, const HeadsOfToken& heads) {
+  for (int32_t i = 0; i < heads.half; ++i) {
+    float& first = heads.adjacent_pairs ? x[2 * i] : x[i];
+    float& second = heads.adjacent_pairs ? x[2 * i + 1] : x[i + heads.half];
+    const float a = first, b = second;
+    first = a * heads.cos[i] - b * heads.sin[i];
+    second = b * heads.cos[i] + a * heads.sin[i];
+  }
+}
+
+}  // namespace
+
+void ref::rotate(const HeadsOfToken& heads) {
+  for (int32_t head = 0; head < heads.heads; ++head) {
+    float* x = heads.x + int64_t{head} * heads.dim;
+    if (heads.norm) norm_head(x, heads);
+    rotate_head(x, heads);
+  }
+}
+
+void ref::narrow(const float* x, int64_t count, Dtype type, std::byte* target) {
+  for (int64_t i = 0; i < count; ++i) store_element(type, target, i, x[i]);
+}
+
+}  // namespace quire::ops

@@ -1,0 +1,75 @@
+// From logits to a token, for each row by its own parameters.
+//
+// Order: logit bias; repetition, then frequency and presence penalties (over the tokens of the row's own text);
+// mask; temperature; top-k; top-p; min-p; draw. Temperature 0 takes the largest logit, ties to the lower id, and skips
+// all from temperature on. The draw's random number is a pure function of (seed, position), so seeded sampling does not
+// depend on the batch, the schedule or a retraction. Work is in double where sums decide, in an order that depends on
+// the logits alone.
+//
+//   top-k    exactly k tokens: among equal logits the lower ids
+//   top-p    the fewest of the likeliest tokens (equal ones by id) that together have at least top_p of what top-k left
+//   min-p    tokens at least min_p times as likely as the likeliest
+//   draw     the survivors in order of id share [0, 1) by their probabilities; the token whose share holds the number
+//
+// Errors   parameters outside their domain throw CheckError that names the parameter (check_sampling). Logits that are
+//          NaN, +inf or all -inf throw CheckError that names the row: a broken model is not sampled from. So does a
+//          row whose mask and penalties leave no token. The other rows are then undefined.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/exec.h"
+
+namespace quire::ops {
+
+struct SamplingParams {
+  float temperature = 1;         // >= 0
+  int32_t top_k = 0;             // 0 or -1: all
+  float top_p = 1;               // (0, 1]
+  float min_p = 0;               // [0, 1]
+  float repetition_penalty = 1;  // > 0; of prompt and generated tokens: logit / p if positive, else logit * p
+  float frequency_penalty = 0;   // [-2, 2]; times the count among generated tokens
+  float presence_penalty = 0;    // [-2, 2]; once for each token generated before
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // token, [-100, 100]
+  uint64_t seed = 0;
+};
+void check_sampling(const SamplingParams& params, int32_t vocabulary);
+
+struct SampleRow {
+  const float* logits;  // [vocabulary], not changed
+  const SamplingParams* params;
+  std::span<const int32_t> prompt = {};     // for the penalties
+  std::span<const int32_t> generated = {};  // tokens so far
+  int64_t position;                         // of the token to be drawn: prompt + generated so far
+  const uint32_t* mask = nullptr;           // [ceil(vocabulary / 32)] bit set: allowed; null: all
+  int32_t top_logprobs = -1;  // -1: no logprobs; else log-softmax of the unchanged logits for the drawn token
+                              // and that many of the largest
+};
+struct Sampled {
+  int32_t token = -1;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top = {};  // id, logprob; descending, ties to the lower id
+};
+
+// One draw of uniform [0, 1) for (seed, position), the same on every machine.
+double uniform(uint64_t seed, uint64_t position);
+
+class Sampler {  // owns scratch for the vocabulary, one for each thread of exec
+ public:
+  Sampler(int32_t vocabulary, Exec& exec);
+  ~Sampler();
+  void sample(std::span<const SampleRow> rows, std::span<Sampled> out, Exec& exec);  // rows in parallel
+
+ private:
+  struct Scratch;
+  void check_row(const SampleRow& row) const;
+  Sampled sample_row(const SampleRow& row, Scratch& scratch) const;
+
+  int32_t vocabulary_;
+  std::vector<std::unique_ptr<Scratch>> scratch_;  // [threads]
+};
+
+}  // namespace quire::ops

@@ -1,0 +1,39 @@
+// For tests: activations in memory of their own, filled with a pattern first, so that what an operation must leave
+// alone is compared too.
+#pragma once
+#include <vector>
+
+#include "ops/activations.h"
+#include "ops/testing_rows.h"
+
+namespace quire::ops::testing {
+
+struct Activations {
+  Activations(int64_t room, int64_t width, Forms wanted)
+      : rows(room),
+        dim(width),
+        forms(wanted),
+        stride((width + 63) / 64 * 64),
+        f32(rows * dim, -7.0f),
+        q(rows * stride, 99),
+        scale(rows * (dim / 32), -7.0f),
+        sums(rows * (dim / 16), 12345) {}
+
+  ActivationRows view() { return {forms, rows, dim, f32.data(), q.data(), stride, scale.data(), sums.data()}; }
+
+  friend bool operator==(const Activations& a, const Activations& b) {
+    return same_bits(a.f32, b.f32) && same_bits(a.q, b.q) && same_bits(a.scale, b.scale) && same_bits(a.sums, b.sums);
+  }
+
+  int64_t rows, dim;
+  Forms forms;
+  int64_t stride;
+  std::vector<float> f32;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int32_t> sums;
+};
+
+inline constexpr Forms kEveryForms[] = {{.f32 = true}, {.q8 = true}, {.f32 = true, .q8 = true}};
+
+}  // namespace quire::ops::testing
