@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "bench_profile.h"
 #include "bench_throughput.h"
 
 namespace quire::bench {
@@ -54,6 +55,7 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
                 std::make_shared<Request>());
   add_throughput(*bench, command);
+  add_profile(*bench, command);
 }
 
 }  // namespace quire::bench

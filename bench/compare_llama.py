@@ -3,7 +3,8 @@
 
 They take turns: a round measures a group of lines with `quire bench throughput`, then the same with the peer's own tools.
 What is reported is the median over the rounds. The peer runs with and without flash attention, and its better result
-counts; its keys and values are f16, quire's bf16, so both read the same bytes.
+counts (where one of them is known to lose everywhere, --flash-attention saves its time); its keys and values are f16,
+quire's bf16, so both read the same bytes.
 
     python3 bench/compare_llama.py --llama-bin FOLDER --model FILE --threads 2
 
@@ -26,7 +27,6 @@ import threading
 import time
 from pathlib import Path
 
-FLASH_ATTENTION = ("on", "off")
 BATCH, BATCH_PROMPT, NEW_TOKENS = 16, 128, 128
 SHARED, SHARED_PROMPT, LONG_PROMPT = 1500, 1520, 1500
 VOCABULARY = 32000  # ids below this are in every vocabulary that the comparison meets
@@ -54,8 +54,8 @@ BARS = {
 class Peer:
     """The peer's tools. Each measurement gives {line: value}, tokens a second or, for latencies, seconds."""
 
-    def __init__(self, folder, model, threads):
-        self.folder, self.model, self.threads = folder, model, threads
+    def __init__(self, folder, model, threads, flash_attention):
+        self.folder, self.model, self.threads, self.flash_attention = folder, model, threads, flash_attention
 
     def tool(self, name, *arguments):
         command = [str(self.folder / name), "-m", self.model, "-t", str(self.threads), *map(str, arguments)]
@@ -63,7 +63,7 @@ class Peer:
 
     def bench(self, *arguments):
         """The best rate of one llama-bench test over the settings of flash attention."""
-        fixed = ("-r", 1, "-ctk", "f16", "-ctv", "f16", "-fa", ",".join(FLASH_ATTENTION), "-o", "json")
+        fixed = ("-r", 1, "-ctk", "f16", "-ctv", "f16", "-fa", ",".join(self.flash_attention), "-o", "json")
         return max(run["avg_ts"] for run in json.loads(self.tool("llama-bench", *arguments, *fixed)))
 
     def prefill(self, tokens):
@@ -75,7 +75,7 @@ class Peer:
     def batch(self):
         size = ("-c", BATCH * (BATCH_PROMPT + NEW_TOKENS), "-npp", BATCH_PROMPT, "-ntg", NEW_TOKENS, "-npl", BATCH)
         runs = []
-        for setting in FLASH_ATTENTION:
+        for setting in self.flash_attention:
             out = self.tool("llama-batched-bench", *size, "-fa", setting, "--output-format", "jsonl")
             runs += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         return {
@@ -85,7 +85,7 @@ class Peer:
 
     def latencies(self):
         best = {}
-        for setting in FLASH_ATTENTION:
+        for setting in self.flash_attention:
             with Server(self, setting) as server:
                 for line, seconds in server.latencies().items():
                     best[line] = min(seconds, best.get(line, seconds))
@@ -300,6 +300,8 @@ def parse_args():
     parser.add_argument("--model", default=os.environ.get("QUIRE_MODEL"), help="GGUF file; default: $QUIRE_MODEL")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
+    parser.add_argument("--flash-attention", nargs="+", choices=("on", "off"), default=["on", "off"],
+                        help="settings of the peer to try")
     parser.add_argument("--filter", default="", help="only groups whose name contains this")
     parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
     parser.add_argument("--out", type=Path, default=root / "bench/results", help="folder of the record")
@@ -311,7 +313,8 @@ def parse_args():
 
 def main():
     args = parse_args()
-    groups = {g: measure for g, measure in groups_of(Peer(args.llama_bin, args.model, args.threads)).items() if args.filter in g}
+    peer = Peer(args.llama_bin, args.model, args.threads, args.flash_attention)
+    groups = {g: measure for g, measure in groups_of(peer).items() if args.filter in g}
     if not groups:
         sys.exit(f"no group contains {args.filter!r}")
     samples, machines = {}, []
@@ -324,6 +327,7 @@ def main():
 
     machine = dict(machines[-1], read_gbps=statistics.median(m["read_gbps"] for m in machines))
     command = f"bench/compare_llama.py --threads {args.threads} --rounds {args.rounds}"
+    command += f" --flash-attention {' '.join(args.flash_attention)}"
     command += f" --filter {args.filter}" if args.filter else ""
     record = dict(machine=machine, commit=commit, command=command, model=Path(args.model).name, results=results)
     path = args.out / f"{args.machine}-throughput.json"

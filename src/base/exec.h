@@ -14,6 +14,7 @@
 namespace quire {
 
 class Graph;
+class OpTimes;
 
 struct ExecOptions {
   int threads = 0;  // 0: as many as the cores this process may use, its cgroup's quota considered
@@ -49,10 +50,15 @@ class Exec {
   void end_capture();
   bool capturing() const { return capture_ != nullptr; }
 
+  // From now on operations, replayed ones too, add their times there; null: no longer. For profiles.
+  void keep_times(OpTimes* times) { times_ = times; }
+  OpTimes* times() const { return times_; }
+
  private:
   struct Team;
   std::unique_ptr<Team> team_;
   Graph* capture_ = nullptr;
+  OpTimes* times_ = nullptr;
 };
 
 // How many threads a process should use: the cores in its affinity mask, at most its cgroup's CPU quota
@@ -62,6 +68,7 @@ int usable_cores();
 }  // namespace quire
 
 #include "base/graph.h"
+#include "base/op_times.h"
 
 namespace quire {
 template <class Params>
@@ -69,6 +76,8 @@ void Exec::launch(void (*op)(const Params&, Exec&), const Params& params) {
   static_assert(std::is_trivially_copyable_v<Params>, "recorded parameters are copied as bytes");
   if (capture_)
     capture_->record(op, params);
+  else if (times_) [[unlikely]]
+    times_->time(typeid(Params), [&] { op(params, *this); });
   else
     op(params, *this);
 }

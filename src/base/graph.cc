@@ -8,7 +8,7 @@
 
 namespace quire {
 
-void* Graph::append(Thunk thunk, void (*op)(), size_t params_bytes) {
+void* Graph::append(const std::type_info& kind, Thunk thunk, void (*op)(), size_t params_bytes) {
   constexpr size_t kFirstBlock = size_t{64} << 10;
   if (ops_.empty()) params_used_ = 0;  // also when it was moved from
   const size_t offset = (params_used_ + kParamsAlign - 1) / kParamsAlign * kParamsAlign;
@@ -18,12 +18,16 @@ void* Graph::append(Thunk thunk, void (*op)(), size_t params_bytes) {
     if (params_used_) std::memcpy(larger.data(), params_.data(), params_used_);
     params_ = std::move(larger);
   }
-  ops_.push_back({thunk, op, offset});
+  ops_.push_back({thunk, op, offset, &kind});
   params_used_ = end;
   return params_.data() + offset;
 }
 
 void Graph::replay(Exec& exec) const {
+  if (OpTimes* times = exec.times()) [[unlikely]] {
+    for (const Op& op : ops_) times->time(*op.kind, [&] { op.thunk(op.op, params_.data() + op.params_offset, exec); });
+    return;
+  }
   for (const Op& op : ops_) op.thunk(op.op, params_.data() + op.params_offset, exec);
 }
 

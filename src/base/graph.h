@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include "base/buffer.h"
@@ -28,7 +29,8 @@ class Graph {
   void record(void (*op)(const Params&, Exec&), const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
     static_assert(alignof(Params) <= kParamsAlign);
-    std::memcpy(append(&call<Params>, reinterpret_cast<void (*)()>(op), sizeof(Params)), &params, sizeof(Params));
+    std::memcpy(append(typeid(Params), &call<Params>, reinterpret_cast<void (*)()>(op), sizeof(Params)), &params,
+                sizeof(Params));
   }
 
   void replay(Exec& exec) const;
@@ -41,12 +43,13 @@ class Graph {
     Thunk thunk;
     void (*op)();
     size_t params_offset;
+    const std::type_info* kind;  // for profiles
   };
   template <class Params>
   static void call(void (*op)(), const void* params, Exec& exec) {
     reinterpret_cast<void (*)(const Params&, Exec&)>(op)(*static_cast<const Params*>(params), exec);
   }
-  void* append(Thunk thunk, void (*op)(), size_t params_bytes);
+  void* append(const std::type_info& kind, Thunk thunk, void (*op)(), size_t params_bytes);
 
   std::vector<Op> ops_;
   Buffer params_;  // one block, grown while recording; ops refer to it by offset
