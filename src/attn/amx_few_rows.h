@@ -8,8 +8,6 @@
 #pragma once
 #include <immintrin.h>
 
-#include <type_traits>
-
 #include "attn/attend_softmax.h"
 #include "base/simd/avx512.h"
 
@@ -46,15 +44,6 @@ struct AmxFewRows {
   }
 
  private:
-  // Calls body(integral constant n) for n in [1, Most].
-  template <int Most, class Body>
-  static void with_rows(int32_t n, Body body) {
-    if constexpr (Most > 1) {
-      if (n < Most) return with_rows<Most - 1>(n, body);
-    }
-    body(std::integral_constant<int, Most>{});
-  }
-
   static F even(__m512i pairs) { return S::element<Dtype::bf16>(pairs, 0); }
   static F odd(__m512i pairs) { return S::element<Dtype::bf16>(pairs, 1); }
 

@@ -12,8 +12,6 @@
 // from their pages; many rows share a block that is widened or paired once, keys also transposed. Internal linkage for
 // the reason attend_walk.h gives.
 #pragma once
-#include <type_traits>
-
 #include "attn/attend_softmax.h"
 
 namespace quire::attn::cpu {
@@ -105,15 +103,6 @@ struct VectorEngine {
   }
 
  private:
-  // Calls body(integral constant n) for n in [1, Most].
-  template <int Most, class Body>
-  static void with_rows(int32_t n, Body body) {
-    if constexpr (Most > 1) {
-      if (n < Most) return with_rows<Most - 1>(n, body);
-    }
-    body(std::integral_constant<int, Most>{});
-  }
-
   // W keys straight from their pages, a cache line of each (or W words of it) at a time.
   template <int Rows>
   [[gnu::noinline]] static void score_few(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset,

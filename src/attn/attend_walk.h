@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "attn/attend_cpu.h"
 #include "attn/attend_tile.h"
@@ -62,6 +63,15 @@ struct Ahead {
 inline int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
 inline int32_t floor_to(int32_t x, int32_t step) { return x / step * step; }
+
+// Calls body(integral constant n) for n in [1, Most].
+template <int Most, class Body>
+inline void with_rows(int32_t n, Body body) {
+  if constexpr (Most > 1) {
+    if (n < Most) return with_rows<Most - 1>(n, body);
+  }
+  body(std::integral_constant<int, Most>{});
+}
 
 // The keys of the block that some of the rows [first, end) see.
 struct Seen {
