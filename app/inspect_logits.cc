@@ -39,8 +39,8 @@ class OneSequence {
         pool_(1 + kPageSize.pages_for(tokens), kPageSize),
         table_(pool_, 2, tokens),
         row_(table_.open()),
-        store_(layout(model.config(), pool_.pages(), kv_type)),
-        arena_(limits(model.config(), tokens, exec.threads())),
+        store_(model::kv_layout(model.config(), pool_.pages(), kPageSize, kv_type)),
+        arena_(model::attention_limits(model.config(), 1, tokens, kPageSize, exec.threads())),
         inputs_(arena_.limits()),
         forward_(model, {.rows = chunk, .logits_rows = chunk}, kv_type) {
     check(table_.reserve(row_, {tokens}), "no pages for ", tokens, " tokens");
@@ -64,25 +64,6 @@ class OneSequence {
   }
 
  private:
-  static kv::KvLayout layout(const model::ModelConfig& config, int32_t pages, Dtype type) {
-    return {.layers = config.layers,
-            .pages = pages,
-            .page_size = kPageSize,
-            .type = type,
-            .kv_heads = config.kv_heads,
-            .key_dim = config.head_dim,
-            .value_dim = config.head_dim};
-  }
-  static attn::Limits limits(const model::ModelConfig& config, int32_t tokens, int threads) {
-    return {.batch = 1,
-            .context = tokens,
-            .page_size = kPageSize,
-            .heads = config.heads,
-            .kv_heads = config.kv_heads,
-            .key_dim = config.head_dim,
-            .value_dim = config.head_dim,
-            .threads = threads};
-  }
   attn::StepShape shape(attn::Mode mode) const { return {.mode = mode, .captured = 1, .table = table_.view()}; }
 
   void fill(std::span<const int32_t> ids) {

@@ -7,27 +7,6 @@
 namespace quire::engine {
 namespace {
 
-kv::KvLayout layout_of(const model::ModelConfig& config, const SchedulerLimits& limits, Dtype kv_type) {
-  return {.layers = config.layers,
-          .pages = limits.pages + 1,
-          .page_size = limits.page_size,
-          .type = kv_type,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim};
-}
-
-attn::Limits attention_limits(const model::ModelConfig& config, const SchedulerLimits& limits, const Exec& exec) {
-  return {.batch = limits.running,
-          .context = limits.context,
-          .page_size = limits.page_size,
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim,
-          .threads = exec.threads()};
-}
-
 // Powers of two, and the most itself.
 std::vector<int> padded_sizes(int32_t most) {
   std::vector<int> sizes;
@@ -43,8 +22,8 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
     : table_(table),
       exec_(exec),
       most_rows_(limits.rows()),
-      store_(layout_of(model.config(), limits, kv_type)),
-      arena_(attention_limits(model.config(), limits, exec)),
+      store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type)),
+      arena_(model::attention_limits(model.config(), limits.running, limits.context, limits.page_size, exec.threads())),
       inputs_(arena_.limits()),
       forward_(model, {.rows = most_rows_, .logits_rows = limits.running}, kv_type) {
   capture(limits.running);

@@ -61,6 +61,28 @@ Rows<float> dense_rows(float* data, int64_t rows, int64_t dim) { return {data, r
 
 }  // namespace
 
+kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_size, Dtype type) {
+  return {.layers = config.layers,
+          .pages = pages,
+          .page_size = page_size,
+          .type = type,
+          .kv_heads = config.kv_heads,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim};
+}
+
+attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
+                              int32_t threads) {
+  return {.batch = batch,
+          .context = context,
+          .page_size = page_size,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .key_dim = config.head_dim,
+          .value_dim = config.head_dim,
+          .threads = threads};
+}
+
 struct Forward::Impl {
   Impl(const Model& of, const ForwardLimits& up_to, Dtype type);
 

@@ -36,6 +36,11 @@ struct StepRows {
   int32_t* logits_index;  // [logits_rows] rows whose logits are wanted
 };
 
+// The store and the metadata that a model's layers need.
+kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_size, Dtype type);
+attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
+                              int32_t threads);
+
 class Forward {
  public:
   // The model outlives it, and stays where it is.

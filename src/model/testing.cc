@@ -78,29 +78,8 @@ class TinyWriter {
   GgufWriter file_;
 };
 
-attn::Limits limits_for(const ModelConfig& config, const Requests::Options& options, int threads) {
-  return {.batch = options.batch,
-          .context = config.context,
-          .page_size = PageSize(options.page_size),
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim,
-          .threads = threads};
-}
-
 int32_t pages_for(const ModelConfig& config, const Requests::Options& options) {
   return 1 + options.batch * PageSize(options.page_size).pages_for(config.context);
-}
-
-kv::KvLayout layout_for(const ModelConfig& config, const Requests::Options& options) {
-  return {.layers = config.layers,
-          .pages = pages_for(config, options),
-          .page_size = PageSize(options.page_size),
-          .type = options.kv_type,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim};
 }
 
 }  // namespace
@@ -129,8 +108,9 @@ Requests::Requests(const Model& model, Exec& exec, const Options& options)
       options_(options),
       pool_(pages_for(model.config(), options), PageSize(options.page_size)),
       table_(pool_, options.batch + 1, model.config().context),
-      store_(layout_for(model.config(), options)),
-      arena_(limits_for(model.config(), options, exec.threads())),
+      store_(kv_layout(model.config(), pool_.pages(), PageSize(options.page_size), options.kv_type)),
+      arena_(attention_limits(model.config(), options.batch, model.config().context, PageSize(options.page_size),
+                              exec.threads())),
       inputs_(arena_.limits()),
       forward_(model, {.rows = options.rows, .logits_rows = options.rows}, options.kv_type) {}
 
