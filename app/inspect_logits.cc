@@ -42,7 +42,7 @@ class OneSequence {
         store_(model::kv_layout(model.config(), pool_.pages(), kPageSize, kv_type)),
         arena_(model::attention_limits(model.config(), 1, tokens, kPageSize, exec.threads())),
         inputs_(arena_.limits()),
-        forward_(model, {.rows = chunk, .logits_rows = chunk}, kv_type) {
+        forward_(model, {.rows = chunk, .wanted_rows = chunk}, kv_type) {
     check(table_.reserve(row_, {tokens}), "no pages for ", tokens, " tokens");
   }
 
@@ -71,9 +71,9 @@ class OneSequence {
     const auto count = static_cast<int32_t>(ids.size());
     std::copy(ids.begin(), ids.end(), rows.ids);
     std::iota(rows.positions, rows.positions + count, length_);
-    std::iota(rows.logits_index, rows.logits_index + count, 0);
+    std::iota(rows.wanted_index, rows.wanted_index + count, 0);
     for (int32_t i = 0; i < count; ++i) rows.slots[i] = table_.slot(row_, length_ + i);
-    *rows.count = *rows.logits_count = count;
+    *rows.count = *rows.wanted_count = *rows.logits_count = count;
     length_ += count;
     inputs_.live() = 1;
     inputs_.rows()[0] = row_;

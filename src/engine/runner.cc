@@ -25,7 +25,7 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type)),
       arena_(model::attention_limits(model.config(), limits.running, limits.context, limits.page_size, exec.threads())),
       inputs_(arena_.limits()),
-      forward_(model, {.rows = most_rows_, .logits_rows = limits.running}, kv_type) {
+      forward_(model, {.rows = most_rows_, .wanted_rows = limits.running}, kv_type) {
   capture(limits.running);
 }
 
@@ -55,7 +55,7 @@ Rows<const float> Runner::run(const Batch& batch) {
 void Runner::fill(const Batch& batch) {
   inputs_.live() = static_cast<int32_t>(batch.shares.size());
   *forward_.rows().count = 0;
-  *forward_.rows().logits_count = 0;
+  *forward_.rows().wanted_count = *forward_.rows().logits_count = 0;
   for (int32_t i = 0; i < inputs_.live(); ++i) fill_share(batch.shares[i], i);
 }
 
@@ -72,7 +72,7 @@ void Runner::fill_share(const Share& share, int32_t index) {
     rows.positions[row] = position;
     rows.slots[row] = table_.slot(sequence.row, position);
   }
-  if (share.wants_logits) rows.logits_index[(*rows.logits_count)++] = *rows.count - 1;
+  if (share.wants_logits) rows.wanted_index[(*rows.logits_count = ++*rows.wanted_count) - 1] = *rows.count - 1;
 }
 
 attn::StepShape Runner::shape(attn::Mode mode, int32_t captured) const {

@@ -37,8 +37,8 @@ int64_t qkv_width(const ModelConfig& config) {
 }
 
 const ForwardLimits& checked(const ForwardLimits& limits) {
-  check(limits.rows > 0 && limits.logits_rows > 0 && limits.logits_rows <= limits.rows, "a step of up to ", limits.rows,
-        " rows with the logits of ", limits.logits_rows);
+  check(limits.rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.rows, "a step of up to ", limits.rows,
+        " rows of which ", limits.wanted_rows, " are wanted");
   return limits;
 }
 
@@ -83,6 +83,18 @@ attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t 
           .threads = threads};
 }
 
+namespace {
+
+// A product of wanted rows.
+struct FineProduct {
+  const ops::PackedMatrix& weights;
+  Rows<float> in, out;
+  ops::Store store = ops::Store::set;
+  const int32_t* live_rows;
+};
+
+}  // namespace
+
 struct Forward::Impl {
   Impl(const Model& of, const ForwardLimits& up_to, Dtype type);
 
@@ -93,9 +105,14 @@ struct Forward::Impl {
   void attention(int32_t layer, const Call& call) const;
   void rotate_and_store(int32_t layer, const Call& call) const;
   void attend(int32_t layer, const Call& call) const;
+  void project(int32_t layer, const Call& call) const;  // attention's result
   void feed_forward(int32_t layer, const Call& call) const;
-  void finish(const Call& call) const;
-  void fine_logits(const Call& call) const;
+  void gather_wanted(const Call& call) const;
+  void finish_layer(const LayerWeights& weights, Exec& exec) const;  // the last one, for the wanted rows
+  void finish(Exec& exec) const;
+  Rows<float> wanted_rows(const Array<float>& memory, int64_t dim) const;
+  void norm_wanted(const Array<float>& in, const std::vector<float>& weight, Exec& exec) const;
+  void fine_product(const FineProduct& product, Exec& exec) const;
   ops::ActivationRows normed(const float* in, int64_t rows, const std::vector<float>& weight, ops::Forms forms,
                              const int32_t* live, Exec& exec) const;
   HeadRows query_rows(const Call& call) const;
@@ -107,7 +124,7 @@ struct Forward::Impl {
   ForwardLimits limits;
   Dtype kv_type;
 
-  Array<int32_t> counts, ids, positions, logits_index;
+  Array<int32_t> counts, ids, positions, wanted_index;
   Array<TokenSlot> slots;
   StepRows rows;
 
@@ -118,11 +135,15 @@ struct Forward::Impl {
   Array<std::byte> q;                 // [rows, heads, head_dim] in attention's type
   Array<float> attended;              // [rows, heads, head_dim]
   Array<float> hidden;                // [rows, ffn_width]
-  Array<float> wanted;                // [logits_rows, width]
-  Array<float> normed_wanted;         // [logits_rows, width]
-  Array<float> logit_halves;          // [2 * logits_rows, vocabulary] of rows that were split for precision
-  Array<float> logits;                // [logits_rows, vocabulary]
   ops::ActivationBuffer activations;  // what the next product reads; each is used up before the next is made
+
+  // The wanted rows, past the last layer's attention.
+  Array<float> wanted_x;         // [wanted_rows, width]
+  Array<float> wanted_attended;  // [wanted_rows, heads, head_dim]
+  Array<float> wanted_normed;    // [wanted_rows, width]
+  Array<float> wanted_hidden;    // [wanted_rows, ffn_width]
+  Array<float> logits;           // [wanted_rows, vocabulary]
+  ops::FineScratch fine;
 };
 
 Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
@@ -133,14 +154,15 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
       counts(3),
       ids(limits.rows),
       positions(limits.rows),
-      logits_index(limits.logits_rows),
+      wanted_index(limits.wanted_rows),
       slots(limits.rows),
       rows{.count = counts.data(),
            .ids = ids.data(),
            .positions = positions.data(),
            .slots = slots.data(),
-           .logits_count = counts.data() + 1,
-           .logits_index = logits_index.data()},
+           .wanted_count = counts.data() + 1,
+           .wanted_index = wanted_index.data(),
+           .logits_count = counts.data() + 2},
       cos(int64_t{limits.rows} * config.rotary / 2),
       sin(int64_t{limits.rows} * config.rotary / 2),
       x(int64_t{limits.rows} * config.width),
@@ -148,12 +170,14 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
       q(limits.rows * query_width(config) * size_of(query_type_for(type))),
       attended(limits.rows * query_width(config)),
       hidden(int64_t{limits.rows} * config.ffn_width),
-      wanted(int64_t{limits.logits_rows} * config.width),
-      normed_wanted(int64_t{limits.logits_rows} * config.width),
-      logit_halves(int64_t{2} * limits.logits_rows * config.vocabulary),
-      logits(int64_t{limits.logits_rows} * config.vocabulary),
-      activations(std::max(limits.rows, 2 * limits.logits_rows),
-                  std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}})) {}
+      activations(limits.rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}})),
+      wanted_x(int64_t{limits.wanted_rows} * config.width),
+      wanted_attended(limits.wanted_rows * query_width(config)),
+      wanted_normed(int64_t{limits.wanted_rows} * config.width),
+      wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width),
+      logits(int64_t{limits.wanted_rows} * config.vocabulary),
+      fine(limits.wanted_rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}}),
+           std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width}, int64_t{config.vocabulary}})) {}
 
 // Rows past the live ones are cleared by attention, so a view has no more room than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape, const Exec& exec) const {
@@ -167,17 +191,24 @@ int64_t Forward::Impl::room_for(const attn::StepShape& shape, const Exec& exec) 
 
 void Forward::Impl::check_counts(int64_t room) const {
   check(*rows.count >= 0 && *rows.count <= room, *rows.count, " rows in a step of ", room);
-  check(*rows.logits_count >= 0 && *rows.logits_count <= limits.logits_rows, "the logits of ", *rows.logits_count,
-        " rows, up to ", limits.logits_rows, " have room");
+  check(*rows.wanted_count >= 0 && *rows.wanted_count <= limits.wanted_rows, *rows.wanted_count, " wanted rows, up to ",
+        limits.wanted_rows, " have room");
+  check(*rows.logits_count >= 0 && *rows.logits_count <= *rows.wanted_count, "the logits of ", *rows.logits_count,
+        " rows, of ", *rows.wanted_count, " wanted ones");
 }
 
 void Forward::Impl::run(const Call& call) const {
   start(call);
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  const int32_t last = config.layers - 1;
+  for (int32_t layer = 0; layer < last; ++layer) {
     attention(layer, call);
+    project(layer, call);
     feed_forward(layer, call);
   }
-  finish(call);
+  attention(last, call);
+  gather_wanted(call);
+  finish_layer(model.layers()[last], call.exec);
+  finish(call.exec);
 }
 
 void Forward::Impl::start(const Call& call) const {
@@ -229,6 +260,10 @@ void Forward::Impl::attention(int32_t layer, const Call& call) const {
               call.exec);
   rotate_and_store(layer, call);
   attend(layer, call);
+}
+
+void Forward::Impl::project(int32_t layer, const Call& call) const {
+  const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.attention_out,
                .in = as_input(attended, query_width(config), weights.attention_out.forms(), call),
                .out = dense_rows(x.data(), call.rows, config.width),
@@ -310,47 +345,89 @@ void Forward::Impl::feed_forward(int32_t layer, const Call& call) const {
               call.exec);
 }
 
-void Forward::Impl::finish(const Call& call) const {
-  ops::gather_rows({.in = dense_rows(x.data(), call.rows, config.width),
-                    .index = rows.logits_index,
-                    .out = dense_rows(wanted.data(), limits.logits_rows, config.width),
-                    .live_rows = rows.logits_count},
-                   call.exec);
-  if (model.output().forms().q8) return fine_logits(call);
-  ops::matmul({.weights = &model.output(),
-               .in = normed(wanted.data(), limits.logits_rows, model.output_norm(), model.output().forms(),
-                            rows.logits_count, call.exec),
-               .out = dense_rows(logits.data(), limits.logits_rows, config.vocabulary),
-               .live_rows = rows.logits_count},
-              call.exec);
+Rows<float> Forward::Impl::wanted_rows(const Array<float>& memory, int64_t dim) const {
+  return dense_rows(memory.data(), limits.wanted_rows, dim);
 }
 
-// Rounding here goes straight into the logits, so quantised output matrices meet rows of twice the precision.
-void Forward::Impl::fine_logits(const Call& call) const {
-  int32_t* doubled = counts.data() + 2;
-  ops::ActivationRows exact{};
-  exact.forms = {.f32 = true};
-  exact.rows = limits.logits_rows;
-  exact.dim = config.width;
-  exact.f32 = normed_wanted.data();
-  ops::rms_norm({.in = dense_rows(wanted.data(), limits.logits_rows, config.width),
-                 .weight = model.output_norm().data(),
+void Forward::Impl::gather_wanted(const Call& call) const {
+  const auto gather = [&](const Array<float>& from, const Array<float>& to, int64_t dim) {
+    ops::gather_rows({.in = dense_rows(from.data(), call.rows, dim),
+                      .index = rows.wanted_index,
+                      .out = wanted_rows(to, dim),
+                      .live_rows = rows.wanted_count},
+                     call.exec);
+  };
+  gather(x, wanted_x, config.width);
+  gather(attended, wanted_attended, query_width(config));
+}
+
+void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>& weight, Exec& exec) const {
+  ops::ActivationRows out{};
+  out.forms = {.f32 = true};
+  out.rows = limits.wanted_rows;
+  out.dim = config.width;
+  out.f32 = wanted_normed.data();
+  ops::rms_norm({.in = wanted_rows(in, config.width),
+                 .weight = weight.data(),
                  .eps = config.norm_eps,
-                 .out = exact,
-                 .live_rows = rows.logits_count},
-                call.exec);
-  const ops::ActivationRows split = activations.view(config.width, {.q8 = true});
-  ops::split_rows({.in = dense_rows(normed_wanted.data(), limits.logits_rows, config.width),
-                   .out = split,
-                   .live_rows = rows.logits_count,
-                   .live_rows_of_out = doubled},
-                  call.exec);
-  const Rows<float> halves = dense_rows(logit_halves.data(), 2 * int64_t{limits.logits_rows}, config.vocabulary);
-  ops::matmul({.weights = &model.output(), .in = split, .out = halves, .live_rows = doubled}, call.exec);
-  ops::add_pairs({.in = halves,
-                  .out = dense_rows(logits.data(), limits.logits_rows, config.vocabulary),
-                  .live_rows = rows.logits_count},
-                 call.exec);
+                 .out = out,
+                 .live_rows = rows.wanted_count},
+                exec);
+}
+
+// Dense weights read the rows as they are, which is fine already; where both kinds are joined, 8 bits must do.
+void Forward::Impl::fine_product(const FineProduct& product, Exec& exec) const {
+  const ops::Forms forms = product.weights.forms();
+  if (!forms.f32) {
+    return ops::fine_matmul({.weights = &product.weights,
+                             .in = product.in,
+                             .out = product.out,
+                             .store = product.store,
+                             .live_rows = product.live_rows,
+                             .scratch = &fine},
+                            exec);
+  }
+  const ops::ActivationRows in = activations.view(product.in.dim, forms);
+  ops::quantise({.in = product.in, .out = in, .live_rows = product.live_rows}, exec);
+  ops::matmul({.weights = &product.weights,
+               .in = in,
+               .out = product.out,
+               .store = product.store,
+               .live_rows = product.live_rows},
+              exec);
+}
+
+void Forward::Impl::finish_layer(const LayerWeights& weights, Exec& exec) const {
+  const Rows<float> residual = wanted_rows(wanted_x, config.width);
+  const Rows<float> hidden_rows = wanted_rows(wanted_hidden, config.ffn_width);
+  fine_product({.weights = weights.attention_out,
+                .in = wanted_rows(wanted_attended, query_width(config)),
+                .out = residual,
+                .store = ops::Store::add,
+                .live_rows = rows.wanted_count},
+               exec);
+  norm_wanted(wanted_x, weights.ffn_norm, exec);
+  fine_product({.weights = weights.gate_and_up,
+                .in = wanted_rows(wanted_normed, config.width),
+                .out = hidden_rows,
+                .store = ops::Store::silu_mul,
+                .live_rows = rows.wanted_count},
+               exec);
+  fine_product({.weights = weights.down,
+                .in = hidden_rows,
+                .out = residual,
+                .store = ops::Store::add,
+                .live_rows = rows.wanted_count},
+               exec);
+}
+
+void Forward::Impl::finish(Exec& exec) const {
+  norm_wanted(wanted_x, model.output_norm(), exec);
+  fine_product({.weights = model.output(),
+                .in = wanted_rows(wanted_normed, config.width),
+                .out = wanted_rows(logits, config.vocabulary),
+                .live_rows = rows.logits_count},
+               exec);
 }
 
 Forward::Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type)
@@ -358,9 +435,8 @@ Forward::Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type)
 Forward::~Forward() = default;
 
 const StepRows& Forward::rows() const { return impl_->rows; }
-Rows<const float> Forward::logits() const {
-  return dense_rows(impl_->logits.data(), impl_->limits.logits_rows, impl_->config.vocabulary);
-}
+Rows<const float> Forward::hidden() const { return impl_->wanted_rows(impl_->wanted_normed, impl_->config.width); }
+Rows<const float> Forward::logits() const { return impl_->wanted_rows(impl_->logits, impl_->config.vocabulary); }
 
 void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
                   const kv::KvStore& store, Exec& exec) const {

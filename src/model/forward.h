@@ -7,6 +7,9 @@
 // A row's logits depend on its own text alone, to the bit: not on the other rows, the chunks that the text came in, the
 // mode, the threads, or whether the list was recorded.
 //
+// Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
+// (ops/fine.h): what is rounded there is not averaged out by later layers.
+//
 // Errors   CheckError before any work: limits, a store or an arena that are not the model's; rows that do not fit.
 #pragma once
 #include <cstdint>
@@ -23,7 +26,7 @@ namespace quire::model {
 
 struct ForwardLimits {
   int32_t rows;         // query rows in a step, of all sequences together
-  int32_t logits_rows;  // rows whose logits a step may ask for
+  int32_t wanted_rows;  // rows whose last hidden state or logits a step may ask for
 };
 
 // One step's rows, filled by the host. Room for the limits.
@@ -32,8 +35,9 @@ struct StepRows {
   int32_t* ids;           // [rows] tokens
   int32_t* positions;     // [rows]
   TokenSlot* slots;       // [rows] where their keys and values go
-  int32_t* logits_count;  // [1]
-  int32_t* logits_index;  // [logits_rows] rows whose logits are wanted
+  int32_t* wanted_count;  // [1]
+  int32_t* wanted_index;  // [wanted_rows] rows that are wanted; of the others only keys and values are
+  int32_t* logits_count;  // [1] the first of the wanted rows, whose logits are wanted too
 };
 
 // The store and the metadata that a model's layers need.
@@ -48,10 +52,11 @@ class Forward {
   ~Forward();
 
   const StepRows& rows() const;
-  // Row i: the logits of row logits_index[i] of the last step.
-  Rows<const float> logits() const;
+  // Of the last step, row i for row wanted_index[i]: what leaves the last layer, normed; and the logits.
+  Rows<const float> hidden() const;  // [wanted_rows, width]
+  Rows<const float> logits() const;  // [wanted_rows, vocabulary]
 
-  // Writes the step's metadata, runs every layer over the rows, computes the wanted logits. Records while exec
+  // Writes the step's metadata, runs every layer over the rows, computes what is wanted. Records while exec
   // captures. Modes decode (one row a sequence; room for shape.captured of them) and extend. Before: check_step()
   // passed, ids are in the vocabulary, positions and slots are those of the rows. The arena is of the model's heads and
   // head dim.

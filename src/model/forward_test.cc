@@ -170,10 +170,10 @@ TEST(Forward, AWindowHidesWhatCameBefore) {
 TEST(Forward, RefusesWhatIsNotTheModels) {
   Exec exec({.threads = 1});
   const Model model(TinyFile({}).path(), exec);
-  expect_refused([&] { Forward(model, {.rows = 0, .logits_rows = 0}, Dtype::f32); }, "a step of up to 0 rows");
-  expect_refused([&] { Forward(model, {.rows = 4, .logits_rows = 5}, Dtype::f32); }, "with the logits of 5");
+  expect_refused([&] { Forward(model, {.rows = 0, .wanted_rows = 0}, Dtype::f32); }, "a step of up to 0 rows");
+  expect_refused([&] { Forward(model, {.rows = 4, .wanted_rows = 5}, Dtype::f32); }, "of which 5 are wanted");
 
-  const Forward forward(model, {.rows = 4, .logits_rows = 4}, Dtype::f32);
+  const Forward forward(model, {.rows = 4, .wanted_rows = 4}, Dtype::f32);
   kv::PagePool pool(8, PageSize(16));
   kv::RequestTable table(pool, 2, 64);
   const attn::Limits limits{
@@ -192,16 +192,19 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
   const auto run = [&](attn::Mode mode, int32_t captured, const kv::KvStore& with) {
     forward.run({.mode = mode, .captured = captured, .table = table.view()}, inputs.inputs(), arena, with, exec);
   };
-  *forward.rows().count = *forward.rows().logits_count = 0;
+  *forward.rows().count = *forward.rows().wanted_count = *forward.rows().logits_count = 0;
   EXPECT_NO_THROW(run(attn::Mode::decode, 4, store));
   expect_refused([&] { run(attn::Mode::decode, 5, store); }, "a step of 5 rows, up to 4");
   expect_refused([&] { run(attn::Mode::verify, 1, store); }, "verify");
   *forward.rows().count = 5;
   expect_refused([&] { run(attn::Mode::extend, 1, store); }, "a step of 5 rows, up to 4");
   *forward.rows().count = 1;
-  *forward.rows().logits_count = 5;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "the logits of 5 rows, up to 4");
-  *forward.rows().logits_count = 0;
+  *forward.rows().wanted_count = 5;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "5 wanted rows, up to 4");
+  *forward.rows().wanted_count = 1;
+  *forward.rows().logits_count = 2;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "the logits of 2 rows, of 1 wanted ones");
+  *forward.rows().wanted_count = *forward.rows().logits_count = 0;
   layout.type = Dtype::bf16;
   const kv::KvStore narrow(layout);
   expect_refused([&] { run(attn::Mode::decode, 4, narrow); }, "the store is not made for keys and values in f32");

@@ -112,7 +112,7 @@ Requests::Requests(const Model& model, Exec& exec, const Options& options)
       arena_(attention_limits(model.config(), options.batch, model.config().context, PageSize(options.page_size),
                               exec.threads())),
       inputs_(arena_.limits()),
-      forward_(model, {.rows = options.rows, .logits_rows = options.rows}, options.kv_type) {}
+      forward_(model, {.rows = options.rows, .wanted_rows = options.rows}, options.kv_type) {}
 
 Requests::Logits Requests::extend(std::span<const Chunk> chunks) {
   lay_out(chunks);
@@ -163,7 +163,7 @@ Requests::Request& Requests::request(int32_t id) {
 
 void Requests::lay_out(std::span<const Chunk> chunks) {
   const StepRows& rows = forward_.rows();
-  *rows.count = *rows.logits_count = 0;
+  *rows.count = *rows.wanted_count = *rows.logits_count = 0;
   inputs_.live() = static_cast<int32_t>(chunks.size());
   for (size_t b = 0; b < chunks.size(); ++b) {
     Request& of = request(chunks[b].request);
@@ -183,7 +183,8 @@ void Requests::add_token(const Request& of, int32_t id, int32_t position) {
   rows.ids[row] = id;
   rows.positions[row] = position;
   rows.slots[row] = table_.slot(of.row, position);
-  rows.logits_index[(*rows.logits_count)++] = row;
+  rows.wanted_index[(*rows.wanted_count)++] = row;
+  *rows.logits_count = *rows.wanted_count;
 }
 
 attn::StepShape Requests::shape(attn::Mode mode, int32_t captured) const {

@@ -1,5 +1,8 @@
 #include "ops/fine.h"
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "ops/by_row.h"
 #include "ops/row_kernels.h"
 
@@ -7,49 +10,77 @@ namespace quire::ops {
 namespace {
 
 struct SplitOp {
-  SplitArgs args;
+  Rows<const float> in;
+  ActivationRows out;  // its f32 rows are scratch
   FillRowFn* fill;
 
   void run_row(int64_t row) const {
-    const float* x = args.in.row(row);
-    const ActivationRow first = activation_row(args.out, 2 * row);
-    fill(x, args.in.dim, first);
-    float* rest = args.out.f32 + (2 * row + 1) * args.in.dim;
-    for (int64_t i = 0; i < args.in.dim; ++i)
+    const float* x = in.row(row);
+    const ActivationRow first = activation_row(out, 2 * row);
+    fill(x, in.dim, first);
+    float* rest = out.f32 + (2 * row + 1) * in.dim;
+    for (int64_t i = 0; i < in.dim; ++i)
       rest[i] = x[i] - first.scale[i / kActivationBlock] * static_cast<float>(first.q[i]);
-    fill(rest, args.in.dim, activation_row(args.out, 2 * row + 1));
+    fill(rest, in.dim, activation_row(out, 2 * row + 1));
   }
 };
 
-void count_op(const SplitArgs& args, Exec&) { *args.live_rows_of_out = 2 * *args.live_rows; }
-
-struct AddPairsOp {
-  AddPairsArgs args;
+struct JoinOp {
+  Rows<float> halves;
+  Rows<float> out;
+  Store store;
+  JoinHalvesFn* join;
 
   void run_row(int64_t row) const {
-    const float* a = args.in.row(2 * row);
-    const float* b = args.in.row(2 * row + 1);
-    float* out = args.out.row(row);
-    for (int64_t i = 0; i < args.out.dim; ++i) out[i] = a[i] + b[i];
+    join({.first = halves.row(2 * row), .second = halves.row(2 * row + 1), .store = store}, out.dim, out.row(row));
   }
 };
+
+struct Count {
+  const int32_t* rows;
+  int32_t* doubled;
+};
+void double_count(const Count& count, Exec&) { *count.doubled = 2 * *count.rows; }
+
+void check_fine(const FineMatmulArgs& args, const Exec& exec) {
+  check(args.weights && args.scratch, "a fine product needs weights and scratch");
+  check(args.weights->forms() == Forms{.q8 = true}, "a fine product needs weights that are all quantised");
+  const bool pairs = args.store == Store::silu_mul;
+  const int64_t columns = pairs ? args.weights->outputs() / 2 : args.weights->outputs();
+  check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
+  check(!pairs || args.weights->join() == PackedMatrix::Join::gate_and_up, "silu_mul needs a gate and an up matrix");
+  check_live_rows("fine_matmul", args.live_rows, std::min(args.in.rows, args.out.rows), exec);
+}
 
 }  // namespace
 
-void split_rows(const SplitArgs& args, Exec& exec) {
-  check_activations("split_rows", args.in, args.out);
-  check(args.out.forms.q8 && !args.out.forms.f32 && args.out.f32, "split_rows needs quantised rows with scratch");
-  check(args.live_rows_of_out != nullptr, "split_rows needs the address of the row count of its result");
-  check_live_rows("split_rows", args.live_rows, std::min(args.in.rows, args.out.rows / 2), exec);
-  exec.launch(count_op, args);
-  launch_by_row(
-      ByRow<SplitOp>{{args, row_kernels(exec.isa()).fill}, args.live_rows, rows_worth_an_item(2 * args.in.dim)}, exec);
+FineScratch::FineScratch(int64_t rows, int64_t inputs, int64_t outputs)
+    : rows_(2 * rows),
+      outputs_(outputs),
+      split_(rows_, inputs),
+      halves_(static_cast<size_t>(rows_ * outputs) * sizeof(float)),
+      count_(sizeof(int32_t)) {}
+
+Rows<float> FineScratch::halves(int64_t outputs) const {
+  check(outputs <= outputs_, "scratch for ", outputs_, " outputs cannot take ", outputs);
+  return {reinterpret_cast<float*>(halves_.data()), rows_, outputs, outputs};
 }
 
-void add_pairs(const AddPairsArgs& args, Exec& exec) {
-  check(args.in.dim == args.out.dim, "add_pairs from rows of ", args.in.dim, " to rows of ", args.out.dim);
-  check_live_rows("add_pairs", args.live_rows, std::min(args.in.rows / 2, args.out.rows), exec);
-  launch_by_row(ByRow<AddPairsOp>{{args}, args.live_rows, rows_worth_an_item(args.out.dim)}, exec);
+void fine_matmul(const FineMatmulArgs& args, Exec& exec) {
+  check_fine(args, exec);
+  const ActivationRows split = args.scratch->split(args.in.dim);
+  const Rows<float> halves = args.scratch->halves(args.weights->outputs());
+  check_activations("fine_matmul", args.in, split);
+  check_live_rows("fine_matmul's scratch", args.live_rows, split.rows / 2, exec);
+  const RowKernels kernels = row_kernels(exec.isa());
+  exec.launch(double_count, Count{args.live_rows, args.scratch->doubled()});
+  launch_by_row(ByRow<SplitOp>{{args.in, split, kernels.fill}, args.live_rows, rows_worth_an_item(2 * args.in.dim)},
+                exec);
+  matmul({.weights = args.weights, .in = split, .out = halves, .live_rows = args.scratch->doubled()}, exec);
+  launch_by_row(ByRow<JoinOp>{{halves, args.out, args.store, kernels.join_halves},
+                              args.live_rows,
+                              rows_worth_an_item(args.weights->outputs())},
+                exec);
 }
 
 }  // namespace quire::ops

@@ -23,26 +23,22 @@ struct Product {
 
   void run(int32_t rows, Exec& exec) {
     live = rows;
-    split_rows(
-        {.in = {x.data(), kRoom, kInputs, kInputs}, .out = split, .live_rows = &live, .live_rows_of_out = &doubled},
-        exec);
-    matmul(
-        {.weights = &matrix, .in = split, .out = {halves.data(), 2 * kRoom, kOutputs, kOutputs}, .live_rows = &doubled},
-        exec);
-    add_pairs({.in = {halves.data(), 2 * kRoom, kOutputs, kOutputs},
-               .out = {out.data(), kRoom, kOutputs, kOutputs},
-               .live_rows = &live},
-              exec);
+    fine_matmul(args(), exec);
+  }
+  FineMatmulArgs args() {
+    return {.weights = &matrix,
+            .in = {x.data(), kRoom, kInputs, kInputs},
+            .out = {out.data(), kRoom, kOutputs, kOutputs},
+            .live_rows = &live,
+            .scratch = &scratch};
   }
 
   Weights weights{BlockType::q8_0, kOutputs, kInputs, 3};
   std::vector<float> x = random_floats(kRoom * kInputs, 4);
-  ActivationBuffer memory{2 * kRoom, kInputs};
-  ActivationRows split = memory.view(kInputs, {.q8 = true});
   PackedMatrix matrix;
-  std::vector<float> halves = std::vector<float>(2 * kRoom * kOutputs, -7.0f);
+  FineScratch scratch{kRoom, kInputs, kOutputs};
   std::vector<float> out = std::vector<float>(kRoom * kOutputs, -7.0f);
-  int32_t live = 0, doubled = 0;
+  int32_t live = 0;
 };
 
 // The sum of magnitudes times what 16 bits leave of them.
@@ -92,23 +88,77 @@ TEST(Fine, ReplaysWithTheCountOfTheDay) {
   EXPECT_TRUE(same_bits(recorded.out, eager.out));
 }
 
+TEST(Fine, AddsToWhatIsThere) {
+  Exec exec({.threads = 2});
+  Product set(exec), added(exec);
+  set.run(kRoom, exec);
+  added.live = kRoom;
+  FineMatmulArgs args = added.args();
+  args.store = Store::add;
+  fine_matmul(args, exec);
+  for (size_t i = 0; i < set.out.size(); ++i) EXPECT_EQ(added.out[i], -7.0f + set.out[i]) << i;
+}
+
+// Gate and up apart, and the meaning of silu in plain doubles. 40 columns are no whole number of vectors.
+TEST(Fine, MultipliesUpByTheGatesSilu) {
+  constexpr int64_t kColumns = 44;
+  const Weights gate{BlockType::q4_1, kColumns, kInputs, 5}, up{BlockType::q8_0, kColumns, kInputs, 6};
+  const std::vector<float> x = random_floats(kRoom * kInputs, 7);
+  const int32_t live = kRoom;
+  std::vector<float> plain;
+  with_every_exec([&](Exec& exec) {
+    const FineScratch scratch(kRoom, kInputs, 2 * kColumns);
+    const auto product = [&](const PackedMatrix& matrix, int64_t columns, Store store) {
+      std::vector<float> out(kRoom * columns);
+      fine_matmul({.weights = &matrix,
+                   .in = {x.data(), kRoom, kInputs, kInputs},
+                   .out = {out.data(), kRoom, columns, columns},
+                   .store = store,
+                   .live_rows = &live,
+                   .scratch = &scratch},
+                  exec);
+      return out;
+    };
+    using Join = PackedMatrix::Join;
+    const PackedMatrix both(std::vector{gate.view(), up.view()}, Join::gate_and_up, exec);
+    const std::vector<float> joined = product(both, kColumns, Store::silu_mul);
+    const std::vector<float> apart = product(both, 2 * kColumns, Store::set);
+    for (int64_t i = 0; i < kRoom * kColumns; ++i) {
+      const float* row = apart.data() + i / kColumns * 2 * kColumns;
+      const double g = row[i % kColumns], u = row[kColumns + i % kColumns], expected = g / (1 + std::exp(-g)) * u;
+      EXPECT_NEAR(joined[i], expected, 1e-5 * std::abs(expected) + 1e-9) << i;
+    }
+    if (plain.empty()) plain = joined;
+    EXPECT_TRUE(same_bits(joined, plain));
+  });
+}
+
 TEST(Fine, RefusesWhatDoesNotFit) {
   Exec exec({.threads = 1});
   Product product(exec);
+  const auto refused = [&](const FineMatmulArgs& args) { EXPECT_THROW(fine_matmul(args, exec), CheckError); };
   const int32_t many = kRoom + 1;
-  SplitArgs args{.in = {product.x.data(), kRoom, kInputs, kInputs},
-                 .out = product.split,
-                 .live_rows = &many,
-                 .live_rows_of_out = &product.doubled};
-  EXPECT_THROW(split_rows(args, exec), CheckError);
-  args.live_rows = &product.live;
-  args.out.forms = {.f32 = true};
-  EXPECT_THROW(split_rows(args, exec), CheckError);
-  EXPECT_THROW(add_pairs({.in = {product.halves.data(), 4, kOutputs, kOutputs},
-                          .out = {product.out.data(), kRoom, kOutputs - 1, kOutputs},
-                          .live_rows = &product.live},
-                         exec),
-               CheckError);
+  FineMatmulArgs args = product.args();
+  args.live_rows = &many;
+  refused(args);
+  args = product.args();
+  args.out.dim = kOutputs - 1;
+  refused(args);
+  args = product.args();
+  args.store = Store::silu_mul;
+  refused(args);
+  args = product.args();
+  const FineScratch narrow(kRoom, kInputs, kOutputs - 1), low(kRoom - 1, kInputs, kOutputs);
+  args.scratch = &narrow;
+  refused(args);
+  product.live = kRoom;
+  args.scratch = &low;
+  refused(args);
+  const Weights dense{BlockType::f32, kOutputs, kInputs, 8};
+  const PackedMatrix dense_matrix(std::vector{dense.view()}, PackedMatrix::Join::stack, exec);
+  args = product.args();
+  args.weights = &dense_matrix;
+  refused(args);
 }
 
 }  // namespace

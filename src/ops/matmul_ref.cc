@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/fused_scalar.h"
 #include "ops/matmul.h"
 #include "ops/matmul_silu.h"
 #include "ops/matmul_task.h"
@@ -11,21 +12,6 @@
 
 namespace quire::ops {
 namespace {
-
-// One float with fused products, so that exp2 gives the bits of the vector kernels.
-struct Fused {
-  using F = float;
-  static F set1(float x) { return x; }
-  static F add(F a, F b) { return a + b; }
-  static F sub(F a, F b) { return a - b; }
-  static F mul(F a, F b) { return a * b; }
-  static F div(F a, F b) { return a / b; }
-  static F fma(F a, F b, F c) { return std::fma(a, b, c); }
-  static F max(F a, F b) { return a > b ? a : b; }  // b where either is NaN, as in the vector types
-  static F min(F a, F b) { return a < b ? a : b; }
-  static F round(F x) { return std::nearbyint(x); }
-  static F times_power_of_two(F p, F whole, F x) { return x < -126.0f ? 0.0f : p * std::exp2(whole); }
-};
 
 float half_at(const std::byte* halves, int64_t index) {
   f16 x;
@@ -158,7 +144,7 @@ void column_item(const void* context, int64_t column, int thread) {
       float& out = args->out.row(first + r)[column];
       if (args->store == Store::set) out = results[r];
       if (args->store == Store::add) out = out + results[r];
-      if (args->store == Store::silu_mul) out = silu<Fused>(results[r]) * ups[r];
+      if (args->store == Store::silu_mul) out = silu<FusedScalar>(results[r]) * ups[r];
     }
   }
 }

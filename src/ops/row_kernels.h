@@ -7,6 +7,7 @@
 #include "base/cpu_features.h"
 #include "base/types.h"
 #include "ops/activation_row.h"
+#include "ops/matmul.h"
 
 namespace quire::ops {
 
@@ -33,11 +34,20 @@ using RotateFn = void(const HeadsOfToken& heads);
 // target = x in the type, rounded to nearest even.
 using NarrowFn = void(const float* x, int64_t count, Dtype type, std::byte* target);
 
+// The two results of a fine product (fine.h), as long as `store` makes of the columns.
+struct Halves {
+  const float *first, *second;
+  Store store;
+};
+// out = their sum, out += it, or silu(gates) * ups.
+using JoinHalvesFn = void(const Halves& halves, int64_t columns, float* out);
+
 struct RowKernels {
   FillRowFn* fill;
   RmsNormRowFn* rms_norm;
   RotateFn* rotate;
   NarrowFn* narrow;
+  JoinHalvesFn* join_halves;
 };
 
 namespace ref {
@@ -45,7 +55,8 @@ FillRowFn fill_row;
 RmsNormRowFn rms_norm_row;
 RotateFn rotate;
 NarrowFn narrow;
-inline constexpr RowKernels kRowKernels{fill_row, rms_norm_row, rotate, narrow};
+JoinHalvesFn join_halves;
+inline constexpr RowKernels kRowKernels{fill_row, rms_norm_row, rotate, narrow, join_halves};
 }  // namespace ref
 
 namespace avx2 {  // only where the machine has AVX2, FMA and F16C
@@ -53,12 +64,13 @@ FillRowFn fill_row;
 RmsNormRowFn rms_norm_row;
 RotateFn rotate;
 NarrowFn narrow;
+JoinHalvesFn join_halves;
 }  // namespace avx2
 
 // The kernels for a machine with this instruction set.
 inline RowKernels row_kernels([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::avx2) return {avx2::fill_row, avx2::rms_norm_row, avx2::rotate, avx2::narrow};
+  if (isa >= Isa::avx2) return {avx2::fill_row, avx2::rms_norm_row, avx2::rotate, avx2::narrow, avx2::join_halves};
 #endif
   return ref::kRowKernels;
 }

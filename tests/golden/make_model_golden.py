@@ -11,6 +11,7 @@ Needs torch, transformers, gguf and numpy, which nothing else here does; the out
 
 import json
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -64,9 +65,11 @@ def rounded_to_8_bits(_, inputs):
 
 
 def with_8_bit_activations(model):
-    """As quire rounds them: the output matrix meets rows of 16 bits, which are as good as exact here."""
+    """As quire rounds them: past the last layer's attention rows have 16 bits, which are as good as exact here."""
+    last = model.config.num_hidden_layers - 1
+    fine = re.compile(rf"lm_head|model\.layers\.{last}\.(self_attn\.o_proj|mlp\..*)")
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and name != "lm_head":
+        if isinstance(module, torch.nn.Linear) and not fine.fullmatch(name):
             module.register_forward_pre_hook(rounded_to_8_bits)
     return model
 
