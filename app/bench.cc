@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench_profile.h"
+#include "bench_serving.h"
 #include "bench_throughput.h"
 
 namespace quire::bench {
@@ -55,6 +56,7 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
                 std::make_shared<Request>());
   add_throughput(*bench, command);
+  add_serving(*bench, command);
   add_profile(*bench, command);
 }
 

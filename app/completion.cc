@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/check.h"
-#include "stop_text.h"
+#include "text/stop_text.h"
 #include "text/utf8_stream.h"
 
 namespace quire {
@@ -37,7 +37,7 @@ class Hearer {
   void take_token(const engine::Output& output) {
     if (result.tokens.empty()) result.first_seconds = elapsed();
     result.tokens.push_back(output.token);
-    if (wants_logprobs_) result.logprobs.push_back({output.logprob, output.top});
+    if (wants_logprobs_) result.logprobs.push_back(output.logprobs);
     if (!tokenizer_.is_special(output.token)) show(stop_.push(characters_.push(tokenizer_.piece(output.token))));
   }
 
@@ -60,7 +60,7 @@ class Hearer {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const text::Tokenizer& tokenizer_;
   text::Utf8Stream characters_;
-  StopText stop_;
+  text::StopText stop_;
   const bool wants_logprobs_;
   const OnText& on_text_;
   bool finished_ = false;

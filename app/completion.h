@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -16,16 +15,11 @@
 
 namespace quire {
 
-struct TokenLogprob {
-  float logprob;
-  std::vector<std::pair<int32_t, float>> top;
-};
-
 struct Completion {
-  std::string text;                    // whole characters, up to a stop text; without special tokens
-  std::vector<int32_t> tokens;         // all that were generated, the one that ended the text included
-  std::vector<TokenLogprob> logprobs;  // of each token, where the request asks for them
-  engine::Finish finish;               // cancelled: interrupted
+  std::string text;                            // whole characters, up to a stop text; without special tokens
+  std::vector<int32_t> tokens;                 // all that were generated, the one that ended the text included
+  std::vector<engine::TokenLogprob> logprobs;  // of each token, where the request asks for them
+  engine::Finish finish;                       // cancelled: interrupted
   int32_t prompt_tokens;
   int32_t cached_tokens;  // of the prompt, not computed again
   double first_seconds;   // until the first token

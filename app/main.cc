@@ -8,6 +8,7 @@
 #include "chat.h"
 #include "generate.h"
 #include "inspect.h"
+#include "serve.h"
 #include "template.h"
 #include "tokenize.h"
 
@@ -28,6 +29,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "quire " QUIRE_VERSION);
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
+  quire::add_serve(app);
   quire::add_generate(app);
   quire::add_chat(app);
   quire::add_inspect(app);

@@ -20,9 +20,9 @@ class App;
 namespace quire {
 
 struct SessionOptions {
-  std::string model;  // "": as model_path() says
-  int threads = 0;    // 0: as many as the process may use
-  std::string isa;    // "": the best that works here
+  std::string model = {};  // "": as model_path() says
+  int threads = 0;         // 0: as many as the process may use
+  std::string isa = {};    // "": the best that works here
   std::string kv_type = "bf16";
   engine::EngineOptions engine{.max_running_requests = 1};
 };

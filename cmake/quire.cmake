@@ -29,6 +29,8 @@ function(quire_test name)
     set(ARG_SOURCES ${name}.cc)
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  # What is tested is optimised; the tests themselves need not be, and compile twice as fast.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
   target_link_libraries(${name} PRIVATE quire_${ARG_ROOM} GTest::gtest GTest::gtest_main)
   foreach(library IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE ${library})
@@ -36,10 +38,15 @@ function(quire_test name)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
 endfunction()
 
+# Kernels read no untrusted bytes, and instrumented ones take minutes to compile: fuzzing has them plain.
+if(QUIRE_SANITIZE MATCHES "fuzzer")
+  set(QUIRE_KERNEL_OPTIONS ";-fno-sanitize=all")
+endif()
+
 # Sources for one instruction set. They hold only code with internal linkage behind one entry point, so
 # that nothing compiled with these flags can be picked by the linker for use on a lesser machine.
 function(quire_isa_flags source)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ARGN}")
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ARGN}${QUIRE_KERNEL_OPTIONS}")
   endif()
 endfunction()

@@ -5,8 +5,9 @@ set -euo pipefail
 exec </dev/null >&2  # never waits for an answer; standard output stays the caller's
 
 build_packages=(g++ cmake ninja-build libgtest-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
-  libutf8proc-dev pkg-config git python3 python3-venv)
+  libutf8proc-dev libboost-dev libssl-dev pkg-config git python3 python3-venv)
 test_packages=(clang)
+browser_packages=(chromium chromium-driver)  # for the tests of the page, which are skipped without them
 
 missing_of() {
   local installed
@@ -48,8 +49,9 @@ if ! command -v dpkg-query >/dev/null; then
 fi
 install "${packages[@]}"
 
-# The sanitizers' runtime is a package of its own, named after the version of clang.
+# The sanitizers' runtime is a package of its own, named after the version of clang. Ubuntu has Chromium only as a snap.
 if [[ $1 == test ]]; then
+  if apt-cache show "${browser_packages[@]}" >/dev/null 2>&1; then install "${browser_packages[@]}"; fi
   version=$(clang --version | sed -n 's/.*clang version \([0-9]*\).*/\1/p')
   install "libclang-rt-$version-dev"
 fi

@@ -19,8 +19,10 @@ namespace fs = std::filesystem;
 
 // Beside itself and base, which everyone may use. The programs put the house together, so they may use all of it.
 const std::map<std::string, std::set<std::string>> kMayUse = {
-    {"app", {"serve", "text", "engine", "model", "ops", "attn", "kv"}},
-    {"serve", {"text", "engine"}},
+    {"app", {"serve", "http", "grammar", "text", "engine", "model", "ops", "attn", "kv"}},
+    {"serve", {"http", "grammar", "text", "engine", "model", "ops"}},
+    {"grammar", {"engine"}},
+    {"http", {}},
     {"engine", {"model", "ops", "attn", "kv"}},
     {"model", {"ops", "attn", "kv"}},
     {"attn", {"kv"}},

@@ -70,7 +70,8 @@ struct Exec::Team {
       : size(threads),
         isa(options.isa),
         scratch_bytes(options.scratch_bytes),
-        workers(new Worker[static_cast<size_t>(threads - 1)]) {
+        // None rather than an array of none, which no pointer points into and sanitizers therefore take for lost.
+        workers(threads > 1 ? new Worker[static_cast<size_t>(threads - 1)] : nullptr) {
     // With fewer cores than threads, spinning takes the core from the thread that is waited for.
     if (size <= usable_cores()) spin_time = kSpin;
     for (int i = 0; i < size; ++i) scratch.emplace_back(scratch_bytes);

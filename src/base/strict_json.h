@@ -5,6 +5,7 @@
 //
 // Errors   CheckError that says what is wrong and where; the caller adds the file.
 #pragma once
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -12,5 +13,14 @@ namespace quire {
 
 // Depth 1 is an object of plain values.
 nlohmann::json parse_strict_json(std::string_view text, int most_depth);
+
+// Keeping the order of keys makes finding one slow, and small values take many times their text in memory, so that
+// texts from strangers are also limited in these.
+struct JsonLimits {
+  int depth;
+  int64_t keys;    // of one object
+  int64_t values;  // in all, objects and arrays included
+};
+nlohmann::ordered_json parse_strict_ordered_json(std::string_view text, const JsonLimits& limits);
 
 }  // namespace quire

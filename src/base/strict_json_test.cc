@@ -35,5 +35,13 @@ TEST(StrictJson, RefusesWhatIsNoObjectOrNoJson) {
   expect_refused([] { parse_strict_json("{} {}", 2); }, "not JSON");
 }
 
+TEST(StrictJson, KeepsTheOrderOfKeysWithinLimits) {
+  const JsonLimits limits{.depth = 2, .keys = 3, .values = 5};
+  EXPECT_EQ(parse_strict_ordered_json(R"({"z": [1, 2], "a": 3})", limits).dump(), R"({"z":[1,2],"a":3})");
+  expect_refused([&] { parse_strict_ordered_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
+  expect_refused([&] { parse_strict_ordered_json(R"({"a": [1, 2, 3, 4]})", limits); }, "more than 5 values");
+  expect_refused([&] { parse_strict_ordered_json(R"({"a": [[]]})", limits); }, "nested deeper than 2");
+}
+
 }  // namespace
 }  // namespace quire

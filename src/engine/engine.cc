@@ -16,12 +16,11 @@
 #include "engine/available_memory.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/step_sampler.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Keys and values of one token, in all layers.
 int64_t token_bytes(const model::ModelConfig& config, Dtype type) {
@@ -66,7 +65,13 @@ void check_request(const Request& request, const Listener& listener, const Sched
     check(token >= 0 && token < vocabulary, "token ", token, " of the prompt is outside the vocabulary of ",
           vocabulary);
   check(request.max_new_tokens >= -1, "max_new_tokens is ", request.max_new_tokens);
+  check(request.min_new_tokens >= 0, "min_new_tokens is ", request.min_new_tokens);
   check(request.top_logprobs >= -1 && request.top_logprobs <= vocabulary, "top_logprobs is ", request.top_logprobs);
+  for (const int32_t id : request.logprob_ids)
+    check(id >= 0 && id < vocabulary, "logprobs of token ", id, ", outside the vocabulary of ", vocabulary);
+  check(request.prompt_logprobs_from >= -1, "prompt_logprobs_from is ", request.prompt_logprobs_from);
+  check(request.pooling == Pooling::none || (request.max_new_tokens == 0 && request.prompt_logprobs_from < 0),
+        "a pooled request generates no tokens and has no prompt logprobs");
   ops::check_sampling(request.sampling, vocabulary);
 }
 
@@ -76,15 +81,21 @@ struct Mail {
     RequestId id;
     Request request;
     Listener listener;
+    Clock::time_point submitted;
   };
   std::vector<Arrival> arrivals;
-  std::vector<RequestId> cancellations;
+  std::vector<RequestId> cancellations, give_ups;
   bool flush = false;
 
-  bool empty() const { return arrivals.empty() && cancellations.empty() && !flush; }
+  bool empty() const { return arrivals.empty() && cancellations.empty() && give_ups.empty() && !flush; }
+  void count_in(EngineStats& stats) const {  // arrivals wait, too
+    stats.queued += static_cast<int32_t>(arrivals.size());
+    for (const Arrival& arrival : arrivals) stats.queued_tokens += std::ssize(arrival.request.prompt);
+  }
   void clear() {
     arrivals.clear();
     cancellations.clear();
+    give_ups.clear();
     flush = false;
   }
 };
@@ -107,7 +118,7 @@ struct Engine::Impl {
   bool step();
   void take_mail();
   void compute(const Batch& batch);
-  std::span<ops::Sampled> sample(const Batch& batch, Rows<const float> logits);
+  StepResults results_of(const Batch& batch);
   void publish();
   void loop();
   void break_down(const std::string& reason);
@@ -121,9 +132,7 @@ struct Engine::Impl {
   Exec& exec;
   Scheduler scheduler;
   Runner runner;
-  ops::Sampler sampler;
-  std::vector<ops::SampleRow> sample_rows;
-  std::vector<ops::Sampled> sampled;
+  StepSampler sampler;
   Mail taken;
   int64_t steps = 0;
   Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
@@ -150,7 +159,7 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
   const int64_t queued = stats.queued + std::ssize(mail.arrivals);
   if (queued >= int64_t{options.max_queued_requests} + options.max_running_requests - stats.running)
     throw QueueFull(cat("the queue is full: ", queued, " requests wait"));
-  mail.arrivals.push_back({++last_id, std::move(request), std::move(listener)});
+  mail.arrivals.push_back({++last_id, std::move(request), std::move(listener), Clock::now()});
   wake.notify_one();
   return last_id;
 }
@@ -175,11 +184,12 @@ void Engine::Impl::take_mail() {
   {
     const std::lock_guard lock(mutex);
     std::swap(mail, taken);
-    stats.queued += static_cast<int32_t>(taken.arrivals.size());
+    taken.count_in(stats);
   }
   for (Mail::Arrival& arrival : taken.arrivals)
-    scheduler.add(arrival.id, std::move(arrival.request), std::move(arrival.listener));
+    scheduler.add(arrival.id, std::move(arrival.request), std::move(arrival.listener), arrival.submitted);
   for (const RequestId id : taken.cancellations) scheduler.cancel(id);
+  for (const RequestId id : taken.give_ups) scheduler.give_up_waiting(id);
   if (taken.flush) scheduler.flush_cache();
 }
 
@@ -187,33 +197,25 @@ void Engine::Impl::take_mail() {
 void Engine::Impl::compute(const Batch& batch) {
   ++steps;
   const Clock::time_point start = Clock::now();
-  std::span<ops::Sampled> tokens;
+  StepResults results;
   std::string error;
   try {
-    tokens = sample(batch, runner.run(batch));
+    results = results_of(batch);
   } catch (const CheckError& refused) {
     error = refused.what();
   }
   computing = Clock::now() - start;
   if (error.empty())
-    scheduler.settle(tokens);
+    scheduler.settle(results);
   else
     scheduler.fail(error);
 }
 
-std::span<ops::Sampled> Engine::Impl::sample(const Batch& batch, Rows<const float> logits) {
-  sample_rows.clear();
-  for (const auto& [sequence, count, wants_logits] : batch.shares)
-    if (wants_logits)
-      sample_rows.push_back({.logits = logits.row(std::ssize(sample_rows)),
-                             .params = &sequence->request.sampling,
-                             .prompt = sequence->prompt(),
-                             .generated = sequence->continuation(),
-                             .position = sequence->length(),
-                             .top_logprobs = sequence->request.top_logprobs});
-  sampled.resize(sample_rows.size());
-  if (!sample_rows.empty()) sampler.sample(sample_rows, sampled, exec);
-  return sampled;
+StepResults Engine::Impl::results_of(const Batch& batch) {
+  const Runner::Outputs outputs = runner.run(batch);
+  StepResults results = sampler.run(batch, outputs.logits);
+  results.pooled = outputs.pooled;
+  return results;
 }
 
 void Engine::Impl::publish() {
@@ -222,15 +224,18 @@ void Engine::Impl::publish() {
   const std::lock_guard lock(mutex);
   stats = {.running = scheduler.running(),
            .queued = scheduler.waiting(),
+           .queued_tokens = scheduler.waiting_tokens(),
            .total_pages = limits.pages,
            .free_pages = scheduler.pool().free_pages(),
            .cached_pages = scheduler.cached_pages(),
+           .evictable_pages = scheduler.evictable_pages(),
            .page_size = options.page_size,
            .steps = steps,
            .prompt_tokens = counters.prompt_tokens,
            .cached_prompt_tokens = counters.cached_prompt_tokens,
            .generated_tokens = counters.generated_tokens,
            .retractions = counters.retractions,
+           .started = counters.started,
            .finished = counters.finished,
            .cancelled = counters.cancelled,
            .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0};
@@ -296,10 +301,22 @@ void Engine::cancel(RequestId id) {
   impl_->wake.notify_one();
 }
 
+void Engine::give_up_waiting(RequestId id) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->stopping) return;
+  impl_->mail.give_ups.push_back(id);
+  impl_->wake.notify_one();
+}
+
+bool Engine::accepts() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->broken.empty() && !impl_->stopping;
+}
+
 EngineStats Engine::stats() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStats stats = impl_->stats;
-  stats.queued += static_cast<int32_t>(impl_->mail.arrivals.size());
+  impl_->mail.count_in(stats);
   return stats;
 }
 

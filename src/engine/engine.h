@@ -4,12 +4,13 @@
 // chunks within the token budget), forward, sample, tell the listeners. A request that runs out of pages is not failed:
 // the youngest of the lowest priority is retracted and comes back later with the same tokens.
 //
-// Greedy and seeded output depend on the request alone: not on the batch, the cached prefix, the chunk size, the number
-// of threads or a retraction.
+// Greedy and seeded output, logprobs and pooled rows depend on the request alone: not on the batch, the cached prefix,
+// the chunk size, the number of threads or a retraction.
 //
 // Errors   submit() throws CheckError for what can never run: an empty prompt, a token outside the vocabulary, a prompt
 //          that does not leave room for one new token in the context or the pool, bad sampling parameters; and
-//          QueueFull when the waiting queue is. Nothing that happens to one request ends another.
+//          QueueFull when the waiting queue is. Nothing that happens to one request ends another: what a mask throws
+//          and logits that are no numbers end the request that they belong to.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -40,10 +41,13 @@ class QueueFull : public std::runtime_error {
 
 struct EngineStats {  // a consistent snapshot
   int32_t running, queued;
+  int64_t queued_tokens;                          // of the requests that wait, to be computed or found
   int32_t total_pages, free_pages, cached_pages;  // cached: held by the prefix tree alone or shared
+  int32_t evictable_pages;                        // cached pages that no request uses: as good as free
   int32_t page_size;
-  int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions, finished, cancelled;
-  double schedule_us;  // mean time of a step outside the forward pass and sampling
+  int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
+  int64_t started, finished, cancelled;  // requests; started: have run; finished: to their end, or failed
+  double schedule_us;                    // mean time of a step outside the forward pass and sampling
 };
 
 class Engine {
@@ -57,6 +61,8 @@ class Engine {
   // From any thread.
   RequestId submit(Request request, Listener listener);
   void cancel(RequestId id);  // unknown or finished ids are ignored; the listener hears `cancelled` within one step
+  void give_up_waiting(RequestId id);  // cancel() for a request that has not run yet; others are left alone
+  bool accepts() const;  // false once it has stopped or broken down: nothing is computed any more
   EngineStats stats() const;
   void flush_cache();  // drops cached prefixes that nobody uses, before the next step
 

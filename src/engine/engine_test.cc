@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/expect_refused.h"
+#include "engine/runner.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -26,31 +27,86 @@ constexpr int32_t kContext = 256;
 
 TinyModel tiny(BlockType type = BlockType::f32) { return {.context = kContext, .type = type}; }
 
+// A mask whose next tokens follow from all before: about one in four, and in some places only one. Holds its user to
+// the rules: next, accept, and only what is allowed. Throws when it is asked once too often.
+class HashMask final : public TokenMask {
+ public:
+  explicit HashMask(uint64_t seed, int32_t vocabulary, int most_asked = 1 << 30)
+      : state_(seed), vocabulary_(vocabulary), most_asked_(most_asked), words_((vocabulary + 31) / 32) {}
+
+  const uint32_t* next() override {
+    EXPECT_FALSE(asked_since_) << "asked twice for one draw";
+    asked_since_ = true;
+    ++asked_;
+    check(asked_ <= most_asked_, "the mask was asked ", asked_, " times");
+    if (state_ % 7 == 0) return nullptr;
+    std::mt19937_64 random(state_);
+    for (uint32_t& word : words_) word = state_ % 5 == 0 ? 0 : static_cast<uint32_t>(random() & random());
+    const auto always = static_cast<int32_t>(random() % vocabulary_);
+    words_[always / 32] |= uint32_t{1} << always % 32;
+    return words_.data();
+  }
+  void accept(int32_t token) override {
+    EXPECT_TRUE(asked_since_) << "not asked before the draw";
+    EXPECT_TRUE(state_ % 7 == 0 || (words_[token / 32] >> token % 32 & 1)) << "a token that was not allowed";
+    asked_since_ = false;
+    state_ = state_ * 6364136223846793005u + static_cast<uint64_t>(token) + 1442695040888963407u;
+    state_ ^= state_ >> 29;
+  }
+
+ private:
+  uint64_t state_;
+  int32_t vocabulary_;
+  int most_asked_, asked_ = 0;
+  bool asked_since_ = false;
+  std::vector<uint32_t> words_;
+};
+
+using Bits = std::vector<std::pair<int32_t, uint32_t>>;  // tokens with the bits of their logprobs
+
+void append(Bits& bits, const TokenLogprob& logprob) {
+  bits.emplace_back(logprob.token, std::bit_cast<uint32_t>(logprob.logprob));
+  for (const auto& list : {logprob.top, logprob.wanted})
+    for (const auto& [id, value] : list) bits.emplace_back(id, std::bit_cast<uint32_t>(value));
+}
+
 // What a listener heard of one request, the bits of its numbers included.
 struct Heard {
   Tokens tokens;
   std::vector<uint32_t> logprobs;
   std::vector<std::pair<int32_t, uint32_t>> top;
+  Bits all_logprobs;  // with those of logprob_ids
+  std::vector<TokenLogprob> prompt_logprobs;
+  Bits prompt_bits;
+  std::vector<float> embedding;
+  double queued = 0;
   Finish finish = Finish::none;
   int32_t cached = 0;
   std::string error;
-  int ends = 0;
+  int ends = 0, events = 0;
 
   void hear(const Output& output) {
     EXPECT_EQ(ends, 0) << "request " << output.id << " was told more after its end";
     if (output.token >= 0) {
       tokens.push_back(output.token);
-      logprobs.push_back(std::bit_cast<uint32_t>(output.logprob));
+      logprobs.push_back(std::bit_cast<uint32_t>(output.logprobs.logprob));
     }
-    for (const auto& [id, logprob] : output.top) top.emplace_back(id, std::bit_cast<uint32_t>(logprob));
+    for (const auto& [id, logprob] : output.logprobs.top) top.emplace_back(id, std::bit_cast<uint32_t>(logprob));
+    append(all_logprobs, output.logprobs);
     EXPECT_EQ(output.generated, std::ssize(tokens));
+    EXPECT_TRUE(output.prompt_logprobs.empty() || events == 0) << "with the first event";
+    for (const TokenLogprob& logprob : output.prompt_logprobs) append(prompt_bits, logprob);
+    if (++events == 1) prompt_logprobs = output.prompt_logprobs;
+    embedding = output.embedding;
+    queued = output.queued_seconds;
     finish = output.finish;
     cached = output.cached_tokens;
     error = output.error;
     ends += finish != Finish::none;
   }
   bool same_output(const Heard& other) const {
-    return tokens == other.tokens && logprobs == other.logprobs && top == other.top && finish == other.finish;
+    return tokens == other.tokens && all_logprobs == other.all_logprobs && prompt_bits == other.prompt_bits &&
+           embedding == other.embedding && finish == other.finish;
   }
   // The first tokens of the other.
   bool begins(const Heard& other) const {
@@ -128,10 +184,12 @@ TEST_F(EngineTest, GeneratesAndCounts) {
   EXPECT_EQ(stats.steps, 10);
   EXPECT_EQ(stats.prompt_tokens, 40);
   EXPECT_EQ(stats.generated_tokens, 10);
+  EXPECT_EQ(stats.started, 1);
   EXPECT_EQ(stats.finished, 1);
   EXPECT_EQ(stats.running + stats.queued, 0);
   EXPECT_EQ(stats.total_pages, 4 * kContext / 16);
   EXPECT_EQ(stats.cached_pages, 3) << "49 computed tokens";
+  EXPECT_EQ(stats.evictable_pages, 3);
   EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
   EXPECT_GT(stats.schedule_us, 0);
 }
@@ -171,6 +229,21 @@ TEST_F(EngineTest, RefusesWhatCanNeverRun) {
   request = greedy({1}, 1);
   request.top_logprobs = 321;
   expect_refused(submitting(request), "top_logprobs is 321");
+  request = greedy({1}, 1);
+  request.logprob_ids = {3, 320};
+  expect_refused(submitting(request), "logprobs of token 320");
+  request = greedy({1}, 1);
+  request.min_new_tokens = -1;
+  expect_refused(submitting(request), "min_new_tokens is -1");
+  request = greedy({1}, 1);
+  request.prompt_logprobs_from = -2;
+  expect_refused(submitting(request), "prompt_logprobs_from is -2");
+  request = greedy({1}, 1);
+  request.pooling = Pooling::last;
+  expect_refused(submitting(request), "a pooled request generates no tokens");
+  request.max_new_tokens = 0;
+  request.prompt_logprobs_from = 0;
+  expect_refused(submitting(request), "has no prompt logprobs");
   expect_refused([&] { stepped.engine().submit(greedy({1}, 1), nullptr); }, "without a listener");
   options.context = kContext + 1;
   expect_refused([&] { Stepped(model(), options); }, "a context of 257 tokens, for a model of 256");
@@ -206,8 +279,10 @@ TEST_F(EngineTest, StopCancelsEverybodyAndNobodyIsTakenAfterwards) {
   stepped.engine().step();
   stepped.engine().step();
   const RequestId comes = stepped.submit(greedy(ids(40, 3), 100));
+  EXPECT_TRUE(stepped.engine().accepts());
   stepped.engine().stop();
   stepped.engine().stop();
+  EXPECT_FALSE(stepped.engine().accepts());
   for (const RequestId id : {runs, waits, comes}) EXPECT_EQ(stepped.heard(id).finish, Finish::cancelled);
   EXPECT_EQ(stepped.heard(runs).tokens.size(), 2u);
   EXPECT_EQ(stepped.engine().stats().cancelled, 3);
@@ -262,6 +337,154 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
   }
 }
 
+// --- what a request may draw
+
+TEST_F(EngineTest, DoesNotStopBeforeTheFewestTokens) {
+  Stepped stepped(model(), small_options());
+  const Heard all = stepped.finish(greedy(ids(40, 1), 20));
+  Request request = greedy(ids(40, 1), 20);
+  request.stop_ids = {all.tokens[0], all.tokens[3]};
+  EXPECT_EQ(stepped.finish(request).tokens.size(), 1u);
+  request.min_new_tokens = 10;
+  const Heard late = stepped.finish(request);
+  EXPECT_GE(late.tokens.size(), 10u);
+  for (const int32_t stop : request.stop_ids)
+    EXPECT_EQ(std::count(late.tokens.begin(), late.tokens.begin() + 10, stop), 0);
+  EXPECT_TRUE(late.finish == Finish::stop || late.tokens.size() == 20);
+}
+
+TEST_F(EngineTest, DrawsOnlyWhatTheMaskAllows) {
+  const int32_t vocabulary = model().config().vocabulary;
+  for (const float temperature : {0.0f, 1.0f}) {
+    Stepped stepped(model(), small_options());
+    Request request = greedy(ids(40, 1), 60);
+    request.sampling.temperature = temperature;
+    const Heard free = stepped.finish(request);
+    request.mask = std::make_shared<HashMask>(5, vocabulary);
+    const Heard masked = stepped.finish(request);  // the mask itself looks at what it is told
+    EXPECT_EQ(masked.tokens.size(), 60u);
+    EXPECT_NE(masked.tokens, free.tokens);
+  }
+}
+
+TEST_F(EngineTest, AMaskThatThrowsEndsItsOwnRequest) {
+  const int32_t vocabulary = model().config().vocabulary;
+  Stepped stepped(model(), small_options());
+  const Heard alone = stepped.finish(greedy(ids(40, 2), 30));
+  Request request = greedy(ids(40, 1), 30);
+  request.mask = std::make_shared<HashMask>(5, vocabulary, 7);
+  const RequestId thrown = stepped.submit(request), other = stepped.submit(greedy(ids(40, 2), 30));
+  stepped.drain();
+  EXPECT_EQ(stepped.heard(thrown).finish, Finish::failed);
+  EXPECT_EQ(stepped.heard(thrown).error, "the mask was asked 8 times");
+  EXPECT_EQ(stepped.heard(thrown).tokens.size(), 7u);
+  EXPECT_TRUE(stepped.heard(other).same_output(alone));
+
+  class NotEvenAnException final : public TokenMask {
+    const uint32_t* next() override { return nullptr; }
+    void accept(int32_t) override { throw 7; }
+  };
+  request.mask = std::make_shared<NotEvenAnException>();
+  EXPECT_EQ(stepped.finish(request).finish, Finish::failed);
+}
+
+// --- what a request learns of its prompt
+
+// Each prefix of the prompt is continued by one token: the logits that its token was drawn from are those that tell of
+// the prompt's next token.
+TEST_F(EngineTest, PromptLogprobsAreThoseOfTokenByTokenGeneration) {
+  const int32_t vocabulary = model().config().vocabulary;
+  const Tokens prompt = ids(30, 1);
+  Stepped stepped(model(), small_options());
+  Request request = greedy(prompt, 1);
+  request.top_logprobs = 3;
+  request.logprob_ids = {5, 300};
+  request.prompt_logprobs_from = 0;
+  const Heard heard = stepped.finish(request);
+  ASSERT_EQ(heard.prompt_logprobs.size(), prompt.size());
+  EXPECT_EQ(heard.prompt_logprobs[0].token, prompt[0]);
+  EXPECT_EQ(heard.prompt_logprobs[0].logprob, 0);
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    Request prefix = greedy(Tokens(prompt.begin(), prompt.begin() + i), 1);
+    prefix.top_logprobs = vocabulary;
+    Heard one = stepped.finish(prefix);
+    std::map<int32_t, uint32_t> expected(one.top.begin(), one.top.end());
+    const TokenLogprob& told = heard.prompt_logprobs[i];
+    EXPECT_EQ(told.token, prompt[i]);
+    EXPECT_EQ(std::bit_cast<uint32_t>(told.logprob), expected[prompt[i]]);
+    ASSERT_EQ(told.top.size(), 3u);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(told.top[rank].first, one.top[rank].first);
+      EXPECT_EQ(std::bit_cast<uint32_t>(told.top[rank].second), one.top[rank].second);
+    }
+    ASSERT_EQ(told.wanted.size(), 2u);
+    for (const auto& [id, logprob] : told.wanted) EXPECT_EQ(std::bit_cast<uint32_t>(logprob), expected[id]);
+  }
+  request.prompt_logprobs_from = 20;
+  request.max_new_tokens = 0;
+  const Heard part = stepped.finish(request);
+  EXPECT_EQ(part.events, 1);
+  EXPECT_EQ(part.cached, 16);
+  ASSERT_EQ(part.prompt_logprobs.size(), 10u);
+  EXPECT_EQ(part.prompt_logprobs[0].token, prompt[20]);
+  EXPECT_EQ(part.prompt_logprobs[0].logprob, heard.prompt_logprobs[20].logprob);
+}
+
+// The rows of a runner that gets the whole prompt in one chunk, pooled without any haste.
+std::vector<float> pooled_by_hand(const model::Model& model, const Tokens& prompt, Pooling pooling) {
+  Exec exec({.threads = 1});
+  const SchedulerLimits limits{.context = kContext,
+                               .pages = kContext / 16,
+                               .page_size = PageSize(16),
+                               .running = 1,
+                               .prefill_chunk = kContext,
+                               .mixed_chunk = 1,
+                               .prefix_cache = false};
+  kv::PagePool pool(limits.pages + 1, limits.page_size);
+  kv::RequestTable table(pool, 2, kContext);
+  Runner runner(model, limits, Dtype::bf16, table, exec);
+  Sequence sequence{};
+  sequence.tokens = prompt;
+  sequence.prompt_tokens = sequence.length();
+  sequence.results = PromptResults({.pooling = Pooling::mean}, prompt);
+  sequence.row = table.open();
+  EXPECT_TRUE(table.reserve(sequence.row, {sequence.length()}));
+  Batch batch;
+  batch.add({.sequence = &sequence, .count = sequence.length(), .kept = {0, sequence.length()}});
+  const Rows<const float> rows = runner.run(batch).pooled;
+  std::vector<double> sum(rows.dim);
+  for (int64_t row = pooling == Pooling::mean ? 0 : rows.rows - 1; row < rows.rows; ++row)
+    for (int64_t i = 0; i < rows.dim; ++i) sum[i] += static_cast<double>(rows.row(row)[i]);
+  double square = 0;
+  for (const double x : sum) square += x * x;
+  std::vector<float> unit;
+  for (const double x : sum) unit.push_back(static_cast<float>(x * (1 / std::sqrt(square))));
+  return unit;
+}
+
+TEST_F(EngineTest, PoolsRowsToTheBitHoweverThePromptIsCut) {
+  for (const Pooling pooling : {Pooling::mean, Pooling::last}) {
+    Request request = greedy(ids(64, 1), 0);
+    request.pooling = pooling;
+    const std::vector<float> expected = pooled_by_hand(model(), request.prompt, pooling);
+    double square = 0;
+    for (const float x : expected) square += static_cast<double>(x) * x;
+    EXPECT_NEAR(square, 1, 1e-6);
+    for (const int32_t chunk : {1, 7, 16, 64, 512}) {
+      EngineOptions options = small_options();
+      options.prefill_chunk = options.mixed_chunk = chunk;
+      Stepped stepped(model(), options);
+      for (int round = 0; round < 2; ++round) {
+        const Heard heard = stepped.finish(request);
+        EXPECT_EQ(heard.embedding, expected) << "chunks of " << chunk << ", round " << round;
+        EXPECT_EQ(heard.events, 1);
+        EXPECT_EQ(heard.cached, round == 1 && pooling == Pooling::last ? 48 : 0);
+        EXPECT_EQ(heard.finish, Finish::length);
+      }
+    }
+  }
+}
+
 // --- the same output whatever else happens
 
 // Random schedules; what each request gives in an engine of its own is computed once, in one piece, without a cache.
@@ -280,13 +503,13 @@ class SameOutput {
     SCOPED_TRACE(cat(options.max_total_tokens, " tokens in pages of ", options.page_size, ", running ",
                      options.max_running_requests, ", chunks ", options.prefill_chunk, " and ", options.mixed_chunk));
     Stepped stepped(model_, options, 1 + below(3));
-    std::map<RequestId, Request> requests;
+    std::map<RequestId, Asked> requests;
     std::map<RequestId, bool> cancelled;
     for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
       if (come < 14 && below(3) == 0) {
-        const Request request = random_request();
-        requests.emplace(stepped.submit(request), request);
+        const Asked asked = random_request();
+        requests.emplace(stepped.submit(with_mask(asked)), asked);
         ++come;
       }
       if (come < 14) stepped.engine().step();
@@ -296,7 +519,7 @@ class SameOutput {
         stepped.engine().cancel(id);
       }
     }
-    for (const auto& [id, request] : requests) expect_same(stepped.heard(id), request, cancelled[id]);
+    for (const auto& [id, asked] : requests) expect_same(stepped.heard(id), asked, cancelled[id]);
     retractions += stepped.engine().stats().retractions;
     cached += stepped.engine().stats().cached_prompt_tokens;
   }
@@ -304,20 +527,34 @@ class SameOutput {
   int64_t retractions = 0, cached = 0;
 
  private:
+  struct Asked {
+    Request request;
+    uint64_t mask_seed = 0;  // 0: no mask
+    int mask_ends = 1 << 30;
+  };
+
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
+
+  // Each run has a mask of its own, at its beginning.
+  Request with_mask(const Asked& asked) const {
+    Request request = asked.request;
+    if (asked.mask_seed)
+      request.mask = std::make_shared<HashMask>(asked.mask_seed, model_.config().vocabulary, asked.mask_ends);
+    return request;
+  }
 
   EngineOptions random_options() {
     const int32_t page_sizes[] = {1, 16, 64};
     EngineOptions options;
     options.page_size = page_sizes[below(3)];
-    options.max_total_tokens = kContext + below(kContext);
+    options.max_total_tokens = kContext + below(kContext / 2);
     options.max_running_requests = 1 + below(6);
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
     return options;
   }
-  Request random_request() {
+  Asked random_request() {
     const int32_t length = 1 + below(120), shared = below(3) ? length - below(std::min(length, 20)) : 0;
     const Tokens& theme = themes_[below(2)];
     Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
@@ -333,13 +570,28 @@ class SameOutput {
     } else {
       request.sampling.temperature = 0;
     }
-    return request;
+    if (below(6) == 0) {
+      request.max_new_tokens = 0;
+      request.pooling = below(2) ? Pooling::mean : Pooling::last;
+    } else if (below(3) == 0) {
+      request.prompt_logprobs_from = below(2) ? below(length) : 0;
+    }
+    if (below(3) == 0) request.logprob_ids = {below(320), below(320)};
+    if (below(3) == 0) {
+      for (int i = 0; i < 6; ++i) request.stop_ids.push_back(below(320));
+      request.min_new_tokens = below(40);
+    }
+    Asked asked{.request = std::move(request)};
+    if (below(3) == 0) asked.mask_seed = random_() | 1;
+    if (below(4) == 0) asked.mask_ends = below(30);
+    return asked;
   }
 
-  void expect_same(const Heard& heard, const Request& request, bool cancelled) {
+  void expect_same(const Heard& heard, const Asked& asked, bool cancelled) {
+    const Request& request = asked.request;
     SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
                      request.sampling.temperature));
-    const Heard alone = alone_->finish(request);
+    const Heard alone = alone_->finish(with_mask(asked));
     EXPECT_EQ(heard.ends, 1);
     if (heard.finish == Finish::cancelled) {
       EXPECT_TRUE(cancelled);
@@ -347,6 +599,7 @@ class SameOutput {
     } else {
       EXPECT_TRUE(heard.same_output(alone));
       EXPECT_EQ(heard.tokens, alone.tokens);
+      EXPECT_EQ(heard.error, alone.error);
     }
   }
 
@@ -368,7 +621,7 @@ TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkAndRetraction) {
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
   int64_t retractions = 0, cached = 0;
-  for (uint32_t seed = 0; seed < 12 && !HasFailure(); ++seed) {
+  for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     SameOutput same(model, seed);
     same.run();
@@ -434,6 +687,67 @@ TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
                                                     : one.same_output(expected[i]));
       }
   }
+}
+
+// The loop is asleep, or busy with a request that runs: a waiting one is told at once.
+TEST_F(EngineTest, CancelReachesASleepingLoopAndAWaitingRequest) {
+  Exec exec({.threads = 1});
+  EngineOptions options = small_options();
+  options.max_running_requests = 1;
+  Engine engine(model(), options, exec);
+  engine.start();
+  std::atomic<int> cancelled = 0, running = 0;
+  const RequestId runs = engine.submit(greedy(ids(20, 1), -1), [&](const Output& output) {
+    running += output.token >= 0;
+    cancelled += output.finish == Finish::cancelled;
+  });
+  while (running == 0) std::this_thread::yield();
+  const auto waits = [&](const Output& output) {
+    EXPECT_EQ(output.token, -1);
+    EXPECT_GE(output.queued_seconds, 0);
+    cancelled += output.finish == Finish::cancelled;
+  };
+  engine.cancel(engine.submit(greedy(ids(20, 2), 10), waits));
+  engine.cancel(runs);
+  while (cancelled < 2) std::this_thread::yield();
+  for (int i = 3; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough to fall asleep
+    engine.cancel(1000);                                        // nobody
+    std::atomic<Finish> end = Finish::none;
+    const RequestId id = engine.submit(greedy(ids(200, i), -1), [&](const Output& output) { end = output.finish; });
+    engine.cancel(id);
+    while (end == Finish::none) std::this_thread::yield();
+    cancelled += end == Finish::cancelled;  // unless it was faster
+  }
+  EXPECT_GT(cancelled, 2);
+}
+
+TEST_F(EngineTest, CancelledInItsPromptARequestGivesItsPagesBackInOneStep) {
+  EngineOptions options = small_options();
+  options.prefill_chunk = 20;
+  Stepped stepped(model(), options);
+  const RequestId id = stepped.submit(greedy(ids(200, 1), 10));
+  for (int i = 0; i < 3; ++i) stepped.engine().step();
+  EngineStats stats = stepped.engine().stats();
+  EXPECT_LT(stats.free_pages + stats.evictable_pages, stats.total_pages);
+  stepped.engine().cancel(id);
+  stepped.engine().step();
+  EXPECT_EQ(stepped.heard(id).finish, Finish::cancelled);
+  stats = stepped.engine().stats();
+  EXPECT_EQ(stats.free_pages + stats.evictable_pages, stats.total_pages);
+  EXPECT_EQ(stats.running, 0);
+}
+
+TEST_F(EngineTest, SaysHowLongARequestWaited) {
+  EngineOptions options = small_options();
+  options.max_running_requests = 1;
+  Stepped stepped(model(), options);
+  const RequestId first = stepped.submit(greedy(ids(20, 1), 5)), second = stepped.submit(greedy(ids(20, 2), 5));
+  stepped.engine().step();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  stepped.drain();
+  EXPECT_GT(stepped.heard(second).queued, 0.02);
+  EXPECT_LT(stepped.heard(first).queued, stepped.heard(second).queued);
 }
 
 TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {

@@ -2,24 +2,44 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/token_mask.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
 
 using RequestId = uint64_t;  // never reused
 
+// A text's meaning as one vector instead of its continuation: the last layer's normed rows, of the last token or their
+// mean, scaled to length 1.
+enum class Pooling : uint8_t { none, last, mean };
+
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
   ops::SamplingParams sampling = ops::SamplingParams();
-  int32_t max_new_tokens = -1;         // -1: to the end of the context; 0: only fill the cache (and prompt logprobs)
-  std::vector<int32_t> stop_ids = {};  // tokens that finish the request; the token itself is reported
-  int32_t priority = 0;                // higher goes first; equals in order of arrival
-  std::string salt = {};               // prompts share cached pages only within one salt
-  int32_t top_logprobs = -1;           // -1: none; 0: of the drawn token; n: also of the n largest
+  int32_t max_new_tokens = -1;            // -1: to the end of the context; 0: only fill the cache (and prompt logprobs)
+  std::vector<int32_t> stop_ids = {};     // tokens that finish the request; the token itself is reported
+  int32_t priority = 0;                   // higher goes first; equals in order of arrival
+  std::string salt = {};                  // prompts share cached pages only within one salt
+  int32_t min_new_tokens = 0;             // stop ids are not drawn before
+  int32_t top_logprobs = -1;              // -1: none; 0: of the drawn token; n: also of the n largest
+  std::vector<int32_t> logprob_ids = {};  // where there are logprobs: also of these tokens
+  int32_t prompt_logprobs_from = -1;      // -1: none; else of the prompt's tokens from this position on, with
+                                          // top_logprobs and logprob_ids as for drawn ones
+  std::shared_ptr<TokenMask> mask = {};   // null: any token
+  Pooling pooling = Pooling::none;        // else max_new_tokens is 0
+};
+
+// How likely a token was, and others in its place.
+struct TokenLogprob {
+  int32_t token = -1;
+  float logprob = 0;                                   // of the first token of a text: 0, nothing stood before it
+  std::vector<std::pair<int32_t, float>> top = {};     // descending
+  std::vector<std::pair<int32_t, float>> wanted = {};  // of Request::logprob_ids, in their order
 };
 
 enum class Finish : uint8_t {
@@ -34,13 +54,15 @@ const char* to_string(Finish finish);
 // One event of a request: a new token, the end, or both.
 struct Output {
   RequestId id = 0;
-  int32_t token = -1;  // -1: none came with this event
-  float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top = {};
+  int32_t token = -1;                              // -1: none came with this event
+  TokenLogprob logprobs = {};                      // of the token, where they were asked for
+  std::vector<TokenLogprob> prompt_logprobs = {};  // with the request's first event
+  std::vector<float> embedding = {};               // with the last event of a request that is pooled
   Finish finish = Finish::none;
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, taken from the prefix tree
   int32_t generated = 0;      // tokens so far
+  double queued_seconds = 0;  // before it ran for the first time
   std::string error = {};
 };
 

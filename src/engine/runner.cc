@@ -25,7 +25,7 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type)),
       arena_(model::attention_limits(model.config(), limits.running, limits.context, limits.page_size, exec.threads())),
       inputs_(arena_.limits()),
-      forward_(model, {.rows = most_rows_, .wanted_rows = limits.running}, kv_type) {
+      forward_(model, {.rows = most_rows_, .wanted_rows = limits.wanted_rows()}, kv_type) {
   capture(limits.running);
 }
 
@@ -36,7 +36,7 @@ void Runner::capture(int32_t most) {
   });
 }
 
-Rows<const float> Runner::run(const Batch& batch) {
+Runner::Outputs Runner::run(const Batch& batch) {
   check(batch.rows <= most_rows_ && std::ssize(batch.shares) <= arena_.limits().batch, "a step of ", batch.rows,
         " rows of ", batch.shares.size(), " requests, up to ", most_rows_, " of ", arena_.limits().batch, " have room");
   fill(batch);
@@ -49,14 +49,17 @@ Rows<const float> Runner::run(const Batch& batch) {
     decode_graphs_.replay(exec_, live);
   else
     forward_.run(step, inputs_.inputs(), arena_, store_, exec_);
-  return forward_.logits();
+  const Rows<const float> logits = forward_.logits(), hidden = forward_.hidden();
+  const int32_t with_logits = batch.draws + batch.scored;
+  return {.logits = {logits.data, with_logits, logits.dim, logits.stride},
+          .pooled = {hidden.row(with_logits), batch.pooled, hidden.dim, hidden.stride}};
 }
 
 void Runner::fill(const Batch& batch) {
   inputs_.live() = static_cast<int32_t>(batch.shares.size());
   *forward_.rows().count = 0;
-  *forward_.rows().wanted_count = *forward_.rows().logits_count = 0;
   for (int32_t i = 0; i < inputs_.live(); ++i) fill_share(batch.shares[i], i);
+  fill_wanted(batch);
 }
 
 void Runner::fill_share(const Share& share, int32_t index) {
@@ -72,7 +75,31 @@ void Runner::fill_share(const Share& share, int32_t index) {
     rows.positions[row] = position;
     rows.slots[row] = table_.slot(sequence.row, position);
   }
-  if (share.wants_logits) rows.wanted_index[(*rows.logits_count = ++*rows.wanted_count) - 1] = *rows.count - 1;
+}
+
+void Runner::fill_wanted(const Batch& batch) {
+  int32_t* next = forward_.rows().wanted_index;
+  const auto for_each_share = [&](const auto& visit) {
+    int32_t row = 0;
+    for (const Share& share : batch.shares) {
+      visit(share, row);
+      row += share.count;
+    }
+  };
+  const auto add_kept = [&](const Share& share, int32_t first) {
+    for (int32_t i = 0; i < share.kept.count(); ++i) *next++ = first + share.kept.begin - share.sequence->computed + i;
+  };
+  for_each_share([&](const Share& share, int32_t first) {
+    if (share.draws) *next++ = first + share.count - 1;
+  });
+  for_each_share([&](const Share& share, int32_t first) {
+    if (share.scored() > 0) add_kept(share, first);
+  });
+  for_each_share([&](const Share& share, int32_t first) {
+    if (share.pooled() > 0) add_kept(share, first);
+  });
+  *forward_.rows().wanted_count = batch.wanted_rows();
+  *forward_.rows().logits_count = batch.draws + batch.scored;
 }
 
 attn::StepShape Runner::shape(attn::Mode mode, int32_t captured) const {

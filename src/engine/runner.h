@@ -1,7 +1,7 @@
-// A planned step becomes logits: owns the keys and values, attention's metadata and the model's buffers.
+// A planned step becomes logits and last rows: owns the keys and values, attention's metadata and the model's buffers.
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
-// with chunks of prompts run eagerly. A row's logits are the same either way.
+// with chunks of prompts run eagerly. A row's results are the same either way.
 //
 // Before   the batch's pages are reserved in the request table that the runner was made with.
 // Memory   address space when it is made; resident as tokens come. A step allocates nothing.
@@ -29,13 +29,18 @@ class Runner {
   Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
          Exec& exec);
 
-  // Row i: the logits of the i-th share that wants them. Valid until the next run.
-  Rows<const float> run(const Batch& batch);
+  // Valid until the next run.
+  struct Outputs {
+    Rows<const float> logits;  // of the rows that draw, then of those that are scored, each in the order of the shares
+    Rows<const float> pooled;  // rows after the last layer and its norm, in the order of the shares
+  };
+  Outputs run(const Batch& batch);
 
  private:
   void capture(int32_t most);
   void fill(const Batch& batch);
   void fill_share(const Share& share, int32_t index);
+  void fill_wanted(const Batch& batch);
   attn::StepShape shape(attn::Mode mode, int32_t captured) const;
 
   const kv::RequestTable& table_;

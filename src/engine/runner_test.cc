@@ -34,19 +34,20 @@ class RunnerTest : public ::testing::Test {
     return sequence;
   }
 
-  // The logits of the shares that want them, one row after the other.
-  std::vector<float> run(std::vector<Share> shares) {
-    Batch batch{.shares = std::move(shares)};
-    for (const Share& share : batch.shares) {
-      batch.rows += share.count;
-      batch.logits += share.wants_logits;
-    }
-    const Rows<const float> logits = runner_.run(batch);
-    for (const Share& share : batch.shares) share.sequence->computed += share.count;
-    std::vector<float> wanted;
-    for (int32_t i = 0; i < batch.logits; ++i) wanted.insert(wanted.end(), logits.row(i), logits.row(i) + logits.dim);
-    return wanted;
+  Runner::Outputs run_all(const std::vector<Share>& shares) {
+    Batch batch;
+    for (const Share& share : shares) batch.add(share);
+    const Runner::Outputs outputs = runner_.run(batch);
+    for (const Share& share : shares) share.sequence->computed += share.count;
+    return outputs;
   }
+  static std::vector<float> flat(const Rows<const float>& rows) {
+    std::vector<float> all;
+    for (int64_t i = 0; i < rows.rows; ++i) all.insert(all.end(), rows.row(i), rows.row(i) + rows.dim);
+    return all;
+  }
+  // The logits of the shares that draw, one row after the other.
+  std::vector<float> run(const std::vector<Share>& shares) { return flat(run_all(shares).logits); }
   std::vector<float> run_one(Sequence& sequence, int32_t count) { return run({{&sequence, count, true}}); }
   std::vector<float> row(const std::vector<float>& logits, int32_t index) const {
     const int64_t width = model_.config().vocabulary;
@@ -77,6 +78,28 @@ TEST_F(RunnerTest, GivesTheLogitsOfTheSharesThatWantThem) {
   ASSERT_EQ(std::ssize(logits), model_.config().vocabulary);
   run({{&a, 1, false}, {&c, 1, false}});
   EXPECT_EQ(run_one(c, 3), run_one(whole, 24)) << "chunks without logits are computed all the same";
+}
+
+TEST_F(RunnerTest, GivesTheRowsThatAreWantedInTheOrderOfTheirKinds) {
+  Sequence &scored = text(1), &pooled = text(2), &draws = text(3);
+  pooled.results = PromptResults({.max_new_tokens = 0, .pooling = Pooling::mean}, pooled.tokens);
+  const Runner::Outputs all = run_all({{&pooled, 9, false, {6, 9}}, {&scored, 20, true, {4, 7}}, {&draws, 5, true}});
+  const std::vector<float> logits = flat(all.logits), rows = flat(all.pooled);
+  ASSERT_EQ(all.logits.rows, 5) << "two that draw, three that are scored";
+  ASSERT_EQ(all.pooled.rows, 3);
+  ASSERT_EQ(all.pooled.dim, model_.config().width);
+
+  scored.computed = pooled.computed = draws.computed = 0;
+  run({{&scored, 4, false}, {&pooled, 6, false}});
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(row(logits, 2 + i), run_one(scored, 1)) << "position " << 4 + i;
+  EXPECT_EQ(row(logits, 0), run_one(scored, 13));
+  EXPECT_EQ(row(logits, 1), run_one(draws, 5));
+  std::vector<float> singly;
+  for (int32_t position = 6; position < 9; ++position) {
+    const std::vector<float> one_row = flat(run_all({{&pooled, 1, false, {position, position + 1}}}).pooled);
+    singly.insert(singly.end(), one_row.begin(), one_row.end());
+  }
+  EXPECT_EQ(rows, singly);
 }
 
 TEST_F(RunnerTest, EveryBatchSizeFindsAGraph) {

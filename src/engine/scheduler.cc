@@ -16,6 +16,10 @@ constexpr int32_t kGrowth = 64;
 // A prefix that a running request is about to compute is waited for when it saves this many tokens, and a page.
 constexpr int32_t kWorthWaiting = 16;
 
+// How many tokens a request generates before its new pages are cached again: that walks through all its tokens, and
+// done for every page it would cost more than the rest of a step's bookkeeping.
+constexpr int32_t kCachedTogether = 64;
+
 bool runs_before(const Sequence* a, const Sequence* b) {
   return std::pair(-int64_t{a->request.priority}, a->id) < std::pair(-int64_t{b->request.priority}, b->id);
 }
@@ -40,12 +44,30 @@ bool is_stop(const Request& request, int32_t token) {
   return std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
 }
 
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Why the request cannot go on with what the step gave it; empty: it can.
+std::string keep_results(Sequence& sequence, const StepResults& own) {
+  for (const std::span<RowResult> rows : {own.scored, own.drawn})
+    for (const RowResult& row : rows)
+      if (!row.error.empty()) return row.error;
+  for (RowResult& row : own.scored) sequence.results.add(std::move(row.sampled));
+  try {
+    for (int64_t i = 0; i < own.pooled.rows; ++i)
+      sequence.results.add_row({own.pooled.row(i), static_cast<size_t>(own.pooled.dim)});
+  } catch (const CheckError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 // A listener must not throw. One that does harms nobody but itself.
 void tell(const Sequence& sequence, Output& output) {
   output.id = sequence.id;
   output.prompt_tokens = sequence.prompt_tokens;
   output.cached_tokens = std::max(sequence.cached, 0);
   output.generated = sequence.generated();
+  output.queued_seconds = sequence.queued_seconds;
   try {
     sequence.listener(output);
   } catch (const std::exception& error) {
@@ -80,9 +102,11 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
 
 // --- requests come and go
 
-void Scheduler::add(RequestId id, Request request, Listener listener) {
+void Scheduler::add(RequestId id, Request request, Listener listener, Clock::time_point submitted) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
+  sequence->submitted = submitted;
+  sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
   const int64_t asked = int64_t{sequence->length()} + request.max_new_tokens;
@@ -99,6 +123,11 @@ void Scheduler::cancel(RequestId id) {
   if (found != sequences_.end()) finish(*found->second, {.finish = Finish::cancelled});
 }
 
+void Scheduler::give_up_waiting(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end() && !found->second->has_run()) cancel(id);
+}
+
 void Scheduler::finish_all(Finish reason, const std::string& error) {
   while (!sequences_.empty()) finish(*sequences_.begin()->second, {.finish = reason, .error = error});
 }
@@ -108,10 +137,9 @@ void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
 // --- the plan
 
 const Batch& Scheduler::plan() {
-  batch_.shares.clear();
-  batch_.rows = batch_.logits = 0;
+  batch_.clear();
   plan_decoders();
-  plan_prompts(batch_.empty() ? limits_.prefill_chunk : limits_.mixed_chunk);
+  plan_prompts({.rows = batch_.empty() ? limits_.prefill_chunk : limits_.mixed_chunk, .kept = limits_.kept_rows()});
   check(!batch_.empty() || (running_.empty() && waiting_.empty()), "no request can go on: ", running_.size(),
         " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ", limits_.pages, " pages are free");
   return batch_;
@@ -133,10 +161,10 @@ void Scheduler::plan_decoders() {
 }
 
 // Running prompts and waiting ones in order of priority, running ones first among equals.
-void Scheduler::plan_prompts(int32_t budget) {
+void Scheduler::plan_prompts(Budget budget) {
   size_t next = 0, candidate = 0;
   bool admits = true;
-  while (budget > 0) {
+  while (budget.rows > 0) {
     while (next < running_.size() && !running_[next]->prefills) ++next;
     Sequence* const prompt = next < running_.size() ? running_[next] : nullptr;
     admits = admits && candidate < waiting_.size();
@@ -161,19 +189,28 @@ void Scheduler::plan_prompts(int32_t budget) {
 }
 
 // As much of the prompt as fits the budget and the pages at hand; only the first token takes pages from others.
-void Scheduler::plan_chunk(Sequence& sequence, int32_t& budget) {
-  const int32_t wanted = std::min(sequence.remaining(), budget);
+void Scheduler::plan_chunk(Sequence& sequence, Budget& budget) {
+  const int32_t wanted = rows_within(sequence, budget);
+  if (wanted == 0) return;  // others keep all that a step can keep; its turn comes when they are done
   const int32_t count = std::max(1, tokens_that_fit(sequence, wanted));
   if (!secure(sequence, sequence.computed + count)) return;  // the last in order; those before it go on
   add_share(sequence, count);
-  budget -= count;
+  budget.rows -= count;
+  budget.kept -= batch_.shares.back().kept.count();
+}
+
+int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
+  const int32_t rows = std::min(sequence.remaining(), budget.rows);
+  const PositionRange missing = sequence.results.missing();
+  if (missing.count() <= budget.kept) return rows;
+  return std::min(rows, missing.begin - sequence.computed + budget.kept);
 }
 
 void Scheduler::add_share(Sequence& sequence, int32_t count) {
-  const bool wants_logits = count == sequence.remaining() && sequence.wants_token();
-  batch_.shares.push_back({.sequence = &sequence, .count = count, .wants_logits = wants_logits});
-  batch_.rows += count;
-  batch_.logits += wants_logits;
+  batch_.add({.sequence = &sequence,
+              .count = count,
+              .draws = count == sequence.remaining() && sequence.wants_token(),
+              .kept = sequence.results.missing().before(sequence.computed + count)});
 }
 
 // --- admission
@@ -183,8 +220,7 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
   if (sequence.awaited && sequence.awaited->computed < sequence.awaited_tokens) return Admission::awaits_prefix;
   std::vector<PageId> matched;
   if (limits_.prefix_cache) {
-    const std::span<const int32_t> tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
-    matched = tree_.match(sequence.request.salt, tokens);
+    matched = tree_.match(sequence.request.salt, std::span(sequence.tokens).first(sequence.shareable()));
     if (awaits_prefix(sequence, static_cast<int32_t>(matched.size()) * limits_.page_size.tokens()))
       return Admission::awaits_prefix;
   }
@@ -207,7 +243,7 @@ bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
   for (const Sequence* other : running_) {
     if (!other->prefills || other->request.priority < sequence.request.priority) continue;
     if (other->request.salt != sequence.request.salt) continue;
-    const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.length() - 1);
+    const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.shareable());
     const int32_t whole = common / page_tokens * page_tokens;
     if (other->computed >= whole || whole - matched < std::max(page_tokens, kWorthWaiting)) continue;
     sequence.awaited = other;
@@ -230,7 +266,9 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
 void Scheduler::admit(Sequence& sequence, int32_t matched) {
   sequence.computed = matched;
   sequence.prefills = true;
-  if (sequence.cached < 0) {
+  if (!sequence.has_run()) {
+    ++counters_.started;
+    sequence.queued_seconds = seconds_since(sequence.submitted);
     sequence.cached = std::min(matched, sequence.prompt_tokens);
     counters_.prompt_tokens += sequence.prompt_tokens;
     counters_.cached_prompt_tokens += sequence.cached;
@@ -277,13 +315,7 @@ void Scheduler::cache_pages(const Sequence& sequence) {
 
 void Scheduler::retract(Sequence& sequence) {
   ++counters_.retractions;
-  const auto share =
-      std::find_if(batch_.shares.begin(), batch_.shares.end(), [&](const Share& s) { return s.sequence == &sequence; });
-  if (share != batch_.shares.end()) {
-    batch_.rows -= share->count;
-    batch_.logits -= share->wants_logits;
-    batch_.shares.erase(share);
-  }
+  batch_.remove(sequence);
   cache_pages(sequence);
   leave(sequence);
   sequence.retracted = true;
@@ -308,28 +340,41 @@ void Scheduler::leave(Sequence& sequence) {
 
 // --- results
 
-void Scheduler::settle(std::span<ops::Sampled> sampled) {
-  check(std::ssize(sampled) == batch_.logits, sampled.size(), " tokens for a step that wants ", batch_.logits);
-  auto next = sampled.begin();
+void Scheduler::settle(StepResults results) {
+  check(std::ssize(results.drawn) == batch_.draws && std::ssize(results.scored) == batch_.scored &&
+            results.pooled.rows == batch_.pooled,
+        results.drawn.size(), " tokens, ", results.scored.size(), " scores and ", results.pooled.rows,
+        " rows for a step that wants ", batch_.draws, ", ", batch_.scored, " and ", batch_.pooled);
   for (const Share& share : batch_.shares) {
     Sequence& sequence = *share.sequence;
-    sequence.computed += share.count;
-    if (sequence.prefills) {
-      cache_pages(sequence);
-      sequence.prefills = sequence.remaining() > 0;
-    }
-    if (share.wants_logits)
-      take_token(sequence, *next++);
-    else if (!sequence.prefills)
-      finish(sequence, {.finish = Finish::length});  // nothing was to be generated
+    const StepResults own = results.take(share);
+    const std::string error = keep_results(sequence, own);
+    if (error.empty())
+      go_on(sequence, share, own);
+    else
+      finish(sequence, {.finish = Finish::failed, .error = error});
   }
+}
+
+void Scheduler::go_on(Sequence& sequence, const Share& share, const StepResults& own) {
+  sequence.computed += share.count;
+  if (sequence.prefills || sequence.computed % std::max(kCachedTogether, limits_.page_size.tokens()) == 0)
+    cache_pages(sequence);
+  sequence.prefills = sequence.prefills && sequence.remaining() > 0;
+  if (share.draws)
+    take_token(sequence, own.drawn.front().sampled);
+  else if (!sequence.prefills)  // nothing was to be generated
+    finish(sequence, {.prompt_logprobs = sequence.results.take_logprobs(),
+                      .embedding = sequence.results.embedding(),
+                      .finish = Finish::length});
 }
 
 void Scheduler::take_token(Sequence& sequence, ops::Sampled& sampled) {
   sequence.tokens.push_back(sampled.token);
   ++counters_.generated_tokens;
-  Output output{.token = sampled.token, .logprob = sampled.logprob, .top = std::move(sampled.top)};
-  if (is_stop(sequence.request, sampled.token))
+  Output output{.token = sampled.token, .prompt_logprobs = sequence.results.take_logprobs()};
+  if (sequence.request.top_logprobs >= 0) output.logprobs = as_logprob(std::move(sampled));
+  if (is_stop(sequence.request, output.token))
     output.finish = Finish::stop;
   else if (!sequence.wants_token())
     output.finish = Finish::length;
@@ -346,6 +391,7 @@ void Scheduler::fail(const std::string& reason) {
 void Scheduler::finish(Sequence& sequence, Output last) {
   if (sequence.runs() && last.finish != Finish::failed) cache_pages(sequence);
   leave(sequence);
+  if (!sequence.has_run()) sequence.queued_seconds = seconds_since(sequence.submitted);
   ++(last.finish == Finish::cancelled ? counters_.cancelled : counters_.finished);
   const auto owner = sequences_.extract(sequence.id);
   tell(sequence, last);
@@ -361,6 +407,12 @@ void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t o
   throw CheckError(text);
 }
 
+int64_t Scheduler::waiting_tokens() const {
+  int64_t tokens = 0;
+  for (const Sequence* sequence : waiting_) tokens += sequence->length();
+  return tokens;
+}
+
 void Scheduler::check_idle() const {
   if (running_.empty() && waiting_.empty())
     check_pages_are_back(limits_.pages, pool_.free_pages(), tree_.cached_pages(), table_.open_rows());
@@ -373,6 +425,8 @@ void Scheduler::audit() const {
         running_.size(), " run and ", waiting_.size(), " wait");
   check(std::is_sorted(running_.begin(), running_.end(), runs_before), "audit: running requests are out of order");
   check(std::is_sorted(waiting_.begin(), waiting_.end(), waits_before), "audit: waiting requests are out of order");
+  check(evictable_pages() == tree_.evictable_pages(), "audit: of ", cached_pages(), " cached pages ", evictable_pages(),
+        " count as evictable and ", tree_.evictable_pages(), " are");
   check(table_.open_rows() == running(), "audit: ", table_.open_rows(), " rows are open for ", running(), " requests");
   check_idle();
 }

@@ -6,7 +6,8 @@
 //   settle | fail    what came of the planned step
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of priority and arrival, within a
-// budget that is smaller when somebody decodes.
+// budget that is smaller when somebody decodes. Rows of prompts that are wanted themselves (PromptResults) have a
+// budget of their own, beside the one row of each request that may draw.
 //
 // Pages come from the pool, then from cached prefixes that nobody uses, then from the youngest request of the lowest
 // priority, which is retracted: its pages go back and it waits for its second turn. The order of running requests is
@@ -25,10 +26,10 @@
 
 #include "engine/batch.h"
 #include "engine/request.h"
+#include "engine/step_results.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_tree.h"
 #include "kv/request_table.h"
-#include "ops/sample.h"
 
 namespace quire::engine {
 
@@ -41,7 +42,12 @@ struct SchedulerLimits {
   int32_t mixed_chunk;
   bool prefix_cache;
 
-  int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + running; }  // most of a step
+  static constexpr int32_t kMostKeptRows = 64;  // their logits take memory
+
+  // Most of a step: rows, those of them that a PromptResults wants, and those and the ones that draw.
+  int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + running; }
+  int32_t kept_rows() const { return std::min(kMostKeptRows, std::max(prefill_chunk, mixed_chunk)); }
+  int32_t wanted_rows() const { return running + kept_rows(); }
 };
 
 // Throws CheckError unless a request with this prompt can run when it is alone.
@@ -56,16 +62,16 @@ class Scheduler {
   explicit Scheduler(const SchedulerLimits& limits);
 
   // Ids ascend in the order of add(). The request passed check_fits().
-  void add(RequestId id, Request request, Listener listener);
-  void cancel(RequestId id);  // ids that are unknown or finished are ignored
+  void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
+  void cancel(RequestId id);           // ids that are unknown or finished are ignored
+  void give_up_waiting(RequestId id);  // cancel(), unless it has run
   void finish_all(Finish finish, const std::string& error = {});
   void flush_cache();  // the cached prefixes that nobody uses
 
   // The next step; valid until settle() or fail(), one of which follows a plan that is not empty. May finish a request
   // that has reached the pool's end. Empty only when nobody runs or waits.
   const Batch& plan();
-  // The step was computed: sampled[i] is the token of the i-th share that wants logits.
-  void settle(std::span<ops::Sampled> sampled);
+  void settle(StepResults results);      // the step was computed
   void fail(const std::string& reason);  // the step was not computed, and its requests end
 
   void check_idle() const;  // check_pages_are_back() when nobody runs or waits
@@ -74,21 +80,28 @@ class Scheduler {
   struct Counters {
     int64_t prompt_tokens = 0, cached_prompt_tokens = 0;  // of requests that ran, each counted once
     int64_t generated_tokens = 0, retractions = 0;
-    int64_t finished = 0, cancelled = 0;  // finished: also those that failed
+    int64_t started = 0, finished = 0, cancelled = 0;  // finished: also those that failed
   };
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
   const kv::RequestTable& table() const { return table_; }
   int32_t cached_pages() const { return tree_.cached_pages(); }
+  int32_t evictable_pages() const { return tree_.cached_pages() - pool_.shared_pages(); }  // cached, and used by nobody
 
  private:
   enum class Admission : uint8_t { admitted, awaits_prefix, no_room };
 
+  struct Budget {
+    int32_t rows;  // of prompts
+    int32_t kept;  // those of them that a PromptResults wants
+  };
   void plan_decoders();
-  void plan_prompts(int32_t budget);
-  void plan_chunk(Sequence& sequence, int32_t& budget);
+  void plan_prompts(Budget budget);
+  void plan_chunk(Sequence& sequence, Budget& budget);
+  static int32_t rows_within(const Sequence& sequence, const Budget& budget);
   void add_share(Sequence& sequence, int32_t count);
 
   Admission try_admit(Sequence& sequence);
@@ -100,6 +113,7 @@ class Scheduler {
   int32_t tokens_that_fit(const Sequence& sequence, int32_t wanted);
   int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
 
+  void go_on(Sequence& sequence, const Share& share, const StepResults& own);
   void take_token(Sequence& sequence, ops::Sampled& sampled);
   void cache_pages(const Sequence& sequence);
   void retract(Sequence& sequence);

@@ -5,15 +5,19 @@
 //
 // A request that was retracted has computed == 0 and keeps its tokens: it comes back as if all of them were its prompt.
 #pragma once
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/types.h"
+#include "engine/prompt_results.h"
 #include "engine/request.h"
 
 namespace quire::engine {
+
+using Clock = std::chrono::steady_clock;
 
 struct Sequence {
   RequestId id;     // ascending in order of arrival
@@ -22,12 +26,15 @@ struct Sequence {
   std::vector<int32_t> tokens;
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens and the context
+  PromptResults results = {};
+  Clock::time_point submitted = {};
 
   // Kept by the scheduler.
   RequestRow row{0};  // of the request table, while it runs
   int32_t computed = 0;
   bool prefills = false;              // running, and has not been computed to its end since
   int32_t cached = -1;                // of the prompt, taken from the prefix tree; -1: has not run yet
+  double queued_seconds = 0;          // before it ran for the first time
   bool retracted = false;             // goes ahead of its equals in the queue
   int64_t refused_at = -1;            // while it waits: the scheduler's departures when it last found no room
   const Sequence* awaited = nullptr;  // while it waits: a running request that computes a prefix of its tokens
@@ -38,6 +45,11 @@ struct Sequence {
   int32_t remaining() const { return length() - computed; }
   bool runs() const { return row.value != 0; }
   bool wants_token() const { return length() < most_tokens; }
+  bool has_run() const { return cached >= 0; }
+  // How many of its first tokens may come from pages of others: rows that it wants are computed.
+  int32_t shareable() const {
+    return results.missing().empty() ? length() - 1 : std::min(length() - 1, results.missing().begin);
+  }
   std::span<const int32_t> prompt() const { return std::span(tokens).first(prompt_tokens); }
   std::span<const int32_t> continuation() const { return std::span(tokens).subspan(prompt_tokens); }
 };

@@ -1,9 +1,13 @@
 #include "engine/testing.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 namespace quire::engine::testing {
 namespace {
+
+constexpr int kWidth = 3;  // of a row
 
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -18,14 +22,47 @@ struct Seen {
   void see(uint64_t key) { hash = hash * 0x9e3779b97f4a7c15u + key; }
   uint64_t key_of(int32_t token) const { return mixed(hash ^ (static_cast<uint64_t>(token) << 32)); }
   int32_t next_token() const { return static_cast<int32_t>(mixed(hash) % kVocabulary); }
+  float logprob_of(int32_t token) const {
+    return -static_cast<float>(mixed(hash + static_cast<uint64_t>(token)) % 997);
+  }
+  std::array<float, kWidth> row() const {
+    std::array<float, kWidth> row;
+    for (int i = 0; i < kWidth; ++i) row[i] = static_cast<float>(mixed(hash) >> (16 * i) & 0xffff) / 1000 - 30;
+    return row;
+  }
 };
+
+std::vector<float> unit_vector(const std::vector<double>& sum) {
+  double square = 0;
+  for (const double x : sum) square += x * x;
+  std::vector<float> unit;
+  for (const double x : sum) unit.push_back(static_cast<float>(x * (1 / std::sqrt(square))));
+  return unit;
+}
+
+// Token by token, in one piece.
+Expected expected_of_prompt(const Request& request, Seen& seen) {
+  Expected expected;
+  std::vector<double> sum;
+  const auto length = std::ssize(request.prompt);
+  for (int64_t position = 0; position < length; ++position) {
+    const int32_t token = request.prompt[position];
+    if (request.prompt_logprobs_from >= 0 && position >= request.prompt_logprobs_from)
+      expected.prompt_logprobs.emplace_back(token, position == 0 ? 0 : seen.logprob_of(token));
+    seen.see(seen.key_of(token));
+    if (request.pooling == Pooling::none || (request.pooling == Pooling::last && position + 1 < length)) continue;
+    sum.resize(kWidth);
+    for (int i = 0; i < kWidth; ++i) sum[i] += static_cast<double>(seen.row()[i]);
+  }
+  expected.embedding = unit_vector(sum);
+  return expected;
+}
 
 }  // namespace
 
 Expected expected_of(const Request& request, const SchedulerLimits& limits) {
   Seen seen;
-  for (const int32_t token : request.prompt) seen.see(seen.key_of(token));
-  Expected expected{.tokens = {}, .finish = Finish::length};
+  Expected expected = expected_of_prompt(request, seen);
   const int64_t pool = int64_t{limits.pages} * limits.page_size.tokens();
   const auto ends = [&] {
     const auto generated = std::ssize(expected.tokens), length = std::ssize(request.prompt) + generated;
@@ -45,18 +82,29 @@ Expected expected_of(const Request& request, const SchedulerLimits& limits) {
 HashModel::HashModel(const SchedulerLimits& limits)
     : keys_((int64_t{limits.pages} + 1) * limits.page_size.tokens(), 0xdead) {}
 
-std::span<ops::Sampled> HashModel::run(const Batch& batch, const kv::RequestTable& table) {
-  sampled_.clear();
-  for (const auto& [sequence, count, wants_logits] : batch.shares) {
+StepResults HashModel::run(const Batch& batch, const kv::RequestTable& table) {
+  drawn_.clear();
+  scored_.clear();
+  pooled_.clear();
+  for (const Share& share : batch.shares) {
+    const Sequence& sequence = *share.sequence;
     Seen seen;
-    for (int32_t position = 0; position < sequence->computed + count; ++position) {
-      uint64_t& key = keys_[table.slot(sequence->row, position).value];
-      if (position >= sequence->computed) key = seen.key_of(sequence->tokens[position]);
+    for (int32_t position = 0; position < sequence.computed + share.count; ++position) {
+      uint64_t& key = keys_[table.slot(sequence.row, position).value];
+      if (position >= sequence.computed) key = seen.key_of(sequence.tokens[position]);
       seen.see(key);
+      if (position < share.kept.begin || position >= share.kept.end) continue;
+      if (sequence.results.pools()) {
+        const auto row = seen.row();
+        pooled_.insert(pooled_.end(), row.begin(), row.end());
+      } else {
+        const int32_t next = sequence.tokens[position + 1];
+        scored_.push_back({.sampled = {.token = next, .logprob = seen.logprob_of(next)}});
+      }
     }
-    if (wants_logits) sampled_.push_back({.token = seen.next_token(), .logprob = -1, .top = {}});
+    if (share.draws) drawn_.push_back({.sampled = {.token = seen.next_token()}});
   }
-  return sampled_;
+  return {.drawn = drawn_, .scored = scored_, .pooled = {pooled_.data(), std::ssize(pooled_) / kWidth, kWidth, kWidth}};
 }
 
 }  // namespace quire::engine::testing

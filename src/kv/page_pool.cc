@@ -1,5 +1,6 @@
 #include "kv/page_pool.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace quire::kv {
@@ -37,12 +38,14 @@ void PagePool::retain(PageId page) {
   check_live(page);
   int32_t& count = references_[page.value];
   check(count < std::numeric_limits<int32_t>::max(), "page ", page, " has ", count, " references and can take no more");
-  ++count;
+  if (++count == 2) ++shared_;
 }
 
 void PagePool::release(PageId page) {
   check_live(page);
-  if (--references_[page.value] == 0) free_.push_back(page);
+  const int32_t left = --references_[page.value];
+  if (left == 0) free_.push_back(page);
+  if (left == 1) --shared_;
 }
 
 int32_t PagePool::references(PageId page) const {
@@ -60,7 +63,11 @@ void PagePool::check_inside(PageId page) const {
   check(page.value >= 0 && page.value < pages(), "page ", page, " is outside the pool of ", pages(), " pages");
 }
 
-void PagePool::audit() const { audit_books(references_, free_); }
+void PagePool::audit() const {
+  audit_books(references_, free_);
+  const auto shared = std::count_if(references_.begin(), references_.end(), [](int32_t count) { return count > 1; });
+  check(shared == shared_, "audit: ", shared, " pages are shared and ", shared_, " are counted");
+}
 
 void audit_books(std::span<const int32_t> references, std::span<const PageId> free) {
   std::vector<bool> listed(references.size(), false);

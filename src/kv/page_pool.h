@@ -30,6 +30,7 @@ class PagePool {
   int32_t pages() const { return static_cast<int32_t>(references_.size()); }
   int32_t free_pages() const { return static_cast<int32_t>(free_.size()); }
   int32_t used_pages() const { return pages() - 1 - free_pages(); }
+  int32_t shared_pages() const { return shared_; }  // those with more than one reference
   PageSize page_size() const { return page_size_; }
 
   // Recounts everything from scratch: the free list holds each free page once and nothing else.
@@ -41,6 +42,7 @@ class PagePool {
   PageSize page_size_;
   std::vector<int32_t> references_;  // [pages]
   std::vector<PageId> free_;         // a stack: the page freed last is warm and is taken first
+  int32_t shared_ = 0;
 };
 
 // What audit() holds the pool's books against: throws naming the first page that is in `free` but has references,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string>
 
 #include "base/check.h"
 #include "ops/adjust_logits.h"
@@ -25,20 +24,22 @@ struct Sampler::Scratch {
 
 namespace {
 
-void add_logprobs(const LogitView& view, int32_t top, const LogitScan& scan, DrawScratch& scratch, Sampled& out) {
+void add_logprobs(const LogitView& view, const SampleRow& row, const LogitScan& scan, DrawScratch& scratch,
+                  Sampled& out) {
   const WeightScale scale{.top = likeliest(view).logit, .per_logit = std::numbers::log2e};
   const double log_sum = scale.top + std::log(sum_weights(view, scale, scan, scratch.sums));
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
 
   out.logprob = logprob(view.logits[static_cast<size_t>(out.token)]);
-  gather_likeliest(view, top, scratch.candidates, scratch.bounds);
+  gather_likeliest(view, row.top_logprobs, scratch.candidates, scratch.bounds);
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), before);
   for (const Candidate& candidate : scratch.candidates) out.top.emplace_back(candidate.id, logprob(candidate.logit));
+  for (const int32_t id : row.logprob_ids) out.wanted.emplace_back(id, logprob(view.logits[static_cast<size_t>(id)]));
 }
 
 }  // namespace
 
-Sampler::Sampler(int32_t vocabulary, Exec& exec) : vocabulary_(vocabulary) {
+Sampler::Sampler(int32_t vocabulary, const Exec& exec) : vocabulary_(vocabulary) {
   check(vocabulary > 0, "a sampler for a vocabulary of ", vocabulary);
   for (int thread = 0; thread < exec.threads(); ++thread) {
     scratch_.push_back(std::make_unique<Scratch>());
@@ -48,59 +49,56 @@ Sampler::Sampler(int32_t vocabulary, Exec& exec) : vocabulary_(vocabulary) {
 
 Sampler::~Sampler() = default;
 
-void Sampler::check_row(const SampleRow& row) const {
-  check(row.logits != nullptr && row.params != nullptr, "a row to be sampled needs logits and parameters");
-  check(row.position >= 0, "a token cannot be drawn for position ", row.position);
-  check(row.top_logprobs >= -1 && row.top_logprobs <= vocabulary_, "top_logprobs must be in [-1, ", vocabulary_,
-        "], got ", row.top_logprobs);
-  check_sampling(*row.params, vocabulary_);
+Sampler::Scratch& Sampler::scratch(int thread) const {
+  check(thread >= 0 && thread < std::ssize(scratch_), "thread ", thread, " of a sampler for ", scratch_.size());
+  return *scratch_[static_cast<size_t>(thread)];
 }
 
-Sampled Sampler::sample_row(const SampleRow& row, Scratch& scratch) const {
+void Sampler::check_row(const SampleRow& row) const {
+  check(row.logits != nullptr, "a row to be sampled needs logits");
+  check(row.top_logprobs >= -1 && row.top_logprobs <= vocabulary_, "top_logprobs must be in [-1, ", vocabulary_,
+        "], got ", row.top_logprobs);
+  for (const int32_t id : row.logprob_ids)
+    check(id >= 0 && id < vocabulary_, "logprob_ids name token ", id, ", outside the vocabulary of ", vocabulary_);
+}
+
+Sampled Sampler::sample(const SampleRow& row, int thread) const {
+  check_row(row);
+  check(row.params != nullptr, "a row to be sampled needs parameters");
+  check(row.position >= 0, "a token cannot be drawn for position ", row.position);
+  check_sampling(*row.params, vocabulary_);
+
+  Scratch& own = scratch(thread);
   const SamplingParams& params = *row.params;
   const auto vocabulary = static_cast<size_t>(vocabulary_);
-  const LogitView raw = view_logits({row.logits, vocabulary}, scratch.scan, scratch.raw_maxima);
+  const LogitView raw = view_logits({row.logits, vocabulary}, own.scan, own.raw_maxima);
   check(!raw.all_are_minus_infinity(), "all logits are -inf");
   LogitView view = raw;
   if (has_adjustments(row)) {
-    scratch.adjusted.resize(vocabulary);
-    adjust_logits(row, scratch.adjusted, scratch.counts);
-    view = view_logits(scratch.adjusted, scratch.scan, scratch.adjusted_maxima);
+    own.adjusted.resize(vocabulary);
+    adjust_logits(row, own.adjusted, own.counts);
+    view = view_logits(own.adjusted, own.scan, own.adjusted_maxima);
     check(!view.all_are_minus_infinity(), "bias, penalties and mask leave no token");
   }
   Sampled out;
-  out.token = params.temperature == 0
-                  ? likeliest(view).id
-                  : draw_token(view, params, uniform(params.seed, static_cast<uint64_t>(row.position)), scratch.scan,
-                               scratch.draw);
-  if (row.top_logprobs >= 0) add_logprobs(raw, row.top_logprobs, scratch.scan, scratch.draw, out);
+  out.token =
+      params.temperature == 0
+          ? likeliest(view).id
+          : draw_token(view, params, uniform(params.seed, static_cast<uint64_t>(row.position)), own.scan, own.draw);
+  if (row.top_logprobs >= 0) add_logprobs(raw, row, own.scan, own.draw, out);
   return out;
 }
 
-void Sampler::sample(std::span<const SampleRow> rows, std::span<Sampled> out, Exec& exec) {
-  check(rows.size() == out.size(), "cannot sample ", rows.size(), " rows into ", out.size());
-  check(!exec.capturing(), "sampling of ", rows.size(), " rows cannot be captured");
-  check(exec.threads() <= std::ssize(scratch_), "a sampler for ", scratch_.size(), " threads cannot serve ",
-        exec.threads());
-  for (const SampleRow& row : rows) check_row(row);
-
-  // A job must not throw: what a row refuses is kept and thrown after all have ended.
-  std::vector<std::string> refusals(rows.size());
-  const auto job = [&](int64_t index, int thread) {
-    const auto i = static_cast<size_t>(index);
-    try {
-      out[i] = sample_row(rows[i], *scratch_[static_cast<size_t>(thread)]);
-    } catch (const CheckError& error) {
-      refusals[i] = error.what();
-    }
-  };
-  exec.parallel(
-      std::ssize(rows),
-      [](const void* context, int64_t item, int thread) {
-        (*static_cast<const decltype(job)*>(context))(item, thread);
-      },
-      &job);
-  for (size_t i = 0; i < rows.size(); ++i) check(refusals[i].empty(), "row ", i, ": ", refusals[i]);
+Sampled Sampler::score(const SampleRow& row, int32_t token, int thread) const {
+  check_row(row);
+  check(token >= 0 && token < vocabulary_, "token ", token, " is outside the vocabulary of ", vocabulary_);
+  check(row.top_logprobs >= 0, "a row without logprobs cannot be scored");
+  Scratch& own = scratch(thread);
+  const LogitView raw = view_logits({row.logits, static_cast<size_t>(vocabulary_)}, own.scan, own.raw_maxima);
+  check(!raw.all_are_minus_infinity(), "all logits are -inf");
+  Sampled out{.token = token};
+  add_logprobs(raw, row, own.scan, own.draw, out);
+  return out;
 }
 
 }  // namespace quire::ops

@@ -11,9 +11,9 @@
 //   min-p    tokens at least min_p times as likely as the likeliest
 //   draw     the survivors in order of id share [0, 1) by their probabilities; the token whose share holds the number
 //
-// Errors   parameters outside their domain throw CheckError that names the parameter (check_sampling). Logits that are
-//          NaN, +inf or all -inf throw CheckError that names the row: a broken model is not sampled from. So does a
-//          row whose mask and penalties leave no token. The other rows are then undefined.
+// Errors   parameters outside their domain throw CheckError that names the parameter (check_sampling). So do logits
+// that
+//          are NaN, +inf or all -inf: a broken model is not sampled from; and a mask and penalties that leave no token.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -47,11 +47,13 @@ struct SampleRow {
   const uint32_t* mask = nullptr;           // [ceil(vocabulary / 32)] bit set: allowed; null: all
   int32_t top_logprobs = -1;  // -1: no logprobs; else log-softmax of the unchanged logits for the drawn token
                               // and that many of the largest
+  std::span<const int32_t> logprob_ids = {};  // where there are logprobs: also of these tokens
 };
 struct Sampled {
   int32_t token = -1;
   float logprob = 0;
-  std::vector<std::pair<int32_t, float>> top = {};  // id, logprob; descending, ties to the lower id
+  std::vector<std::pair<int32_t, float>> top = {};     // id, logprob; descending, ties to the lower id
+  std::vector<std::pair<int32_t, float>> wanted = {};  // of SampleRow::logprob_ids, in their order
 };
 
 // One draw of uniform [0, 1) for (seed, position), the same on every machine.
@@ -59,14 +61,18 @@ double uniform(uint64_t seed, uint64_t position);
 
 class Sampler {  // owns scratch for the vocabulary, one for each thread of exec
  public:
-  Sampler(int32_t vocabulary, Exec& exec);
+  Sampler(int32_t vocabulary, const Exec& exec);
   ~Sampler();
-  void sample(std::span<const SampleRow> rows, std::span<Sampled> out, Exec& exec);  // rows in parallel
+  // From several threads at once, each under its own number in [0, exec.threads()). Afterwards, also after a refusal,
+  // the sampler is as good as before.
+  Sampled sample(const SampleRow& row, int thread) const;
+  // Nothing is drawn: how likely this token was. Reads the row's logits and which logprobs are wanted.
+  Sampled score(const SampleRow& row, int32_t token, int thread) const;
 
  private:
   struct Scratch;
   void check_row(const SampleRow& row) const;
-  Sampled sample_row(const SampleRow& row, Scratch& scratch) const;
+  Scratch& scratch(int thread) const;
 
   int32_t vocabulary_;
   std::vector<std::unique_ptr<Scratch>> scratch_;  // [threads]

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "base/expect_refused.h"
-#include "base/graph.h"
 #include "ops/testing_rows.h"
 
 namespace quire::ops {
@@ -27,6 +26,7 @@ struct Request {
   int64_t position = 0;
   std::vector<uint32_t> mask = {};
   int32_t top_logprobs = -1;
+  std::vector<int32_t> logprob_ids = {};
 
   SampleRow row() const {
     return {.logits = logits.data(),
@@ -35,21 +35,27 @@ struct Request {
             .generated = generated,
             .position = position,
             .mask = mask.empty() ? nullptr : mask.data(),
-            .top_logprobs = top_logprobs};
+            .top_logprobs = top_logprobs,
+            .logprob_ids = logprob_ids};
   }
   bool allows(size_t id) const { return mask.empty() || (mask[id / 32] >> (id % 32) & 1) != 0; }
 };
 
 std::vector<Sampled> sample_all(const std::vector<Request>& requests, Exec& exec) {
-  Sampler sampler(static_cast<int32_t>(requests[0].logits.size()), exec);
-  std::vector<SampleRow> rows;
-  for (const Request& request : requests) rows.push_back(request.row());
-  std::vector<Sampled> out(rows.size());
-  sampler.sample(rows, out, exec);
+  const Sampler sampler(static_cast<int32_t>(requests[0].logits.size()), exec);
+  std::vector<Sampled> out(requests.size());
+  const auto job = [&](int64_t i, int thread) { out[i] = sampler.sample(requests[i].row(), thread); };
+  exec.parallel(
+      std::ssize(requests),
+      [](const void* context, int64_t i, int thread) { (*static_cast<const decltype(job)*>(context))(i, thread); },
+      &job);
   return out;
 }
 
-Sampled sample_one(const Request& request) { return sample_all({request}, *every_exec().back())[0]; }
+Sampler sampler_for(const Request& request) {
+  return Sampler(static_cast<int32_t>(request.logits.size()), *every_exec().back());
+}
+Sampled sample_one(const Request& request) { return sampler_for(request).sample(request.row(), 0); }
 
 // The header once more, in double and without any haste.
 namespace slow {
@@ -231,6 +237,7 @@ Request varied_request(int32_t i) {
   request.generated = {i, i, 5};
   request.position = i * 3;
   request.top_logprobs = i % 6 - 1;
+  request.logprob_ids = {i, 700 - i};
   return request;
 }
 
@@ -249,6 +256,7 @@ TEST(Sample, ARowDependsOnItselfAlone) {
         ASSERT_EQ(out[i].token, expected.token);
         ASSERT_EQ(out[i].logprob, expected.logprob);
         ASSERT_EQ(out[i].top, expected.top);
+        ASSERT_EQ(out[i].wanted, expected.wanted);
       }
     }
   });
@@ -324,8 +332,43 @@ TEST(Sample, LogprobsAreOfTheUnchangedLogits) {
     }
   }
   request.top_logprobs = -1;
+  request.logprob_ids = {1, 2};
   EXPECT_EQ(sample_one(request).logprob, 0);
   EXPECT_TRUE(sample_one(request).top.empty());
+  EXPECT_TRUE(sample_one(request).wanted.empty());
+}
+
+TEST(Sample, LogprobsOfNamedTokens) {
+  Request request{.logits = tied_logits(1000, 3), .params = {.temperature = 0}, .top_logprobs = 1000};
+  request.logprob_ids = {999, 0, 17, 0};
+  const Sampled sampled = sample_one(request);
+  std::map<int32_t, float> all(sampled.top.begin(), sampled.top.end());
+  std::vector<std::pair<int32_t, float>> expected;
+  for (const int32_t id : request.logprob_ids) expected.emplace_back(id, all[id]);
+  EXPECT_EQ(sampled.wanted, expected);
+}
+
+TEST(Sample, ScoresATokenThatIsNotDrawn) {
+  Request request{.logits = tied_logits(1000, 3), .params = {.temperature = 0}, .top_logprobs = 1000};
+  request.logprob_ids = {7};
+  const Sampled drawn = sample_one(request);
+  const std::map<int32_t, float> all(drawn.top.begin(), drawn.top.end());
+  SampleRow row = request.row();
+  row.params = nullptr;
+  for (const int32_t token : {0, 500, 999}) {
+    const Sampled scored = sampler_for(request).score(row, token, 0);
+    EXPECT_EQ(scored.token, token);
+    EXPECT_EQ(scored.logprob, all.at(token));
+    EXPECT_EQ(scored.top, drawn.top);
+    EXPECT_EQ(scored.wanted, drawn.wanted);
+  }
+  const auto scoring = [&](int32_t token) { return [&, token] { sampler_for(request).score(row, token, 0); }; };
+  expect_refused(scoring(1000), "token 1000 is outside the vocabulary of 1000");
+  expect_refused(scoring(-1), "token -1");
+  request.logits[3] = std::nanf("");
+  expect_refused(scoring(5), "the logits hold NaN");
+  row.top_logprobs = -1;
+  expect_refused(scoring(5), "without logprobs");
 }
 
 TEST(Sample, LogitsAreNotChanged) {
@@ -341,7 +384,7 @@ TEST(Sample, RefusesBrokenLogits) {
   for (const float temperature : {0.0f, 1.0f}) {
     Request request{.logits = random_floats(100, 1), .params = {.temperature = temperature}};
     request.logits[99] = std::nanf("");
-    expect_refused([&] { sample_one(request); }, "row 0: the logits hold NaN");
+    expect_refused([&] { sample_one(request); }, "the logits hold NaN");
     request.mask.assign(4, 0xff);  // also where the mask would hide it
     expect_refused([&] { sample_one(request); }, "NaN");
     request.logits[99] = kInfinity;
@@ -354,32 +397,25 @@ TEST(Sample, RefusesBrokenLogits) {
   }
 }
 
-TEST(Sample, ARefusalNamesTheRowAndLeavesTheSamplerUsable) {
-  Exec exec(ExecOptions{.threads = 2});
-  Sampler sampler(50, exec);
-  std::vector<Request> requests(3, Request{.logits = random_floats(50, 1), .params = {.repetition_penalty = 1.5f}});
-  for (Request& request : requests) request.generated = {3, 3, 4};
-  requests[1].generated = {3, 50};
-  std::vector<SampleRow> rows;
-  for (const Request& request : requests) rows.push_back(request.row());
-  std::vector<Sampled> out(3);
-  expect_refused([&] { sampler.sample(rows, out, exec); }, "row 1: the generated text holds token 50");
-  requests[1].generated = {3, 3, 4};
-  rows[1] = requests[1].row();
-  sampler.sample(rows, out, exec);
-  for (const Sampled& sampled : out) EXPECT_EQ(sampled.token, slow::drawn(slow::weights(requests[0]), uniform(0, 0)));
+TEST(Sample, ARefusalLeavesTheSamplerUsable) {
+  const Exec exec(ExecOptions{.threads = 1});
+  const Sampler sampler(50, exec);
+  Request request{.logits = random_floats(50, 1), .params = {.repetition_penalty = 1.5f}};
+  request.generated = {3, 50};
+  expect_refused([&] { sampler.sample(request.row(), 0); }, "the generated text holds token 50");
+  request.generated = {3, 3, 4};
+  EXPECT_EQ(sampler.sample(request.row(), 0).token, slow::drawn(slow::weights(request), uniform(0, 0)));
 }
 
 TEST(Sample, RefusesAtTheDoor) {
-  Exec exec(ExecOptions{.threads = 1});
+  const Exec exec(ExecOptions{.threads = 2});
   expect_refused([&] { Sampler(0, exec); }, "vocabulary of 0");
-  Sampler sampler(8, exec);
+  const Sampler sampler(8, exec);
   const Request good{.logits = std::vector<float>(8)};
-  std::vector<Sampled> out(1);
   const auto refused = [&](auto change, const char* part) {
     SampleRow row = good.row();
     change(row);
-    expect_refused([&] { sampler.sample({&row, 1}, out, exec); }, part);
+    expect_refused([&] { sampler.sample(row, 1); }, part);
   };
   refused([](SampleRow& row) { row.logits = nullptr; }, "logits");
   refused([](SampleRow& row) { row.params = nullptr; }, "parameters");
@@ -388,15 +424,9 @@ TEST(Sample, RefusesAtTheDoor) {
   refused([](SampleRow& row) { row.top_logprobs = -2; }, "got -2");
   const SamplingParams cold{.temperature = -1};
   refused([&](SampleRow& row) { row.params = &cold; }, "temperature");
-  const SampleRow row = good.row();
-  expect_refused([&] { sampler.sample({&row, 1}, {}, exec); }, "1 rows into 0");
-  Exec larger(ExecOptions{.threads = 2});
-  expect_refused([&] { sampler.sample({&row, 1}, out, larger); }, "for 1 threads cannot serve 2");
-  Graph graph;
-  exec.begin_capture(graph);
-  expect_refused([&] { sampler.sample({&row, 1}, out, exec); }, "cannot be captured");
-  exec.end_capture();
-  sampler.sample({}, {}, exec);
+  const std::vector<int32_t> outside = {3, 8};
+  refused([&](SampleRow& row) { row.logprob_ids = outside; }, "logprob_ids name token 8");
+  expect_refused([&] { sampler.sample(good.row(), 2); }, "thread 2 of a sampler for 2");
 }
 
 TEST(CheckSampling, NamesTheParameter) {

@@ -40,6 +40,11 @@ TextRange with_space_around(std::string_view text, TextRange match, const AddedT
 
 }  // namespace
 
+bool any_within(std::span<const size_t> ascending, TextRange range) {
+  const auto first = std::lower_bound(ascending.begin(), ascending.end(), range.begin);
+  return first != ascending.end() && *first < range.end;
+}
+
 AddedTokenFinder::AddedTokenFinder(std::vector<Entry> entries) : entries_(std::move(entries)) {
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.text < b.text; });
   for (const Entry& entry : entries_) begins_[static_cast<uint8_t>(entry.text.front())] = true;
@@ -59,7 +64,8 @@ const AddedTokenFinder::Entry* AddedTokenFinder::longest_at_start(std::string_vi
   return longest;
 }
 
-std::vector<Section> AddedTokenFinder::sections(std::string_view utf8, bool parse_special) const {
+std::vector<Section> AddedTokenFinder::sections(std::string_view utf8, bool parse_special,
+                                                std::span<const size_t> never_special) const {
   std::vector<Section> found;
   size_t done = 0;  // all before is in `found`
   for (size_t at = 0; at < utf8.size();) {
@@ -69,6 +75,10 @@ std::vector<Section> AddedTokenFinder::sections(std::string_view utf8, bool pars
       continue;
     }
     TextRange match{at, at + entry->text.size()};
+    if (entry->token.special && any_within(never_special, match)) {
+      ++at;  // what it only covers may be a token of its own
+      continue;
+    }
     at = match.end;
     if (entry->token.special && !parse_special) continue;
     if (entry->token.single_word && is_inside_word(utf8, match)) continue;

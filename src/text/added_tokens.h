@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ struct Section {
   TextRange range;
 };
 
+bool any_within(std::span<const size_t> ascending, TextRange range);
+
 class AddedTokenFinder {
  public:
   struct Entry {
@@ -27,8 +30,10 @@ class AddedTokenFinder {
   };
   explicit AddedTokenFinder(std::vector<Entry> entries);
 
-  // The whole text in sections, none of text empty. Without parse_special, special tokens stay text.
-  std::vector<Section> sections(std::string_view utf8, bool parse_special) const;
+  // The whole text in sections, none of text empty. Without parse_special, special tokens stay text, and so do those
+  // that cover a byte of never_special (ascending).
+  std::vector<Section> sections(std::string_view utf8, bool parse_special,
+                                std::span<const size_t> never_special = {}) const;
 
  private:
   const Entry* longest_at_start(std::string_view text) const;

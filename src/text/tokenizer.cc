@@ -114,14 +114,17 @@ struct Tokenizer::Parts {
     }
   }
 
-  void encode(std::string_view utf8, bool parse_special, std::vector<int32_t>& ids) const {
+  void encode(std::string_view utf8, const EncodeOptions& options, std::vector<int32_t>& ids) const {
     Bpe::Symbols symbols;
-    for (const Section& section : finder.sections(utf8, parse_special)) {
-      if (section.id)
+    for (const Section& section : finder.sections(utf8, options.parse_special, options.never_special)) {
+      if (section.id) {
         ids.push_back(*section.id);
-      else
-        encode_between(utf8.substr(section.range.begin, section.range.end - section.range.begin),
-                       section.range.begin == 0, parse_special, symbols, ids);
+        continue;
+      }
+      // Normalising moves bytes, so where one is never special, nothing between its neighbours is.
+      const bool parse_special = options.parse_special && !any_within(options.never_special, section.range);
+      encode_between(utf8.substr(section.range.begin, section.range.end - section.range.begin),
+                     section.range.begin == 0, parse_special, symbols, ids);
     }
   }
 };
@@ -134,10 +137,12 @@ Tokenizer::~Tokenizer() = default;
 std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
   std::vector<int32_t> ids;
   if (options.add_special) ids = vocabulary().prefix;
-  if (is_utf8(text))
-    parts_->encode(text, options.parse_special, ids);
-  else
-    parts_->encode(repaired_utf8(text), options.parse_special, ids);
+  if (is_utf8(text)) {
+    parts_->encode(text, options, ids);
+  } else {
+    check(options.never_special.empty(), "offsets into a text that is no UTF-8");
+    parts_->encode(repaired_utf8(text), options, ids);
+  }
   if (options.add_special) ids.insert(ids.end(), vocabulary().suffix.begin(), vocabulary().suffix.end());
   return ids;
 }

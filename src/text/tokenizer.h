@@ -7,6 +7,7 @@
 // Errors   CheckError: a vocabulary that does not fit together, when it is made; an id outside the vocabulary; a
 //          pattern that exceeds its limits on some text (regex.h).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +23,9 @@ namespace quire::text {
 struct EncodeOptions {
   bool add_special = true;     // what the model wants before and after a text: its bos, say
   bool parse_special = false;  // special tokens spelled out in the text become those tokens
+  // Ascending offsets of bytes that are part of no special token, whatever they spell: text of strangers inside of a
+  // text whose special tokens count. For valid UTF-8 only: repairing it would move them.
+  std::span<const size_t> never_special = {};
 };
 
 class Tokenizer {

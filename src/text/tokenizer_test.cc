@@ -57,6 +57,21 @@ TEST(Tokenizer, SpecialsInTheTextOnlyWhenAsked) {
             (Ids{'a', '<', '/', 's', '>', 262}));
 }
 
+TEST(Tokenizer, BytesOfStrangersAreNeverSpecial) {
+  const Tokenizer tokenizer(byte_vocabulary());
+  const auto encode = [&](std::string_view text, std::vector<size_t> never) {
+    return tokenizer.encode(text, {.add_special = false, .parse_special = true, .never_special = never});
+  };
+  const Ids plain{'<', '/', 's', '>'};
+  EXPECT_EQ(encode("</s>a</s>", {0}), (Ids{'<', '/', 's', '>', 'a', 261}));
+  EXPECT_EQ(encode("</s>a</s>", {5}), (Ids{261, 'a', '<', '/', 's', '>'}));
+  EXPECT_EQ(encode("</s>", {3}), plain) << "the last byte counts";
+  EXPECT_EQ(encode("a</s>", {0}), (Ids{'a', 261})) << "the byte before does not";
+  EXPECT_EQ(encode("</s>a", {4}), (Ids{261, 'a'})) << "nor the one after";
+  EXPECT_EQ(encode("[TOOL]", {0}), (Ids{262})) << "other added tokens are plain text anyway";
+  EXPECT_EQ(encode("</</s>", {0}), (Ids{'<', '/', 261}));
+}
+
 TEST(Tokenizer, SuffixAndPrefix) {
   Vocabulary vocabulary = byte_vocabulary();
   vocabulary.suffix = {261};

@@ -1,0 +1,151 @@
+#include "serve.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "base/check.h"
+#include "config_file.h"
+#include "http/server.h"
+#include "model_path.h"
+#include "serve/grammar_tokens.h"
+#include "serve/routes.h"
+#include "serve/service.h"
+#include "serve_log.h"
+#include "serve_options.h"
+#include "stop_signals.h"
+
+namespace quire {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// The first token of all finds its memory untouched, which takes long; nobody should wait for that.
+void warm_up(engine::Engine& engine) {
+  engine::Request request;
+  request.prompt = {0};
+  request.max_new_tokens = 2;
+  engine.submit(std::move(request), [](const engine::Output&) {});
+  while (engine.step()) {
+  }
+}
+
+// The parts of a service over a loaded model, in the order in which they need each other.
+struct Loaded {
+  Loaded(const ServeOptions& options, const std::string& path)
+      : session(session_options(options)),
+        grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
+        service({session.tokenizer, session.model, session.engine, grammars}, service_options(options, path)) {
+    warm_up(session.engine);
+    session.engine.start();
+  }
+
+  Session session;
+  const grammar::Compiler grammars;
+  serve::Service service;
+};
+
+class ServeCommand {
+ public:
+  explicit ServeCommand(const ServeOptions& options)
+      : options_(options),
+        log_(log_level_from(options.log_level)),
+        routes_(route_options()),
+        server_(options.http,
+                [this](std::shared_ptr<http::Exchange> exchange) { routes_.handle(std::move(exchange)); }) {}
+
+  void run();
+
+ private:
+  serve::RouteOptions route_options() const;
+  std::string address() const;
+  void warn_of_open_doors() const;
+  void shut_down(Loaded& loaded);
+  bool wait_until(const std::function<bool()>& reached, Clock::time_point end);
+
+  const ServeOptions& options_;
+  const ServeLog log_;
+  StopSignals signals_;
+  std::unique_ptr<Loaded> loaded_;  // outlives all calls
+  serve::Routes routes_;
+  http::Server server_;
+};
+
+serve::RouteOptions ServeCommand::route_options() const {
+  return {.keys = api_keys(options_),
+          .metrics_key = options_.metrics_key,
+          .allow_origin = options_.allow_origin,
+          .on_answered = [this](const serve::Answered& answered) { log_.answered(answered); }};
+}
+
+bool is_any_address(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+std::string ServeCommand::address() const {
+  const std::string& host = options_.http.host;
+  const std::string shown = is_any_address(host)          ? "localhost"
+                            : host.find(':') == host.npos ? host
+                                                          : cat("[", host, "]");
+  return cat(options_.http.certificate_file.empty() ? "http" : "https", "://", shown, ":", server_.port(), "/");
+}
+
+void ServeCommand::warn_of_open_doors() const {
+  const std::string& host = options_.http.host;
+  const bool local = host.starts_with("127.") || host == "localhost" || host == "::1";
+  if (!local && api_keys(options_).empty())
+    log_.say(LogLevel::warn, cat("everybody who reaches ", host, " can use this server: --api-key sets a key"));
+}
+
+void ServeCommand::run() {
+  const std::string path = model_path(options_.session.model);
+  warn_of_open_doors();
+  server_.start();
+  log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
+  loaded_ = std::make_unique<Loaded>(options_, path);
+  signals_.wait_from_now_on();
+  routes_.set_service(&loaded_->service);
+  std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",
+              loaded_->service.options().served_model_name.c_str(), address().c_str(), address().c_str());
+  std::fflush(stdout);
+  signals_.wait();
+  shut_down(*loaded_);
+}
+
+// Nothing new; what runs may end; then answers are sent to their end.
+void ServeCommand::shut_down(Loaded& loaded) {
+  const auto time =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.shutdown_timeout));
+  loaded.service.drain();
+  log_.say(LogLevel::info, cat("shutting down; ", loaded.service.jobs(), " requests may finish within ",
+                               static_cast<int64_t>(options_.shutdown_timeout), " s or until the next signal"));
+  wait_until([&] { return loaded.service.jobs() == 0; }, Clock::now() + time);
+  if (const int32_t left = loaded.service.jobs()) log_.say(LogLevel::warn, cat(left, " requests are cancelled"));
+  loaded.session.engine.stop();
+  server_.stop_accepting();
+  wait_until([&] { return server_.stats().connections == 0; }, Clock::now() + 2s);
+  server_.stop();
+}
+
+// False: a signal came, or the time is over.
+bool ServeCommand::wait_until(const std::function<bool()>& reached, Clock::time_point end) {
+  while (!reached())
+    if (Clock::now() >= end || signals_.wait_for(10ms)) return false;
+  return true;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("serve", "serve a model over HTTP: OpenAI's and SGLang's interfaces, a chat page");
+  const auto options = std::make_shared<ServeOptions>();
+  add_serve_options(*command, *options);
+  command->callback([=] {
+    if (!options->config_file.empty()) apply_config_file(*command, options->config_file);
+    ServeCommand(*options).run();
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,188 @@
+#include "serve_options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <sstream>
+
+#include "base/check.h"
+
+namespace quire {
+namespace {
+
+constexpr double kMostSeconds = 1e6;
+
+std::string read_file(const std::string& path, const char* what) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  check(file.is_open() && !file.bad(), "the ", what, " ", path, " cannot be read");
+  return text;
+}
+
+void add_model_options(CLI::App& command, ServeOptions& options) {
+  constexpr const char* kGroup = "Model";
+  for (const char* name : {"--model", "--context-length"}) command.get_option(name)->group(kGroup);
+  command
+      .add_option("--served-model-name", options.served_model_name, "what callers call it; default: its file's name")
+      ->group(kGroup);
+  command
+      .add_option("--chat-template", options.chat_template_file, "a file with a template instead of the model's own")
+      ->group(kGroup);
+  command
+      .add_option("--tool-call-parser", options.tool_call_parser,
+                  "how the model writes tool calls; default: as its chat template shows")
+      ->check(CLI::IsMember({"hermes", "llama3", "mistral"}))
+      ->group(kGroup);
+}
+
+void add_engine_options(CLI::App& command, ServeOptions& options) {
+  constexpr const char* kGroup = "Engine";
+  engine::EngineOptions& engine = options.session.engine;
+  for (const char* name : {"--max-total-tokens", "--kv-cache-dtype", "--page-size", "--threads", "--isa"})
+    command.get_option(name)->group(kGroup);
+  command.add_option("--max-running-requests", engine.max_running_requests, "computed together; others wait")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096))
+      ->group(kGroup);
+  command.add_option("--max-queued-requests", engine.max_queued_requests, "that wait; more get 503")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20))
+      ->group(kGroup);
+  command.add_option("--chunked-prefill-size", engine.prefill_chunk, "most tokens of prompts in one step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16))
+      ->group(kGroup);
+  command
+      .add_flag("--disable-radix-cache", options.disable_radix_cache, "compute every prompt anew, share no prefixes")
+      ->group(kGroup);
+}
+
+void add_server_options(CLI::App& command, ServeOptions& options) {
+  constexpr const char* kGroup = "Server";
+  command.add_option("--host", options.http.host, "address to listen on; 0.0.0.0: all of this machine's")
+      ->capture_default_str()
+      ->group(kGroup);
+  command.add_option("--port", options.http.port, "0: any free one")->capture_default_str()->group(kGroup);
+  command.add_option("--http-threads", options.http.threads, "for connections; the engine has its own")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64))
+      ->group(kGroup);
+  command.add_option("--max-body-bytes", options.http.limits.body_bytes, "of a request; larger ones get 413")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 32))
+      ->group(kGroup);
+  const auto seconds = [&](const char* name, double& value, const char* help) {
+    command.add_option(name, value, help)->capture_default_str()->check(CLI::Range(0.0, kMostSeconds))->group(kGroup);
+  };
+  seconds("--queue-timeout", options.queue_timeout,
+          "seconds after which a request that still waits gets 503; 0: never");
+  seconds("--run-timeout", options.run_timeout, "seconds after which a request ends with what it has; 0: never");
+  seconds("--shutdown-timeout", options.shutdown_timeout, "seconds that running requests have after SIGTERM or Ctrl-C");
+  command.add_option("--log-level", options.log_level)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"error", "warn", "info", "debug"}))
+      ->group(kGroup);
+  command
+      .add_option("--config", options.config_file,
+                  "TOML file with these options, as in: port = 30000; the command line goes before")
+      ->group(kGroup);
+}
+
+void add_access_options(CLI::App& command, ServeOptions& options) {
+  constexpr const char* kGroup = "Access";
+  command
+      .add_option(
+          "--api-key", options.api_keys,
+          "that callers must present; may be repeated. $QUIRE_API_KEY is one, too, and stands in no process list")
+      ->allow_extra_args(false)
+      ->group(kGroup);
+  command
+      .add_option("--api-key-file", options.api_key_file,
+                  "a key a line; after a space may stand its cache_salt: keys with different ones share no prefixes")
+      ->group(kGroup);
+  command.add_option("--metrics-key", options.metrics_key, "that /metrics asks for; default: /metrics is open")
+      ->group(kGroup);
+  command
+      .add_option(
+          "--allow-origin", options.allow_origin,
+          "whose web pages may call from a browser, as https://chat.example, or *; default: only the server's own")
+      ->group(kGroup);
+  command.add_option("--ssl-certfile", options.http.certificate_file, "PEM; with it the server speaks TLS")
+      ->group(kGroup);
+  command.add_option("--ssl-keyfile", options.http.key_file, "PEM")->group(kGroup);
+  command.add_option("--ssl-keyfile-password", options.http.key_password)->group(kGroup);
+}
+
+void check_key(const std::string& key) {
+  check(!key.empty(), "an API key is empty");
+  for (const char letter : key)
+    check(letter > ' ' && letter < 0x7f, "an API key has characters that a header cannot carry");
+}
+
+void read_keys(const std::string& path, std::vector<serve::ApiKey>& keys) {
+  std::istringstream lines(read_file(path, "key file"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    serve::ApiKey key;
+    if (!(words >> key.key) || key.key.starts_with('#')) continue;
+    words >> key.salt;
+    keys.push_back(std::move(key));
+  }
+  check(!keys.empty(), "the key file ", path, " has no keys");
+}
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+}
+
+}  // namespace
+
+void add_serve_options(CLI::App& command, ServeOptions& options) {
+  add_session_options(command, options.session);
+  add_model_options(command, options);
+  add_engine_options(command, options);
+  add_server_options(command, options);
+  add_access_options(command, options);
+}
+
+std::vector<serve::ApiKey> api_keys(const ServeOptions& options) {
+  std::vector<serve::ApiKey> keys;
+  if (!options.api_key_file.empty()) read_keys(options.api_key_file, keys);
+  for (const std::string& key : options.api_keys) keys.push_back({.key = key});
+  if (const char* key = std::getenv("QUIRE_API_KEY"); key && *key) keys.push_back({.key = key});
+  for (const serve::ApiKey& key : keys) check_key(key.key);
+  if (!options.metrics_key.empty()) check_key(options.metrics_key);
+  return keys;
+}
+
+SessionOptions session_options(const ServeOptions& options) {
+  SessionOptions session = options.session;
+  session.engine.prefix_cache = !options.disable_radix_cache;
+  return session;
+}
+
+serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path) {
+  serve::ServiceOptions service{.model_path = model_path,
+                                .served_model_name = options.served_model_name,
+                                .tool_call_parser = options.tool_call_parser,
+                                .queue_time = milliseconds(options.queue_timeout),
+                                .run_time = milliseconds(options.run_timeout)};
+  if (service.served_model_name.empty()) service.served_model_name = name_of_model(model_path);
+  if (!options.chat_template_file.empty())
+    service.chat_template = read_file(options.chat_template_file, "chat template");
+  return service;
+}
+
+std::string name_of_model(const std::string& path) {
+  std::filesystem::path file(path);
+  if (!file.has_filename()) file = file.parent_path();  // a folder with a slash at its end
+  if (file.extension() == ".gguf") file.replace_extension();
+  static const std::regex kWeights("[.-](i?q[0-9][a-z0-9_]*|b?f16|f32)$", std::regex::icase);
+  return std::regex_replace(file.filename().string(), kWeights, "");
+}
+
+}  // namespace quire

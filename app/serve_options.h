@@ -1,0 +1,45 @@
+// The options of `quire serve`, named as SGLang's where they mean the same, and what follows from them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "http/server.h"
+#include "serve/routes.h"
+#include "serve/service.h"
+#include "session.h"
+
+namespace CLI {
+class App;
+}
+
+namespace quire {
+
+struct ServeOptions {
+  SessionOptions session = {.engine = {}};
+  http::ServerOptions http = {.port = 30000};
+  bool disable_radix_cache = false;
+  std::string config_file;
+  std::string served_model_name;
+  std::string chat_template_file;
+  std::string tool_call_parser;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::string metrics_key;
+  std::string allow_origin;
+  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds
+  std::string log_level = "info";
+};
+void add_serve_options(CLI::App& command, ServeOptions& options);
+
+// From the command line, the environment (QUIRE_API_KEY) and the key file. Throws CheckError, one line: a file that
+// cannot be read, a key that cannot be one.
+std::vector<serve::ApiKey> api_keys(const ServeOptions& options);
+
+SessionOptions session_options(const ServeOptions& options);
+serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path);
+
+// What callers call a model that was given no name: the file's or folder's, without the type of its weights.
+std::string name_of_model(const std::string& path);
+
+}  // namespace quire

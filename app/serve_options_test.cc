@@ -1,0 +1,82 @@
+#include "serve_options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/expect_refused.h"
+#include "base/temporary_folder.h"
+
+namespace quire {
+namespace {
+
+TEST(NameOfModel, IsTheFilesWithoutTheTypeOfItsWeights) {
+  EXPECT_EQ(name_of_model("/a/SmolLM2-135M-Instruct.Q4_1.gguf"), "SmolLM2-135M-Instruct");
+  EXPECT_EQ(name_of_model("Qwen3-0.6B-Q4_K_M.gguf"), "Qwen3-0.6B");
+  EXPECT_EQ(name_of_model("x-f16.gguf"), "x");
+  EXPECT_EQ(name_of_model("x.BF16.gguf"), "x");
+  EXPECT_EQ(name_of_model("x-IQ4_XS.gguf"), "x");
+  EXPECT_EQ(name_of_model("/models/Llama-3.2-1B/"), "Llama-3.2-1B");
+  EXPECT_EQ(name_of_model("/models/Llama-3.2-1B"), "Llama-3.2-1B");
+}
+
+class ApiKeys : public ::testing::Test {
+ protected:
+  ApiKeys() { unsetenv("QUIRE_API_KEY"); }
+  ~ApiKeys() override { unsetenv("QUIRE_API_KEY"); }
+
+  std::string file(const std::string& text) const {
+    const std::string path = folder_.path() + "/keys";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  TemporaryFolder folder_;
+  ServeOptions options_;
+};
+
+TEST_F(ApiKeys, ComeFromThreePlaces) {
+  EXPECT_TRUE(api_keys(options_).empty());
+  options_.api_keys = {"one"};
+  options_.api_key_file = file("# keys\n\n  two  salt\nthree\r\n");
+  setenv("QUIRE_API_KEY", "four", 1);
+  const std::vector<serve::ApiKey> keys = api_keys(options_);
+  ASSERT_EQ(keys.size(), 4u);
+  EXPECT_EQ(keys[0].key + keys[0].salt, "twosalt");
+  EXPECT_EQ(keys[1].key + keys[1].salt, "three");
+  EXPECT_EQ(keys[2].key + keys[2].salt, "one");
+  EXPECT_EQ(keys[3].key + keys[3].salt, "four");
+}
+
+TEST_F(ApiKeys, AFileThatProtectsNothingIsRefused) {
+  options_.api_key_file = file("# none yet\n");
+  expect_refused([&] { api_keys(options_); }, "has no keys");
+  options_.api_key_file = "/no/such/file";
+  expect_refused([&] { api_keys(options_); }, "/no/such/file");
+}
+
+TEST_F(ApiKeys, WhatCannotBeAKeyIsRefused) {
+  options_.api_keys = {""};
+  expect_refused([&] { api_keys(options_); }, "empty");
+  options_.api_keys = {"with space"};
+  expect_refused([&] { api_keys(options_); }, "a header cannot carry");
+}
+
+TEST(ServiceOptionsOf, TakeTheFilesTemplateAndTimes) {
+  const TemporaryFolder folder;
+  ServeOptions options;
+  options.chat_template_file = folder.path() + "/template";
+  std::ofstream(options.chat_template_file) << "{{ messages }}";
+  options.queue_timeout = 0.0101;
+  options.run_timeout = 2;
+  const serve::ServiceOptions service = service_options(options, "/m/x.Q8_0.gguf");
+  EXPECT_EQ(service.chat_template, "{{ messages }}");
+  EXPECT_EQ(service.queue_time.count(), 11);
+  EXPECT_EQ(service.run_time.count(), 2000);
+  EXPECT_EQ(service.served_model_name, "x");
+  EXPECT_EQ(service.model_path, "/m/x.Q8_0.gguf");
+}
+
+}  // namespace
+}  // namespace quire

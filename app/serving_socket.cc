@@ -1,0 +1,78 @@
+#include "serving_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/check.h"
+
+namespace quire::bench {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolved(const Address& address) {
+  addrinfo wanted{}, *found = nullptr;
+  wanted.ai_socktype = SOCK_STREAM;
+  const int failed = getaddrinfo(address.host.c_str(), address.port.c_str(), &wanted, &found);
+  check(failed == 0, address.text(), ": ", gai_strerror(failed));
+  return {found, freeaddrinfo};
+}
+
+}  // namespace
+
+Socket::Socket(const Address& address) {
+  const AddressList list = resolved(address);
+  descriptor_ = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  check(descriptor_ >= 0, "no socket: ", std::strerror(errno));
+  const int on = 1;
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const int failed = connect(descriptor_, list->ai_addr, list->ai_addrlen);
+  check(failed == 0 || errno == EINPROGRESS, "cannot connect to ", address.text(), ": ", std::strerror(errno));
+}
+
+Socket::~Socket() {
+  if (is_open()) close(descriptor_);
+}
+
+bool Socket::goes_on() {
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return true;
+  error_ = std::strerror(errno);
+  return false;
+}
+
+bool Socket::send(std::string_view& bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0) return goes_on();
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  return true;
+}
+
+bool Socket::receive(std::string& bytes) {
+  char buffer[16 << 10];
+  while (true) {
+    const ssize_t received = recv(descriptor_, buffer, sizeof buffer, 0);
+    if (received < 0) return goes_on();
+    if (received == 0) return false;
+    bytes.append(buffer, static_cast<size_t>(received));
+  }
+}
+
+void allow_descriptors(int count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(count)) return;
+  limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(count));
+  setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the socket that is too many says so
+}
+
+}  // namespace quire::bench

@@ -1,0 +1,18 @@
+// Which tokens a request may continue with: a constraint on its output, asked before each draw.
+//
+// The engine calls next() and accept() of one mask from one thread at a time, in turns: next, draw, accept. Masks of
+// different requests are asked in parallel. A retracted request keeps its mask: its tokens are not drawn again.
+#pragma once
+#include <cstdint>
+
+namespace quire::engine {
+
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // [ceil(vocabulary / 32)] bit set: allowed; at least one is. Null: all are. Valid until accept().
+  virtual const uint32_t* next() = 0;
+  virtual void accept(int32_t token) = 0;
+};
+
+}  // namespace quire::engine

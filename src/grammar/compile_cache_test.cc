@@ -1,0 +1,87 @@
+#include "grammar/compile_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "grammar/compiled.h"
+
+namespace quire::grammar {
+namespace {
+
+CompileCache::Result made() { return std::make_shared<Compiled>(xgrammar::CompiledGrammar(xgrammar::NullObj{})); }
+size_t thousand(const Compiled&) { return 1000; }
+
+TEST(CompileCache, MakesOnceAndKeeps) {
+  CompileCache cache(1 << 20, thousand);
+  int makes = 0;
+  const auto make = [&] {
+    ++makes;
+    return made();
+  };
+  const auto first = cache.get("a", make);
+  EXPECT_EQ(cache.get("a", make), first);
+  EXPECT_NE(cache.get("b", make), first);
+  EXPECT_EQ(makes, 2);
+}
+
+TEST(CompileCache, TheLeastRecentlyAskedForGoesFirst) {
+  CompileCache cache(5000, thousand);
+  int makes = 0;
+  const auto make = [&] {
+    ++makes;
+    return made();
+  };
+  for (const char* key : {"a", "b", "c", "a", "d"}) cache.get(key, make);  // more than three do not fit
+  EXPECT_LE(cache.bytes(), 5000u);
+  EXPECT_EQ(makes, 4);
+  cache.get("a", make);
+  EXPECT_EQ(makes, 4);
+  cache.get("b", make);
+  EXPECT_EQ(makes, 5);
+}
+
+TEST(CompileCache, StaysSmallWhateverIsAsked) {
+  CompileCache cache(10'000, thousand);
+  for (int i = 0; i < 1000; ++i) {
+    cache.get(std::to_string(i) + std::string(100, 'x'), made);
+    ASSERT_LE(cache.bytes(), 10'000u);
+  }
+  CompileCache none(0, thousand);
+  EXPECT_NE(none.get("a", made), nullptr);
+  EXPECT_EQ(none.bytes(), 0u);
+}
+
+TEST(CompileCache, FailuresAreKeptToo) {
+  CompileCache cache(10'000, thousand);
+  int makes = 0;
+  const auto fail = [&]() -> CompileCache::Result {
+    ++makes;
+    throw std::runtime_error("no");
+  };
+  EXPECT_THROW(cache.get("a", fail), std::runtime_error);
+  EXPECT_THROW(cache.get("a", fail), std::runtime_error);
+  EXPECT_EQ(makes, 1);
+}
+
+TEST(CompileCache, ManyThreadsThatAskForOneMakeOne) {
+  CompileCache cache(1 << 20, thousand);
+  std::atomic<int> makes = 0;
+  const auto make = [&] {
+    ++makes;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return made();
+  };
+  std::vector<CompileCache::Result> results(8);
+  std::vector<std::thread> threads;
+  for (auto& result : results) threads.emplace_back([&] { result = cache.get("a", make); });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(makes, 1);
+  for (const auto& result : results) EXPECT_EQ(result, results.front());
+}
+
+}  // namespace
+}  // namespace quire::grammar

@@ -1,0 +1,51 @@
+// One schema of a JSON schema on its way to rules: its keywords, its place in the whole, and which keywords were used.
+//
+// Whoever enforces a keyword takes it; check_all_taken() refuses what nobody took and is no annotation. So a keyword
+// cannot be forgotten.
+//
+// Errors   CheckError that names the keyword and the place.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/in_quotes.h"
+
+namespace quire::grammar {
+
+using Json = nlohmann::ordered_json;
+
+std::string written(const Json& value);  // in one line
+bool is_whole(const Json& value);        // a number without a fraction
+
+class SchemaObject {
+ public:
+  SchemaObject(const Json& json, std::string path);  // of a JSON object
+
+  const std::string& path() const { return path_; }
+  std::string path(std::string_view part) const;
+  bool has(const char* keyword) const { return json_.contains(keyword); }
+
+  const Json* take(const char* keyword);        // null: it is not there
+  const Json* take_array(const char* keyword);  // of at least one element
+  const Json* take_object(const char* keyword);
+  const std::string* take_string(const char* keyword);
+  std::optional<int32_t> take_count(const char* keyword);  // 0 to kMostRepeats
+  void check_all_taken() const;
+
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    throw CheckError(cat("the JSON schema: ", parts..., " at ", in_quotes(path_, 200)));
+  }
+
+ private:
+  const Json& json_;
+  std::string path_;
+  std::set<std::string, std::less<>> taken_;
+};
+
+}  // namespace quire::grammar

@@ -1,0 +1,28 @@
+// Ends xgrammar's work on this thread when it has taken too long.
+//
+// xgrammar has no limit of time and what a grammar costs cannot be told from its size. All its long work goes through
+// one function, its parser's step by a byte; the linker puts ours before it (--wrap, in CMakeLists.txt), which looks at
+// the processor time of the thread now and then. Time that other threads take does not count.
+//
+// Errors   TimeOver leaves xgrammar's call. What the call worked on is in an unknown state and may only be destroyed.
+#pragma once
+#include <chrono>
+#include <exception>
+
+namespace quire::grammar {
+
+struct TimeOver : std::exception {
+  const char* what() const noexcept override { return "the time is over"; }
+};
+
+class TimeGuard {  // for its life, on the thread that made it; one at a time
+ public:
+  explicit TimeGuard(std::chrono::nanoseconds limit);
+  ~TimeGuard();
+  TimeGuard(const TimeGuard&) = delete;
+  TimeGuard& operator=(const TimeGuard&) = delete;
+
+  std::chrono::nanoseconds left() const;  // below 0: over
+};
+
+}  // namespace quire::grammar

@@ -1,0 +1,65 @@
+// An HTTP/1.1 server, with TLS if asked: sockets in, exchanges out. Knows nothing of what is served.
+//
+// Connections are kept alive and cost little while idle: no buffer is held between requests. A client that leaves
+// while its request is being worked on is noticed at once. Slow readers cost memory up to a limit and no time. Requests
+// on one connection are answered in order, one at a time.
+//
+// Refused, with an answer where the protocol allows one: anything but HTTP/1.0 and 1.1 (the preface of HTTP/2 is closed
+// without a word in the log), heads, bodies and header counts over the limits (431, 413), lengths that are not plain
+// digits, both Content-Length and Transfer-Encoding, more connections than the limit (closed at once).
+//
+// Errors   the constructor throws CheckError, one line: an address that cannot be bound, certificate files that cannot
+//          be used. Nothing that a client sends ends the server.
+#pragma once
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "http/exchange.h"
+
+namespace quire::http {
+
+struct Limits {
+  size_t head_bytes = 16 << 10;  // request line and headers
+  size_t body_bytes = 32 << 20;
+  int connections = 8192;
+  size_t unsent_bytes = 4 << 20;   // of an answer that its client does not read; past it the connection is cut
+  std::chrono::seconds idle{75};   // between requests
+  std::chrono::seconds read{30};   // for a head, and for a body once its head is there
+  std::chrono::seconds write{30};  // without any progress while something is to be sent
+};
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free one
+  int threads = 1;
+  Limits limits = {};
+  std::string certificate_file = {}, key_file = {}, key_password = {};  // PEM; empty: plain HTTP
+};
+
+struct ServerStats {
+  int connections;   // open now
+  int64_t accepted;  // so far
+  int64_t requests;  // so far
+  int64_t cut_slow;  // connections cut because their client did not read
+};
+
+class Server {
+ public:
+  Server(const ServerOptions& options, Handler handler);  // bound; connections are taken after start()
+  ~Server();                                              // stop()
+
+  uint16_t port() const;
+  ServerStats stats() const;
+  void start();
+  void stop_accepting();  // open connections go on; idle ones close, others after their answer
+  void stop();            // closes everything and joins the threads; idempotent; never from a handler
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::http

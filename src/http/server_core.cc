@@ -1,0 +1,43 @@
+#include "http/server_core.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace quire::http {
+
+void ServerCore::post(const Strand& strand, std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  if (door_open_) boost::asio::post(strand, std::move(task));
+}
+
+bool ServerCore::admit(const std::shared_ptr<Connection>& connection) {
+  const std::lock_guard lock(mutex_);
+  if (!door_open_ || static_cast<int>(open_.size()) >= limits.connections) return false;
+  open_.emplace(connection.get(), connection);
+  return true;
+}
+
+void ServerCore::remove(const Connection* connection) {
+  const std::lock_guard lock(mutex_);
+  open_.erase(connection);
+}
+
+void ServerCore::close_door() {
+  const std::lock_guard lock(mutex_);
+  door_open_ = false;
+}
+
+std::vector<std::shared_ptr<Connection>> ServerCore::connections() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Connection>> connections;
+  for (const auto& [address, connection] : open_)
+    if (auto alive = connection.lock()) connections.push_back(std::move(alive));
+  return connections;
+}
+
+int ServerCore::connection_count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(open_.size());
+}
+
+}  // namespace quire::http

@@ -1,0 +1,255 @@
+// Clients that send too much, read too little, wait too long or are too many.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/temporary_folder.h"
+#include "http/server.h"
+#include "http/testing_certificate.h"
+#include "http/testing_client.h"
+#include "http/testing_server.h"
+
+namespace quire::http {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Speaks = TestingClient::Speaks;
+
+void answer(const std::shared_ptr<Exchange>& exchange) { exchange->respond({.body = "ok"}); }
+
+TEST(ServerLimits, HeadsAndHeaderCounts) {
+  TestingServer server(answer);
+  TestingClient long_head(server.port());
+  long_head.send(cat("GET / HTTP/1.1\r\nHost: x\r\nX: ", std::string(20000, 'x'), "\r\n\r\n"));
+  EXPECT_EQ(long_head.read_answer().status, 431);
+  EXPECT_TRUE(long_head.is_closed());
+  TestingClient many(server.port());
+  std::string head = "GET / HTTP/1.1\r\nHost: x\r\n";
+  for (int i = 0; i < 200; ++i) head += "X: y\r\n";
+  many.send(head + "\r\n");
+  EXPECT_EQ(many.read_answer().status, 431);
+}
+
+TEST(ServerLimits, BodiesOfAKnownLengthAreRefusedByTheirHead) {
+  TestingServer server(answer, {.limits = {.body_bytes = 1000}});
+  TestingClient client(server.port());
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_answer().status, 413);
+  EXPECT_TRUE(client.is_closed());
+}
+
+// Closing while the client still sends would destroy the answer before it is read.
+TEST(ServerLimits, TheRefusalOfALargeBodyArrives) {
+  TestingServer server(answer, {.limits = {.body_bytes = 1000}});
+  TestingClient client(server.port());
+  const std::string body(3 << 20, 'x');
+  client.send(cat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+  EXPECT_EQ(client.read_answer().status, 413);
+}
+
+TEST(ServerLimits, ChunkedBodiesAreHeldToTheSameLimit) {
+  TestingServer server(answer, {.limits = {.body_bytes = 1000}});
+  TestingClient client(server.port());
+  client.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 11; ++i) client.send(cat("64\r\n", std::string(100, 'x'), "\r\n"));
+  EXPECT_EQ(client.read_answer().status, 413);
+}
+
+TEST(ServerLimits, ConnectionsPastTheLimitAreClosed) {
+  TestingServer server(answer, {.limits = {.connections = 2}});
+  TestingClient first(server.port()), second(server.port());
+  EXPECT_EQ(first.get("/").status, 200);
+  EXPECT_EQ(second.get("/").status, 200);
+  EXPECT_TRUE(TestingClient(server.port()).is_closed());
+  first.close();
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 1; }));
+  EXPECT_EQ(TestingClient(server.port()).get("/").status, 200);
+}
+
+TEST(ServerLimits, IdleConnectionsAreClosedAfterAWhile) {
+  TestingServer server(answer, {.limits = {.idle = 1s}});
+  TestingClient silent(server.port()), kept(server.port());
+  const auto start = Clock::now();
+  EXPECT_EQ(kept.get("/").status, 200);
+  EXPECT_TRUE(silent.is_closed());
+  EXPECT_TRUE(kept.is_closed());
+  EXPECT_GT(Clock::now() - start, 900ms);
+}
+
+TEST(ServerLimits, SlowHeadsAndBodiesAreRefused) {
+  TestingServer server(answer, {.limits = {.read = 1s}});
+  TestingClient slow_head(server.port()), slow_body(server.port());
+  const auto start = Clock::now();
+  slow_head.send("GET / HT");
+  slow_body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+  for (int i = 0; i < 6; ++i) {  // each byte comes in time, all of them do not
+    std::this_thread::sleep_for(100ms);
+    slow_head.send("T");
+  }
+  EXPECT_EQ(slow_head.read_answer().status, 408);
+  EXPECT_EQ(slow_body.read_answer().status, 408);
+  EXPECT_TRUE(slow_head.is_closed());
+  EXPECT_LT(Clock::now() - start, 5s);
+}
+
+TEST(ServerLimits, AWorkingHandlerHasAllTheTimeItNeeds) {
+  Held held;
+  TestingServer server(held.handler(), {.limits = {.idle = 1s, .read = 1s, .write = 1s}});
+  TestingClient client(server.port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = held.next();
+  std::this_thread::sleep_for(1500ms);
+  exchange->start_stream({.body = "a"});
+  std::this_thread::sleep_for(1500ms);
+  exchange->finish();
+  EXPECT_EQ(client.read_answer().body, "a");
+}
+
+// One stream is read and the other is not: the second is cut, and the first does not notice.
+TEST(ServerLimits, ASlowReaderIsCutAndOthersAreNot) {
+  Held held;
+  TestingServer server(held.handler(), {.limits = {.unsent_bytes = 1 << 20, .write = 60s}});
+  TestingClient reading(server.port()), stuck(server.port(), Speaks::plain, 4096);
+  reading.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto to_reading = held.next();
+  stuck.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto to_stuck = held.next();
+  std::atomic<bool> cut = false;
+  to_stuck->on_gone([&] { cut = true; });
+  to_stuck->start_stream({});
+  to_reading->start_stream({});
+
+  auto read = std::async(std::launch::async, [&] { return reading.read_answer(); });
+  const std::string part(16 << 10, 'x');
+  size_t written = 0;
+  for (int i = 0; i < 10000 && !cut; ++i) {
+    to_reading->write(part);
+    to_stuck->write(part);
+    written += part.size();
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_TRUE(cut);
+  to_reading->finish();
+  EXPECT_EQ(read.get().body.size(), written);
+  EXPECT_EQ(server->stats().cut_slow, 1);
+  EXPECT_EQ(server->stats().connections, 1);
+  EXPECT_LT(written, 64u << 20) << "unsent bytes were not held to their limit";
+}
+
+TEST(ServerLimits, AWriteWithoutProgressIsCut) {
+  Held held;
+  TestingServer server(held.handler(), {.limits = {.write = 1s}});
+  TestingClient stuck(server.port(), Speaks::plain, 4096);
+  stuck.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = held.next();
+  std::promise<void> gone;
+  exchange->on_gone([&] { gone.set_value(); });
+  const auto start = Clock::now();
+  exchange->start_stream({.body = std::string(32 << 20, 'x')});
+  ASSERT_EQ(gone.get_future().wait_for(20s), std::future_status::ready);
+  EXPECT_GT(Clock::now() - start, 900ms);
+  EXPECT_EQ(server->stats().cut_slow, 1);
+}
+
+TEST(ServerLimits, ASlowReaderWhoMakesProgressIsNotCut) {
+  TestingServer server([](auto exchange) { exchange->respond({.body = std::string(24 << 20, 'x')}); },
+                       {.limits = {.unsent_bytes = 1 << 20, .write = 1s}});
+  TestingClient slow(server.port(), Speaks::plain, 1 << 20);
+  slow.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  slow.read_until("\r\n\r\n");
+  for (int i = 0; i < 24; ++i) {
+    std::this_thread::sleep_for(100ms);
+    EXPECT_EQ(slow.read_count(1 << 20).size(), size_t{1} << 20);
+  }
+  EXPECT_EQ(server->stats().cut_slow, 0);
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+int files_open() {
+  const int next = dup(0);  // the lowest free number
+  close(next);
+  return next;
+}
+
+TEST(ServerLimits, RunningOutOfFilesIsAPauseNotAnEnd) {
+  TestingServer server(answer);
+  TestingClient before(server.port());
+  EXPECT_EQ(before.get("/").status, 200);
+  rlimit normal{};
+  getrlimit(RLIMIT_NOFILE, &normal);
+  rlimit tight = normal;
+  tight.rlim_cur = files_open() + 1;  // for the client's end, and none for the server's
+  setrlimit(RLIMIT_NOFILE, &tight);
+  TestingClient waiting(server.port());
+  waiting.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const double used = cpu_seconds();
+  std::this_thread::sleep_for(500ms);
+  EXPECT_LT(cpu_seconds() - used, 0.25) << "the loop spins";
+  EXPECT_EQ(server->stats().accepted, 1);
+  EXPECT_EQ(before.get("/").status, 200);
+  setrlimit(RLIMIT_NOFILE, &normal);
+  EXPECT_EQ(waiting.read_answer().status, 200);
+}
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kOverhead = 8;  // sanitizers keep what was freed, and books on everything
+#else
+constexpr double kOverhead = 1;
+#endif
+
+// Connections that have each had an answer and now wait. The clients' ends are in this process, too, but hold next to
+// nothing.
+void expect_little_memory(const ServerOptions& options, Speaks speaks, int count, double most) {
+  constexpr int kFirst = 20;  // pay for what all share
+  TestingServer server(answer, options);
+  std::vector<TestingClient> clients;
+  clients.reserve(count);
+  size_t before = 0;
+  for (int i = 0; i < count; ++i) {
+    if (i == kFirst) before = resident_bytes();
+    TestingClient& client = clients.emplace_back(server.port(), speaks);
+    ASSERT_TRUE(speaks == Speaks::plain || client.shakes_hands());
+    ASSERT_EQ(client.get("/").status, 200);
+    client.forget_tls();
+  }
+  const double each = (static_cast<double>(resident_bytes()) - static_cast<double>(before)) / (count - kFirst);
+  EXPECT_EQ(server->stats().connections, count);
+  std::printf("%d idle connections: %.1f KiB each\n", count, each / 1024);
+  EXPECT_LT(each, most * kOverhead);
+}
+
+TEST(ServerLimits, AThousandIdleConnectionsCostLittle) { expect_little_memory({}, Speaks::plain, 1000, 16 << 10); }
+
+TEST(ServerLimits, IdleTlsConnectionsCostLittle) {
+  const TemporaryFolder folder;
+  const CertificateFiles files = make_certificate(folder.path(), "server");
+  expect_little_memory({.certificate_file = files.certificate, .key_file = files.key}, Speaks::tls, 300, 64 << 10);
+}
+
+}  // namespace
+}  // namespace quire::http

@@ -1,0 +1,141 @@
+#include "http/tls.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/expect_refused.h"
+#include "base/temporary_folder.h"
+#include "http/server.h"
+#include "http/testing_certificate.h"
+#include "http/testing_client.h"
+#include "http/testing_server.h"
+
+namespace quire::http {
+namespace {
+
+using namespace std::chrono_literals;
+using Speaks = TestingClient::Speaks;
+
+struct Tls {
+  TemporaryFolder folder;
+  CertificateFiles files = make_certificate(folder.path(), "server");
+  ServerOptions options(const Limits& limits = {}) const {
+    return {.limits = limits, .certificate_file = files.certificate, .key_file = files.key};
+  }
+};
+
+TestingClient shaken(uint16_t port, int receive_buffer = 0) {
+  TestingClient client(port, Speaks::tls, receive_buffer);
+  check(client.shakes_hands(), "no handshake");
+  return client;
+}
+
+TEST(Tls, CarriesRequestsAndStreams) {
+  const Tls tls;
+  TestingServer server(
+      [](auto exchange) {
+        if (exchange->request().path != "/stream") return exchange->respond({.body = exchange->request().body});
+        exchange->start_stream({});
+        for (int i = 0; i < 100; ++i) exchange->write(cat(i, ","));
+        exchange->finish();
+      },
+      tls.options());
+  TestingClient client = shaken(server.port());
+  std::string body(3 << 20, 'x');
+  for (size_t i = 0; i < body.size(); i += 1000) body[i] = static_cast<char>(i / 1000);
+  client.send(cat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+  EXPECT_EQ(client.read_answer().body, body);
+  std::string numbers;
+  for (int i = 0; i < 100; ++i) numbers += cat(i, ",");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.get("/stream").body, numbers);
+  client.send("GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(client.read_answer().body, numbers);
+  EXPECT_TRUE(client.is_closed());
+}
+
+TEST(Tls, AnswersPipelinedRequests) {
+  const Tls tls;
+  TestingServer server([](auto exchange) { exchange->respond({.body = exchange->request().path}); }, tls.options());
+  TestingClient client = shaken(server.port());
+  std::string requests;
+  for (int i = 0; i < 2000; ++i) requests += cat("GET /", i, " HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.send(requests);
+  for (int i = 0; i < 2000; ++i) ASSERT_EQ(client.read_answer().body, cat("/", i));
+}
+
+TEST(Tls, NoticesAClientThatLeaves) {
+  const Tls tls;
+  Held held;
+  TestingServer server(held.handler(), tls.options());
+  TestingClient client = shaken(server.port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = held.next();
+  std::promise<void> gone;
+  exchange->on_gone([&] { gone.set_value(); });
+  client.close();
+  EXPECT_EQ(gone.get_future().wait_for(5s), std::future_status::ready);
+}
+
+TEST(Tls, ASlowReaderIsCut) {
+  const Tls tls;
+  Held held;
+  TestingServer server(held.handler(), tls.options({.write = 1s}));
+  TestingClient stuck = shaken(server.port(), 4096);
+  stuck.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto exchange = held.next();
+  std::promise<void> gone;
+  exchange->on_gone([&] { gone.set_value(); });
+  exchange->start_stream({.body = std::string(32 << 20, 'x')});
+  ASSERT_EQ(gone.get_future().wait_for(30s), std::future_status::ready);
+  EXPECT_EQ(server->stats().cut_slow, 1);
+}
+
+TEST(Tls, PlainTextOnTheTlsPortIsClosed) {
+  const Tls tls;
+  TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options());
+  TestingClient plain(server.port());
+  plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(plain.read_to_end().find("HTTP/1.1 2"), std::string::npos);
+  EXPECT_EQ(shaken(server.port()).get("/").status, 200);
+  EXPECT_EQ(server->stats().requests, 1);
+}
+
+TEST(Tls, AHandshakeThatStopsIsClosed) {
+  const Tls tls;
+  TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options({.read = 1s}));
+  TestingClient silent(server.port());
+  EXPECT_TRUE(silent.is_closed());
+}
+
+TEST(Tls, TakesKeysWithAPassword) {
+  const TemporaryFolder folder;
+  const CertificateFiles files = make_certificate(folder.path(), "locked", "sesame");
+  const auto handler = [](auto exchange) { exchange->respond({.body = "in"}); };
+  TestingServer server(handler,
+                       {.certificate_file = files.certificate, .key_file = files.key, .key_password = "sesame"});
+  EXPECT_EQ(shaken(server.port()).get("/").body, "in");
+  expect_refused([&] { TlsContext(files.certificate, files.key, "wrong"); }, files.key);
+  expect_refused([&] { TlsContext(files.certificate, files.key, ""); }, files.key);
+}
+
+TEST(Tls, SaysWhatIsWrongWithItsFiles) {
+  const TemporaryFolder folder;
+  const CertificateFiles files = make_certificate(folder.path(), "one");
+  const CertificateFiles others = make_certificate(folder.path(), "other");
+  const std::string junk = folder.put("junk", "no certificate");
+  const auto handler = [](auto exchange) { exchange->respond({}); };
+  expect_refused([&] { TlsContext("/no/such/file", files.key, ""); },
+                 "the certificate file /no/such/file cannot be used: No such file or directory");
+  expect_refused([&] { TlsContext(junk, files.key, ""); }, junk + " cannot be used: ");
+  expect_refused([&] { TlsContext(files.certificate, junk, ""); }, "the key file " + junk);
+  expect_refused([&] { TlsContext(files.certificate, others.key, ""); }, "key values mismatch");
+  expect_refused([&] { Server({.certificate_file = files.certificate}, handler); }, "both");
+}
+
+}  // namespace
+}  // namespace quire::http

@@ -1,0 +1,46 @@
+#include "serve/access.h"
+
+#include <algorithm>
+
+namespace quire::serve {
+namespace {
+
+// The compiler must not end the loop as soon as the result is known.
+bool is_zero(volatile const unsigned char& difference) { return difference == 0; }
+
+bool begins_with_bearer(std::string_view text) {
+  constexpr std::string_view kBearer = "bearer ";
+  const auto lower = [](char letter) {
+    return static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter + 32 : letter);
+  };
+  return text.size() > kBearer.size() &&
+         std::equal(kBearer.begin(), kBearer.end(), text.begin(), [&](char a, char b) { return a == lower(b); });
+}
+
+}  // namespace
+
+bool equal_in_constant_time(std::string_view one, std::string_view other) {
+  if (one.empty() || other.empty()) return one.empty() && other.empty();
+  unsigned char difference = one.size() == other.size() ? 0 : 1;
+  for (size_t i = 0; i < one.size(); ++i)
+    difference = static_cast<unsigned char>(difference | (one[i] ^ other[i % other.size()]));
+  return is_zero(difference);
+}
+
+std::string_view presented_key(const http::Request& request) {
+  std::string_view value = request.header("authorization");
+  if (!begins_with_bearer(value)) return request.header("x-api-key");
+  value.remove_prefix(std::string_view("bearer ").size());
+  value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+  return value;
+}
+
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys) {
+  const ApiKey* found = nullptr;
+  for (const ApiKey& one : keys)
+    if (equal_in_constant_time(key, one.key) && !key.empty()) found = &one;
+  if (!found) return std::nullopt;
+  return Caller{.salt = found->salt};
+}
+
+}  // namespace quire::serve

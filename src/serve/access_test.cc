@@ -1,0 +1,42 @@
+#include "serve/access.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::serve {
+namespace {
+
+std::string key_in(http::Headers headers) {
+  http::Request request;
+  request.headers = std::move(headers);
+  return std::string(presented_key(request));
+}
+
+TEST(Access, ComparesWholeTexts) {
+  EXPECT_TRUE(equal_in_constant_time("abc", "abc"));
+  EXPECT_TRUE(equal_in_constant_time("", ""));
+  for (const char* other : {"", "a", "ab", "abd", "abcd", "abcabc", "xbc"}) {
+    EXPECT_FALSE(equal_in_constant_time("abc", other)) << other;
+    EXPECT_FALSE(equal_in_constant_time(other, "abc")) << other;
+  }
+}
+
+TEST(Access, FindsTheKeyInEitherHeader) {
+  EXPECT_EQ(key_in({{"authorization", "Bearer k1"}}), "k1");
+  EXPECT_EQ(key_in({{"authorization", "bearer   k1"}}), "k1");
+  EXPECT_EQ(key_in({{"x-api-key", "k2"}}), "k2");
+  EXPECT_EQ(key_in({{"authorization", "Bearer k1"}, {"x-api-key", "k2"}}), "k1");
+  EXPECT_EQ(key_in({{"authorization", "Basic k1"}}), "");
+  EXPECT_EQ(key_in({{"authorization", "Bearer "}}), "");
+  EXPECT_EQ(key_in({{"authorization", "Bearerk1"}}), "");
+  EXPECT_EQ(key_in({}), "");
+}
+
+TEST(Access, FindsTheCallerOfAKey) {
+  const std::vector<ApiKey> keys = {{"one", ""}, {"two", "salt"}};
+  EXPECT_EQ(caller_with("one", keys)->salt, "");
+  EXPECT_EQ(caller_with("two", keys)->salt, "salt");
+  for (const char* wrong : {"", "on", "onee", "three"}) EXPECT_FALSE(caller_with(wrong, keys)) << wrong;
+}
+
+}  // namespace
+}  // namespace quire::serve

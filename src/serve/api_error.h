@@ -1,0 +1,30 @@
+// What goes wrong with one call, as its caller is told: a status, a sentence, and the parameter that is to blame.
+//
+// Handlers throw it before the answer has begun; routes.cc turns it (and CheckError, as 400) into the error body of the
+// interface that was called.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "http/exchange.h"
+
+namespace quire::serve {
+
+enum class Interface : uint8_t { openai, sglang };
+
+class ApiError : public std::runtime_error {
+ public:
+  ApiError(int http_status, const std::string& message, std::string about = {}, std::string error_code = {})
+      : std::runtime_error(message), status(http_status), param(std::move(about)), code(std::move(error_code)) {}
+
+  int status;
+  std::string param;  // "" when it is about the whole call
+  std::string code;   // a word for programs: "model_not_found", "context_length_exceeded"; "" for most
+};
+
+nlohmann::ordered_json error_body(const ApiError& error, Interface interface);
+http::Response error_response(const ApiError& error, Interface interface);  // 503 carries Retry-After
+
+}  // namespace quire::serve

@@ -1,0 +1,70 @@
+// A call that is being answered: the client's exchange, watched. It notes how the answer begins and when it is
+// complete, counts the tokens behind it, and tells so once.
+//
+// Deliveries to the exchange (post) are held back while the function that answers it still runs, so that such functions
+// may run on threads of their own and yet need no locks against what they started.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "http/exchange.h"
+
+namespace quire::serve {
+
+struct Answered {
+  std::string method, path, peer;
+  int status;     // 499: none was given, mostly because the client left
+  bool complete;  // false: the client left, or the answer was cut off
+  std::chrono::duration<double> time;
+  int64_t prompt_tokens, generated_tokens;
+  std::string failure;  // of the server itself, for its log
+};
+using OnAnswered = std::function<void(const Answered&)>;  // from any thread
+
+class Call final : public http::Exchange {
+ public:
+  // headers: added to every answer.
+  static std::shared_ptr<Call> watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
+                                     OnAnswered on_answered);
+  ~Call() override;
+
+  const http::Request& request() const override { return exchange_->request(); }
+  void respond(http::Response response) override;
+  void start_stream(http::Response head) override;
+  void write(std::string part) override { exchange_->write(std::move(part)); }
+  void finish() override;
+  void on_gone(std::function<void()> action) override { exchange_->on_gone(std::move(action)); }
+  void post(std::function<void()> task) override;
+
+  bool begun() const;
+  void count_tokens(int32_t prompt, int32_t generated);
+  void note_failure(std::string what);
+  void release();  // the function that answers it has returned: what was posted meanwhile is delivered
+
+ private:
+  Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered);
+  void begin(http::Response& response);
+  void report(bool complete);
+
+  const std::shared_ptr<http::Exchange> exchange_;
+  const http::Headers headers_;
+  const OnAnswered on_answered_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+
+  mutable std::mutex mutex_;
+  int status_ = 0;  // 0: not begun
+  int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
+  std::string failure_;
+  bool gone_ = false, reported_ = false, held_ = true;
+  std::vector<std::function<void()>> waiting_;
+};
+
+// On the call that an exchange is; nothing on others.
+void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
+
+}  // namespace quire::serve

@@ -1,0 +1,83 @@
+#include "serve/call.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "serve/testing_exchange.h"
+
+namespace quire::serve {
+namespace {
+
+using testing::TestingExchange;
+
+struct Watched {
+  explicit Watched(http::Headers headers = {})
+      : exchange(testing::posted("/x", "")),
+        call(Call::watch(exchange, std::move(headers), [this](const Answered& one) { answers.push_back(one); })) {}
+
+  std::shared_ptr<TestingExchange> exchange;
+  std::vector<Answered> answers;
+  std::shared_ptr<Call> call;
+};
+
+TEST(Call, ReportsAnAnswerOnce) {
+  Watched watched(http::Headers{{"added", "1"}});
+  watched.call->count_tokens(3, 4);
+  count_tokens(*watched.call, 1, 1);
+  EXPECT_FALSE(watched.call->begun());
+  watched.call->respond({.status = 201, .body = "b", .headers = {{"own", "2"}}});
+  EXPECT_TRUE(watched.call->begun());
+  EXPECT_EQ(watched.exchange->response().headers, (http::Headers{{"own", "2"}, {"added", "1"}}));
+  EXPECT_THROW(watched.call->respond({}), CheckError);
+  watched.call.reset();
+  ASSERT_EQ(watched.answers.size(), 1u);
+  const Answered& answered = watched.answers[0];
+  EXPECT_EQ(answered.method + answered.path, "POST/x");
+  EXPECT_EQ(answered.status, 201);
+  EXPECT_EQ(answered.prompt_tokens, 4);
+  EXPECT_EQ(answered.generated_tokens, 5);
+  EXPECT_TRUE(answered.complete);
+}
+
+TEST(Call, ReportsAStreamAtItsEnd) {
+  Watched watched;
+  watched.call->start_stream({.body = "a"});
+  watched.call->write("b");
+  EXPECT_TRUE(watched.answers.empty());
+  watched.call->finish();
+  ASSERT_EQ(watched.answers.size(), 1u);
+  EXPECT_TRUE(watched.answers[0].complete);
+  EXPECT_EQ(watched.exchange->body(), "ab");
+}
+
+TEST(Call, ReportsWhenTheClientLeft) {
+  Watched streaming, unanswered;
+  streaming.call->start_stream({.body = {}});
+  streaming.exchange->leave();
+  streaming.call->finish();
+  EXPECT_EQ(streaming.answers.at(0).status, 200);
+  EXPECT_FALSE(streaming.answers.at(0).complete);
+  unanswered.call.reset();
+  EXPECT_EQ(unanswered.answers.at(0).status, 499);
+  EXPECT_FALSE(unanswered.answers.at(0).complete);
+}
+
+TEST(Call, HoldsTasksBackUntilItsFunctionHasReturned) {
+  Watched watched;
+  std::string order;
+  watched.call->post([&] { order += "1"; });
+  watched.call->post([&] { order += "2"; });
+  EXPECT_EQ(order, "");
+  watched.call->post([&] { watched.call->post([&] { order += "4"; }); });
+  watched.call->post([&] { order += "3"; });
+  watched.call->release();
+  EXPECT_EQ(order, "1234");
+  watched.call->post([&] { order += "5"; });
+  EXPECT_EQ(order, "12345");
+}
+
+}  // namespace
+}  // namespace quire::serve

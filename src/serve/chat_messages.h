@@ -1,0 +1,16 @@
+// The messages of a chat, as OpenAI's callers write them, in the form that chat templates read.
+//
+//   role       system, user, assistant, tool; developer becomes system
+//   content    a string; parts of text are joined by line breaks; null only beside tool calls
+//   arguments  of earlier tool calls: the object that their string of JSON stands for, as templates expect it; what is
+//              no JSON object stays a string
+//
+// Errors   ApiError 400 that names the message and the field: unknown roles and fields, contents other than text.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+namespace quire::serve {
+
+nlohmann::ordered_json read_messages(const nlohmann::ordered_json& messages);
+
+}  // namespace quire::serve

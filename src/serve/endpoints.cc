@@ -1,0 +1,95 @@
+#include "serve/endpoints.h"
+
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "serve/openai.h"
+#include "serve/sglang.h"
+
+namespace quire::serve {
+namespace {
+
+using Shared = std::shared_ptr<http::Exchange>;
+
+template <void (*function)(Shared, Service&)>
+void for_anyone(Shared exchange, Service& service, const Caller&) {
+  function(std::move(exchange), service);
+}
+
+void health(Shared exchange, Service& service, const Caller&) {
+  const char* status = service.draining() ? "draining" : service.works() ? "ok" : "broken";
+  exchange->respond(
+      {.status = service.draining() || !service.works() ? 503 : 200, .body = cat(R"({"status":")", status, R"("})")});
+}
+
+void metrics(Shared exchange, Service& service, const Caller&) {
+  exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                     .body = service.metrics().exposition(service.stats())});
+}
+
+constexpr auto kOpenai = Interface::openai;
+constexpr auto kSglang = Interface::sglang;
+constexpr auto kQuick = Effort::quick;
+constexpr auto kLong = Effort::long_one;
+
+const Endpoint kEndpoints[] = {
+    {"GET", "/health", Access::open, kSglang, kQuick, health},
+    {"GET", "/health_generate", Access::open, kSglang, kQuick,
+     [](Shared exchange, Service& service, const Caller&) { health_generate(std::move(exchange), service); }},
+    {"GET", "/metrics", Access::metrics_key, kSglang, kQuick, metrics},
+
+    {"POST", "/v1/chat/completions", Access::key, kOpenai, kLong, chat_completions},
+    {"POST", "/v1/completions", Access::key, kOpenai, kLong, completions},
+    {"POST", "/v1/embeddings", Access::key, kOpenai, kLong, embeddings},
+    {"GET", "/v1/models", Access::key, kOpenai, kQuick, for_anyone<models>},
+    {"GET", "/v1/models/", Access::key, kOpenai, kQuick, for_anyone<models>},
+
+    {"POST", "/generate", Access::key, kSglang, kLong, generate},
+    {"PUT", "/generate", Access::key, kSglang, kLong, generate},
+    {"POST", "/tokenize", Access::key, kSglang, kLong, for_anyone<tokenize>},
+    {"POST", "/v1/tokenize", Access::key, kSglang, kLong, for_anyone<tokenize>},
+    {"POST", "/detokenize", Access::key, kSglang, kLong, for_anyone<detokenize>},
+    {"POST", "/v1/detokenize", Access::key, kSglang, kLong, for_anyone<detokenize>},
+    {"GET", "/model_info", Access::key, kSglang, kQuick, for_anyone<model_info>},
+    {"GET", "/get_model_info", Access::key, kSglang, kQuick, for_anyone<model_info>},
+    {"GET", "/server_info", Access::key, kSglang, kQuick, for_anyone<server_info>},
+    {"GET", "/get_server_info", Access::key, kSglang, kQuick, for_anyone<server_info>},
+    {"GET", "/get_load", Access::key, kSglang, kQuick, for_anyone<get_load>},
+    {"GET", "/v1/loads", Access::key, kSglang, kQuick, for_anyone<loads>},
+    {"GET", "/flush_cache", Access::key, kSglang, kQuick, for_anyone<flush_cache>},
+    {"POST", "/flush_cache", Access::key, kSglang, kQuick, for_anyone<flush_cache>},
+    {"POST", "/abort_request", Access::key, kSglang, kQuick, for_anyone<abort_request>},
+};
+
+bool has_path(const Endpoint& endpoint, std::string_view path) {
+  return endpoint.path.ends_with('/') ? path.starts_with(endpoint.path) : path == endpoint.path;
+}
+
+}  // namespace
+
+Interface interface_of(std::string_view path) {
+  for (const Endpoint& endpoint : kEndpoints)
+    if (has_path(endpoint, path)) return endpoint.interface;
+  return path.starts_with("/v1/") ? kOpenai : kSglang;
+}
+
+std::string methods_of(std::string_view path) {
+  std::set<std::string_view> methods;
+  for (const Endpoint& endpoint : kEndpoints)
+    if (has_path(endpoint, path)) methods.insert(endpoint.method);
+  if (path == "/") methods.insert("GET");
+  if (methods.contains("GET")) methods.insert("HEAD");
+  std::string list;
+  for (const std::string_view method : methods) list += cat(list.empty() ? "" : ", ", method);
+  return list;
+}
+
+const Endpoint* endpoint_for(const http::Request& request) {
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  for (const Endpoint& endpoint : kEndpoints)
+    if (endpoint.method == method && has_path(endpoint, request.path)) return &endpoint;
+  return nullptr;
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,51 @@
+// The fields of a JSON object from outside, read once each with their type and range; what nobody read is refused.
+//
+//   Fields fields(body, "");                      path "" at the top; fields inside say "stream_options.include_usage"
+//   const int n = fields.integer("n", 1, 128).value_or(1);
+//   fields.ignore("user");                        accepted, without an effect here
+//   fields.refuse("audio", "audio output is not supported");     400 unless it is absent or null
+//   fields.finish();                              400 that names what is left
+//
+// An absent field and null are the same, except for raw().
+//
+// Errors   ApiError 400 that names the parameter and says what was expected and what came.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace quire::serve {
+
+class Fields {
+ public:
+  Fields(const nlohmann::ordered_json& object, std::string path);
+
+  bool has(std::string_view name) const;  // present and not null
+  std::optional<bool> boolean(std::string_view name);
+  std::optional<int64_t> integer(std::string_view name, int64_t least, int64_t most);
+  std::optional<double> number(std::string_view name, double least, double most);
+  std::optional<std::string> string(std::string_view name, size_t most_bytes);
+  // A string or an array of strings, as `stop` may be.
+  std::vector<std::string> strings(std::string_view name, size_t most, size_t most_bytes_each);
+  std::vector<int32_t> token_ids(std::string_view name, size_t most);
+  const nlohmann::ordered_json* raw(std::string_view name);  // null pointer when absent or null
+  const nlohmann::ordered_json& required(std::string_view name);
+  std::optional<Fields> object(std::string_view name);
+
+  void ignore(std::string_view name) { raw(name); }
+  void refuse(std::string_view name, std::string_view why);
+  void finish() const;
+
+  std::string path_of(std::string_view name) const;
+
+ private:
+  const nlohmann::ordered_json& object_;
+  std::string path_;
+  std::set<std::string, std::less<>> read_;
+};
+
+}  // namespace quire::serve

@@ -1,0 +1,101 @@
+#include "serve/openai_answer.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+namespace quire::serve {
+namespace {
+
+// What an end has to be told as, instead of an answer; none when there is one.
+std::optional<ApiError> error_of(const End& end) {
+  if (end.reason == EndReason::failed) return ApiError(500, end.error);
+  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
+  return std::nullopt;
+}
+
+}  // namespace
+
+OpenAiAnswer::OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms)
+    : exchange_(std::move(exchange)),
+      terms_(std::move(terms)),
+      chunks_(terms_.head, terms_.stream_usage),
+      usages_(terms_.choices),
+      running_(terms_.choices) {}
+
+// Begun in the exchange's order, so that no progress comes before all jobs are known here.
+void OpenAiAnswer::run(std::vector<Job> jobs, Service& service) {
+  const auto shared = std::make_shared<std::vector<Job>>(std::move(jobs));  // tasks are copied
+  exchange_->post([self = shared_from_this(), shared, &service] { self->start(std::move(*shared), service); });
+}
+
+void OpenAiAnswer::start(std::vector<Job> jobs, Service& service) {
+  try {
+    for (size_t i = 0; i < jobs.size(); ++i)
+      jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {
+        self->hear(i, std::move(progress));
+      }));
+  } catch (const ApiError& error) {
+    fail(error);
+  }
+}
+
+void OpenAiAnswer::hear(size_t choice, Progress progress) {
+  if (over_) return;
+  count(choice, progress);
+  const std::optional<ApiError> error = progress.end ? error_of(*progress.end) : std::nullopt;
+  if (error) return fail(*error);
+  if (progress.end) --running_;
+  std::string part;
+  take(choice, progress, part);
+  if (terms_.stream)
+    send_part(std::move(part));
+  else if (running_ == 0)
+    send_whole();
+}
+
+void OpenAiAnswer::count(size_t choice, const Progress& progress) {
+  usages_[choice] = {progress.prompt_tokens, progress.cached_tokens, progress.generated};
+}
+
+void OpenAiAnswer::send_part(std::string part) {
+  if (!std::exchange(begun_, true))
+    exchange_->start_stream({.content_type = "text/event-stream", .headers = {{"cache-control", "no-cache"}}});
+  if (running_ == 0) {
+    chunks_.append_usage(part, usage());
+    part += kDoneEvent;
+  }
+  if (!part.empty()) exchange_->write(std::move(part));
+  if (running_ > 0) return;
+  over_ = true;
+  exchange_->finish();
+}
+
+void OpenAiAnswer::send_whole() {
+  over_ = true;
+  nlohmann::ordered_json body = terms_.head.json();
+  body["choices"] = choices();
+  body["usage"] = usage().json();
+  exchange_->respond({.body = dumped(body)});
+}
+
+void OpenAiAnswer::fail(const ApiError& error) {
+  over_ = true;
+  for (const auto& job : jobs_) job->cancel();
+  if (!begun_) return exchange_->respond(error_response(error, Interface::openai));
+  exchange_->write(event(dumped(error_body(error, Interface::openai))).append(kDoneEvent));
+  exchange_->finish();
+}
+
+Usage OpenAiAnswer::usage() const {
+  Usage all;
+  for (size_t i = 0; i < usages_.size(); ++i) {
+    all.completion_tokens += usages_[i].completion_tokens;
+    if (i % terms_.choices_of_a_prompt != 0) continue;
+    all.prompt_tokens += usages_[i].prompt_tokens;
+    all.cached_tokens += usages_[i].cached_tokens;
+  }
+  return all;
+}
+
+}  // namespace quire::serve

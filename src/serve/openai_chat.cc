@@ -1,0 +1,75 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/openai.h"
+#include "serve/openai_answer.h"
+#include "serve/openai_chat_choice.h"
+#include "serve/openai_chat_request.h"
+#include "serve/request_reader.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+class ChatAnswer final : public OpenAiAnswer {
+ public:
+  ChatAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const ChatCall& call, const Service& service)
+      : OpenAiAnswer(std::move(exchange), std::move(terms)) {
+    const ChatChoice::Terms choice{.tokenizer = service.tokenizer(),
+                                   .rules = call.settings.text,
+                                   .logprobs = call.settings.request.top_logprobs >= 0,
+                                   .new_call_id = call_ids(call, service)};
+    for (int32_t i = 0; i < call.settings.choices; ++i)
+      choices_.push_back(std::make_unique<ChatChoice>(choices_.size(), choice, parser_for(call)));
+  }
+
+ private:
+  static std::function<std::string()> call_ids(const ChatCall& call, const Service& service) {
+    constexpr size_t kShort = 9;
+    if (call.short_call_ids) return [&service] { return service.new_id("").substr(0, kShort); };
+    return [&service] { return service.new_id("call_"); };
+  }
+
+  static std::unique_ptr<ToolParser> parser_for(const ChatCall& call) {
+    if (!call.tool_form) return nullptr;
+    return std::make_unique<ToolParser>(*call.tool_form, call.tool_names, call.most_calls);
+  }
+
+  void take(size_t choice, Progress& progress, std::string& part) override {
+    if (terms().stream)
+      choices_[choice]->stream(progress, chunks(), part);
+    else
+      choices_[choice]->collect(progress);
+  }
+
+  ordered_json choices() override {
+    ordered_json all = ordered_json::array();
+    for (const auto& choice : choices_) all.push_back(choice->json());
+    return all;
+  }
+
+  std::vector<std::unique_ptr<ChatChoice>> choices_;
+};
+
+}  // namespace
+
+void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
+  const ChatCall call = read_chat(body_of(exchange->request()), service, caller);
+  const CallSettings& settings = call.settings;
+  const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
+  std::vector<Job> jobs;
+  add_jobs(jobs, settings, settings.request, id, service);
+  OpenAiAnswer::Terms terms{
+      .head = new_head(id, settings.stream ? "chat.completion.chunk" : "chat.completion", service),
+      .stream = settings.stream,
+      .stream_usage = settings.stream_usage,
+      .choices = jobs.size(),
+      .choices_of_a_prompt = jobs.size()};
+  std::make_shared<ChatAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
+}
+
+}  // namespace quire::serve

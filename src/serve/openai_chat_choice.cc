@@ -1,0 +1,113 @@
+#include "serve/openai_chat_choice.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "serve/openai_logprobs.h"
+#include "serve/sglang_json.h"
+
+namespace quire::serve {
+
+using nlohmann::ordered_json;
+using Kind = ToolEvent::Kind;
+
+ChatChoice::ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser)
+    : index_(index), terms_(std::move(terms)), parser_(std::move(parser)) {}
+
+void ChatChoice::take_logprobs(Progress& progress) {
+  if (!terms_.logprobs) return;
+  drop_stop_token(progress, terms_.rules);
+  for (ordered_json& entry : chat_logprobs(progress.tokens, terms_.tokenizer)) logprobs_.push_back(std::move(entry));
+}
+
+ToolEvents ChatChoice::events_of(Progress& progress) {
+  ToolEvents events;
+  if (!parser_) {
+    add_event(events, Kind::content, progress.text);
+    return events;
+  }
+  events = parser_->push(progress.text);
+  if (!progress.end) return events;
+  for (const ToolEvent& event : parser_->finish()) add_event(events, event.kind, event.text);
+  return events;
+}
+
+std::string_view ChatChoice::reason(const End& end) const {
+  return !calls_.empty() && end.reason == EndReason::stop ? "tool_calls" : finish_reason(end);
+}
+
+// --- a stream's chunks
+
+void ChatChoice::stream(Progress& progress, const ChunkWriter& chunks, std::string& part) {
+  take_logprobs(progress);
+  if (!std::exchange(begun_, true)) chunks.append(part, index_, R"("delta":{"role":"assistant","content":""})");
+  for (const ToolEvent& event : events_of(progress)) append_event(event, chunks, part);
+  if (!progress.end) return;
+  chunks.append_last(part, index_, R"("delta":{})", unsent_logprobs(), cat("\"", reason(*progress.end), "\""),
+                     cat(R"(,"matched_stop":)", matched_stop(*progress.end)));
+}
+
+std::string ChatChoice::unsent_logprobs() {
+  if (logprobs_.empty()) return "null";
+  return dumped({{"content", std::exchange(logprobs_, ordered_json::array())}, {"refusal", nullptr}});
+}
+
+void ChatChoice::append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part) {
+  if (event.kind == Kind::content) return append_content(event.text, chunks, part);
+  if (event.kind == Kind::call) calls_.push_back({terms_.new_call_id(), event.text});
+  std::string delta = cat(R"("delta":{"tool_calls":[{"index":)", calls_.size() - 1);
+  if (event.kind == Kind::call)
+    delta += cat(R"(,"id":)", json_string(calls_.back().id), R"(,"type":"function","function":{"name":)",
+                 json_string(event.text), R"(,"arguments":""}}]})");
+  else
+    delta += cat(R"(,"function":{"arguments":)", json_string(event.text), "}}]}");
+  chunks.append(part, index_, delta, unsent_logprobs());
+}
+
+void ChatChoice::append_content(std::string_view text, const ChunkWriter& chunks, std::string& part) {
+  std::string delta = R"("delta":{"content":")";
+  append_escaped(delta, text);
+  chunks.append(part, index_, delta.append("\"}"), unsent_logprobs());
+}
+
+// --- in one piece
+
+void ChatChoice::collect(Progress& progress) {
+  take_logprobs(progress);
+  for (const ToolEvent& event : events_of(progress)) collect_event(event);
+  end_ = progress.end;
+}
+
+void ChatChoice::collect_event(const ToolEvent& event) {
+  switch (event.kind) {
+    case Kind::content:
+      content_ += event.text;
+      return;
+    case Kind::call:
+      calls_.push_back({terms_.new_call_id(), event.text});
+      return;
+    case Kind::arguments:
+      calls_.back().arguments += event.text;
+      return;
+  }
+}
+
+ordered_json ChatChoice::message() const {
+  ordered_json message = {{"role", "assistant"}, {"content", content_}, {"refusal", nullptr}};
+  if (calls_.empty()) return message;
+  if (content_.empty()) message["content"] = nullptr;
+  for (const Call& call : calls_)
+    message["tool_calls"].push_back(
+        {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  return message;
+}
+
+ordered_json ChatChoice::json() {
+  ordered_json json = {{"index", index_}, {"message", message()}, {"logprobs", nullptr}};
+  if (terms_.logprobs) json["logprobs"] = {{"content", std::move(logprobs_)}, {"refusal", nullptr}};
+  json["finish_reason"] = reason(*end_);
+  json["matched_stop"] = ordered_json::parse(matched_stop(*end_));
+  return json;
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,59 @@
+// One choice of a chat's answer: content, tool calls and logprobs out of the progress of its job, as chunks of a stream
+// or in one piece.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/openai_stream.h"
+#include "serve/text_stream.h"
+#include "serve/tool_parser.h"
+#include "text/tokenizer.h"
+
+namespace quire::serve {
+
+class ChatChoice {
+ public:
+  struct Terms {
+    const text::Tokenizer& tokenizer;  // outlives the choice
+    TextRules rules = {};
+    bool logprobs = false;
+    std::function<std::string()> new_call_id;
+  };
+  // parser: null when all text is content.
+  ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser);
+
+  // Either of the two for all progress of the job.
+  void stream(Progress& progress, const ChunkWriter& chunks, std::string& part);
+  void collect(Progress& progress);
+  nlohmann::ordered_json json();  // what was collected, after the end
+
+ private:
+  struct Call {
+    std::string id, name, arguments = {};
+  };
+  void take_logprobs(Progress& progress);
+  ToolEvents events_of(Progress& progress);
+  void append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part);
+  void append_content(std::string_view text, const ChunkWriter& chunks, std::string& part);
+  void collect_event(const ToolEvent& event);
+  std::string unsent_logprobs();
+  std::string_view reason(const End& end) const;
+  nlohmann::ordered_json message() const;
+
+  const size_t index_;
+  const Terms terms_;
+  const std::unique_ptr<ToolParser> parser_;
+  nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
+  std::string content_;                                                // not in streams
+  std::vector<Call> calls_;                                            // in streams without their arguments
+  std::optional<End> end_;
+  bool begun_ = false;  // the stream
+};
+
+}  // namespace quire::serve

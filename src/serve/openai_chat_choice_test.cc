@@ -1,0 +1,128 @@
+#include "serve/openai_chat_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "serve/openai_testing.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+const End kStopped{EndReason::stop, testing::kEnd};
+
+class ChatChoiceTest : public ::testing::Test {
+ protected:
+  ChatChoice choice(const ToolForm* form = nullptr, bool logprobs = false) {
+    return ChatChoice(
+        0, {.tokenizer = tokenizer_, .logprobs = logprobs, .new_call_id = [this] { return next_id(); }},
+        form ? std::make_unique<ToolParser>(*form, std::vector<std::string>{"add", "now"}, 100) : nullptr);
+  }
+  std::vector<ordered_json> streamed(ChatChoice choice, std::vector<Progress> all) {
+    const ChunkWriter chunks({"id-1", "chat.completion.chunk", "tiny", 7}, false);
+    std::string stream;
+    for (Progress& progress : all) choice.stream(progress, chunks, stream);
+    return testing::events_of(stream.append(kDoneEvent));
+  }
+  ordered_json collected(ChatChoice choice, std::vector<Progress> all) {
+    for (Progress& progress : all) choice.collect(progress);
+    return choice.json();
+  }
+
+ private:
+  std::string next_id() { return "call_" + std::to_string(++ids_); }
+
+  const text::Tokenizer tokenizer_{testing::tiny_vocabulary()};
+  int ids_ = 0;
+};
+
+const std::vector<Progress> kHello = {{.text = "He"}, {}, {.text = "l\"lo\n"}, {.end = kStopped}};
+
+TEST_F(ChatChoiceTest, Text) {
+  const std::vector<ordered_json> chunks = streamed(choice(), kHello);
+  ASSERT_EQ(chunks.size(), 4u);
+  EXPECT_EQ(chunks[0], ordered_json::parse(R"({"id": "id-1", "object": "chat.completion.chunk", "created": 7,
+      "model": "tiny", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
+                                    "finish_reason": null}]})"));
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"], ordered_json::parse(R"({"content": "He"})"));
+  EXPECT_EQ(chunks[2]["choices"][0]["delta"], ordered_json::parse(R"({"content": "l\"lo\n"})"));
+  EXPECT_EQ(chunks[3]["choices"][0], ordered_json::parse(R"({"index": 0, "delta": {}, "logprobs": null,
+      "finish_reason": "stop", "matched_stop": 257})"));
+
+  EXPECT_EQ(collected(choice(), kHello), ordered_json::parse(R"({"index": 0,
+      "message": {"role": "assistant", "content": "Hel\"lo\n", "refusal": null}, "logprobs": null,
+      "finish_reason": "stop", "matched_stop": 257})"));
+}
+
+TEST_F(ChatChoiceTest, LogprobsAreNotLostWhereTextIsHeldBack) {
+  const std::vector<Progress> all = {
+      {.tokens = {{.token = 'a', .logprob = -1}}},
+      {.text = "ab", .tokens = {{.token = 'b', .logprob = -2}}},
+      {.tokens = {{.token = 'c', .logprob = -3}, {.token = testing::kEnd}}, .end = kStopped}};
+  const std::vector<ordered_json> chunks = streamed(choice(nullptr, true), all);
+  ASSERT_EQ(chunks.size(), 3u);
+  EXPECT_TRUE(chunks[0]["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(chunks[1]["choices"][0]["logprobs"]["content"].size(), 2u);
+  EXPECT_EQ(chunks[2]["choices"][0]["logprobs"]["content"].size(), 1u) << "the end is no part of the text";
+  const ordered_json whole = collected(choice(nullptr, true), all);
+  EXPECT_EQ(whole["logprobs"]["content"].size(), 3u);
+  EXPECT_EQ(whole["logprobs"]["content"][2]["token"], "c");
+}
+
+const std::vector<Progress> kCalls = {
+    {.text = "See: <tool_call>{\"name\": \"add\", \"argu"},
+    {.text = "ments\": {\"a\""},
+    {.text = ": \"\xC3\xB6\"}}</tool_call>\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>"},
+    {.end = kStopped}};
+
+TEST_F(ChatChoiceTest, ToolCallsInAStream) {
+  const std::vector<ordered_json> chunks = streamed(choice(&kHermesForm), kCalls);
+  std::vector<ordered_json> deltas;
+  for (const ordered_json& chunk : chunks) deltas.push_back(chunk["choices"][0]["delta"]);
+  const std::vector<std::string> expected = {
+      R"({"role":"assistant","content":""})",
+      R"({"content":"See:"})",
+      R"({"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"add","arguments":""}}]})",
+      R"({"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]})",
+      "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\": \\\"\xC3\xB6\\\"}\"}}]}",
+      R"({"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"now","arguments":""}}]})",
+      R"({"tool_calls":[{"index":1,"function":{"arguments":"{}"}}]})",
+      "{}"};
+  ASSERT_EQ(deltas.size(), expected.size());
+  for (size_t i = 0; i < deltas.size(); ++i) EXPECT_EQ(deltas[i].dump(), expected[i]);
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+TEST_F(ChatChoiceTest, ToolCallsInOnePiece) {
+  const ordered_json whole = collected(choice(&kHermesForm), kCalls);
+  EXPECT_EQ(
+      whole["message"],
+      ordered_json::parse(
+          "{\"role\": \"assistant\", \"content\": \"See:\", \"refusal\": null,"
+          "\"tool_calls\": [{\"id\": \"call_1\", \"type\": \"function\", \"function\": {\"name\": \"add\","
+          "\"arguments\": \"{\\\"a\\\": \\\"\xC3\xB6\\\"}\"}},"
+          "{\"id\": \"call_2\", \"type\": \"function\", \"function\": {\"name\": \"now\", \"arguments\": \"{}\"}}]}"));
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  const std::vector<Progress> only = {{.text = "{\"name\": \"now\", \"parameters\": {}}", .end = End{EndReason::stop}}};
+  EXPECT_TRUE(collected(choice(&kLlama3Form), only)["message"]["content"].is_null());
+}
+
+TEST_F(ChatChoiceTest, ACallThatIsCutEndsByItsLength) {
+  const std::vector<Progress> cut = {
+      {.text = "{\"name\": \"add\", \"parameters\": {\"a\": 1", .end = End{EndReason::length}}};
+  const ordered_json whole = collected(choice(&kLlama3Form), cut);
+  EXPECT_EQ(whole["finish_reason"], "length");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1");
+}
+
+TEST_F(ChatChoiceTest, TextHeldBackByTheParserComesAtTheEnd) {
+  const std::vector<Progress> all = {{.text = "a <tool_"}, {.end = End{EndReason::cancelled}}};
+  const std::vector<ordered_json> chunks = streamed(choice(&kHermesForm), all);
+  ASSERT_EQ(chunks.size(), 4u);
+  EXPECT_EQ(chunks[1]["choices"][0]["delta"]["content"], "a");
+  EXPECT_EQ(chunks[2]["choices"][0]["delta"]["content"], " <tool_");
+  EXPECT_EQ(chunks[3]["choices"][0]["finish_reason"], "abort");
+}
+
+}  // namespace
+}  // namespace quire::serve

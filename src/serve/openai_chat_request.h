@@ -1,0 +1,23 @@
+// The body of /v1/chat/completions, read: what is to be generated, and how the answer is made of it.
+//
+// Errors   ApiError 400 and 404 that name the parameter; CheckError for what the chat template refuses.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "serve/openai_request.h"
+#include "serve/tool_parser.h"
+
+namespace quire::serve {
+
+struct ChatCall {
+  CallSettings settings;                // its request has the prompt and the limits
+  const ToolForm* tool_form = nullptr;  // that calls come in; null: the text is all content
+  std::vector<std::string> tool_names = {};
+  int most_calls = 0;
+  bool short_call_ids = false;  // nine letters, which Mistral's templates insist on
+};
+ChatCall read_chat(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
+
+}  // namespace quire::serve

@@ -1,0 +1,109 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "serve/openai.h"
+#include "serve/openai_answer.h"
+#include "serve/openai_completions_request.h"
+#include "serve/openai_logprobs.h"
+#include "serve/request_reader.h"
+#include "serve/sglang_json.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Choice {
+  std::optional<CompletionLogprobs> logprobs;  // that were not sent yet
+  std::string text;                            // that was not sent yet, the prompt first if it is echoed
+  std::optional<End> end = {};
+};
+
+class TextAnswer final : public OpenAiAnswer {
+ public:
+  TextAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const CompletionCall& call, const Service& service)
+      : OpenAiAnswer(std::move(exchange), std::move(terms)), rules_(call.settings.text) {
+    const text::Tokenizer& tokenizer = service.tokenizer();
+    for (const Prompt& prompt : call.prompts)
+      for (int32_t i = 0; i < call.settings.choices; ++i) {
+        Choice choice;
+        if (call.settings.request.top_logprobs >= 0) choice.logprobs.emplace(tokenizer, rules_.skip_special);
+        if (call.echo) choice.text = prompt.text ? *prompt.text : tokenizer.decode(prompt.ids, rules_.skip_special);
+        choices_.push_back(std::move(choice));
+      }
+  }
+
+ private:
+  void take(size_t index, Progress& progress, std::string& part) override {
+    Choice& choice = choices_[index];
+    choice.end = progress.end;
+    choice.text += progress.text;
+    if (choice.logprobs) {
+      drop_stop_token(progress, rules_);
+      choice.logprobs->add_prompt(progress.prompt_logprobs);
+      choice.logprobs->add(progress.tokens);
+    }
+    if (!terms().stream) return;
+    if (!choice.text.empty()) append_text(part, index);
+    if (choice.end) append_end(part, index);
+  }
+
+  void append_text(std::string& part, size_t index) {
+    Choice& choice = choices_[index];
+    std::string text = R"("text":")";
+    append_escaped(text, std::exchange(choice.text, {}));
+    chunks().append(part, index, text.append("\""), taken_logprobs(choice));
+  }
+
+  void append_end(std::string& part, size_t index) {
+    Choice& choice = choices_[index];
+    chunks().append_last(part, index, R"("text":"")", taken_logprobs(choice),
+                         cat("\"", finish_reason(*choice.end), "\""),
+                         cat(R"(,"matched_stop":)", matched_stop(*choice.end)));
+  }
+
+  static std::string taken_logprobs(Choice& choice) {
+    return choice.logprobs && !choice.logprobs->empty() ? dumped(choice.logprobs->take()) : "null";
+  }
+
+  ordered_json choices() override {
+    ordered_json all = ordered_json::array();
+    for (Choice& choice : choices_) {
+      ordered_json one = {{"index", all.size()}, {"text", std::move(choice.text)}, {"logprobs", nullptr}};
+      if (choice.logprobs) one["logprobs"] = choice.logprobs->take();
+      one["finish_reason"] = finish_reason(*choice.end);
+      one["matched_stop"] = ordered_json::parse(matched_stop(*choice.end));
+      all.push_back(std::move(one));
+    }
+    return all;
+  }
+
+  const TextRules rules_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace
+
+void completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
+  const CompletionCall call = read_completion(body_of(exchange->request()), service, caller);
+  const CallSettings& settings = call.settings;
+  const std::string id = settings.rid.empty() ? service.new_id("cmpl-") : settings.rid;
+  std::vector<Job> jobs;
+  for (const Prompt& prompt : call.prompts) {
+    engine::Request request = settings.request;
+    request.prompt = prompt.ids;
+    add_jobs(jobs, settings, request, id, service);
+  }
+  OpenAiAnswer::Terms terms{.head = new_head(id, "text_completion", service),
+                            .stream = settings.stream,
+                            .stream_usage = settings.stream_usage,
+                            .choices = jobs.size(),
+                            .choices_of_a_prompt = static_cast<size_t>(settings.choices)};
+  std::make_shared<TextAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
+}
+
+}  // namespace quire::serve

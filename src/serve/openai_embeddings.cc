@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/in_quotes.h"
+#include "serve/api_error.h"
+#include "serve/openai.h"
+#include "serve/openai_prompts.h"
+#include "serve/openai_request.h"
+#include "serve/openai_stream.h"
+#include "serve/request_reader.h"
+#include "serve/sglang_json.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostInputs = 2048;  // as OpenAI has it
+constexpr size_t kMostAtOnce = 32;    // of one call: the queue is everybody's
+
+struct EmbeddingCall {
+  std::vector<Prompt> inputs;
+  engine::Pooling pooling = engine::Pooling::last;
+  bool base64 = false;
+  std::string salt, rid;
+};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw ApiError(400, cat(path, ": ", why), path);
+}
+
+bool read_is_base64(Fields& fields) {
+  const std::string format = fields.string("encoding_format", 64).value_or("float");
+  if (format != "float" && format != "base64")
+    refuse("encoding_format", cat("expected float or base64, got ", in_quotes(format, 40)));
+  return format == "base64";
+}
+
+engine::Pooling read_pooling(Fields& fields) {
+  const std::string pooling = fields.string("pooling", 64).value_or("last");
+  if (pooling != "last" && pooling != "mean")
+    refuse("pooling", cat("expected last or mean, got ", in_quotes(pooling, 40)));
+  return pooling == "mean" ? engine::Pooling::mean : engine::Pooling::last;
+}
+
+EmbeddingCall read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
+  Fields fields(body, "");
+  check_model(fields, service);
+  EmbeddingCall call;
+  call.base64 = read_is_base64(fields);
+  call.pooling = read_pooling(fields);
+  call.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
+  call.rid = fields.string("rid", 512).value_or("");
+  const int32_t width = service.config().width;
+  const auto dimensions = fields.integer("dimensions", 1, 1 << 20);
+  if (dimensions && *dimensions != width) refuse("dimensions", cat("this model gives ", width, " and nothing else"));
+  fields.ignore("user");
+  const ordered_json& input = fields.required("input");
+  fields.finish();
+  call.inputs = read_prompts(input, {"input", kMostInputs, false}, service);
+  for (const Prompt& prompt : call.inputs) check_prompt_length(prompt.ids.size(), service, "input");
+  return call;
+}
+
+// The numbers' bytes, least significant first, in base 64.
+std::string base64_of(std::span<const float> numbers) {
+  constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes, text;
+  for (const float number : numbers)
+    for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(std::bit_cast<uint32_t>(number) >> shift);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const size_t given = std::min<size_t>(3, bytes.size() - at);
+    uint32_t bits = 0;
+    for (size_t i = 0; i < 3; ++i) bits = bits << 8 | (i < given ? static_cast<uint8_t>(bytes[at + i]) : 0);
+    for (size_t i = 0; i < 4; ++i) text += i <= given ? kLetters[bits >> (18 - 6 * i) & 63] : '=';
+  }
+  return text;
+}
+
+std::string list_of(std::span<const float> numbers) {
+  std::string text = "[";
+  for (const float number : numbers) text.append(text.size() > 1 ? "," : "").append(json_number(number));
+  return text + "]";
+}
+
+// Runs some inputs at a time, so that a long list leaves room in the queue for others. In the exchange's order.
+class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
+ public:
+  EmbeddingAnswer(std::shared_ptr<http::Exchange> exchange, Service& service, EmbeddingCall call)
+      : exchange_(std::move(exchange)), service_(service), call_(std::move(call)), vectors_(call_.inputs.size()) {}
+
+  void start() {
+    while (!over_ && started_ < call_.inputs.size() && started_ - ended_ < kMostAtOnce) start_one(started_++);
+  }
+
+ private:
+  void start_one(size_t i) {
+    Job job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i), .request = {.prompt = std::move(call_.inputs[i].ids)}};
+    job.request.max_new_tokens = 0;
+    job.request.pooling = call_.pooling;
+    job.request.salt = call_.salt;
+    try {
+      jobs_.push_back(service_.run(std::move(job), exchange_,
+                                   [self = shared_from_this(), i](Progress progress) { self->hear(i, progress); }));
+    } catch (const ApiError& error) {
+      fail(error);
+    }
+  }
+
+  void hear(size_t i, const Progress& progress) {
+    if (over_ || !progress.end) return;
+    const End& end = *progress.end;
+    if (end.reason == EndReason::failed) return fail(ApiError(500, end.error));
+    if (end.reason == EndReason::timeout)
+      return fail(ApiError(503, end.error.empty() ? "the time is over" : end.error));
+    if (end.reason == EndReason::cancelled) return fail(ApiError(500, "the request was aborted"));
+    vectors_[i] = call_.base64 ? cat("\"", base64_of(progress.embedding), "\"") : list_of(progress.embedding);
+    tokens_ += progress.prompt_tokens;
+    ++ended_;
+    if (ended_ == vectors_.size())
+      send();
+    else
+      start();
+  }
+
+  void send() {
+    over_ = true;
+    std::string body = R"({"object":"list","data":[)";
+    for (size_t i = 0; i < vectors_.size(); ++i)
+      body.append(cat(i > 0 ? "," : "", R"({"object":"embedding","index":)", i, R"(,"embedding":)", vectors_[i], "}"));
+    body.append(cat(R"(],"model":)", json_string(service_.options().served_model_name), R"(,"usage":{"prompt_tokens":)",
+                    tokens_, R"(,"total_tokens":)", tokens_, "}}"));
+    exchange_->respond({.body = std::move(body)});
+  }
+
+  void fail(const ApiError& error) {
+    over_ = true;
+    for (const auto& job : jobs_) job->cancel();
+    exchange_->respond(error_response(error, Interface::openai));
+  }
+
+  const std::shared_ptr<http::Exchange> exchange_;
+  Service& service_;
+  EmbeddingCall call_;
+  std::vector<std::string> vectors_;  // JSON
+  std::vector<std::shared_ptr<RunningJob>> jobs_;
+  size_t started_ = 0, ended_ = 0;
+  int64_t tokens_ = 0;
+  bool over_ = false;
+};
+
+}  // namespace
+
+void embeddings(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
+  EmbeddingCall call = read_embedding(body_of(exchange->request()), service, caller);
+  if (call.rid.empty()) call.rid = service.new_id("embd-");
+  const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(call));
+  exchange->post([answer] { answer->start(); });
+}
+
+}  // namespace quire::serve

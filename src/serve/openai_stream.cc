@@ -1,0 +1,82 @@
+#include "serve/openai_stream.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "serve/sglang_json.h"
+
+namespace quire::serve {
+
+using nlohmann::ordered_json;
+
+ordered_json AnswerHead::json() const {
+  return {{"id", id}, {"object", object}, {"created", created}, {"model", model}};
+}
+
+AnswerHead new_head(std::string id, std::string object, const Service& service) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {std::move(id), std::move(object), service.options().served_model_name,
+          std::chrono::duration_cast<std::chrono::seconds>(now).count()};
+}
+
+ordered_json Usage::json() const {
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", completion_tokens},
+          {"total_tokens", prompt_tokens + completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+}
+
+std::string dumped(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string event(std::string_view json) {
+  std::string text;
+  text.reserve(json.size() + 8);
+  return text.append("data: ").append(json).append("\n\n");
+}
+
+ChunkWriter::ChunkWriter(const AnswerHead& head, bool with_usage) : with_usage_(with_usage) {
+  head_ = "data: " + dumped(head.json());
+  head_.pop_back();
+  head_ += ",\"choices\":[";
+  tail_ = with_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
+}
+
+void ChunkWriter::append(std::string& part, size_t index, std::string_view content, std::string_view logprobs) const {
+  append_last(part, index, content, logprobs, "null", "");
+}
+
+void ChunkWriter::append_last(std::string& part, size_t index, std::string_view content, std::string_view logprobs,
+                              std::string_view finish_reason, std::string_view more) const {
+  part.append(head_).append("{\"index\":").append(std::to_string(index)).append(",").append(content);
+  part.append(",\"logprobs\":").append(logprobs).append(",\"finish_reason\":").append(finish_reason).append(more);
+  part.append("}").append(tail_);
+}
+
+void ChunkWriter::append_usage(std::string& part, const Usage& usage) const {
+  if (!with_usage_) return;
+  part.append(head_).append("],\"usage\":").append(dumped(usage.json())).append("}\n\n");
+}
+
+std::string_view finish_reason(const End& end) {
+  switch (end.reason) {
+    case EndReason::stop:
+      return "stop";
+    case EndReason::length:
+      return "length";
+    default:
+      return "abort";
+  }
+}
+
+std::string matched_stop(const End& end) {
+  if (const auto* token = std::get_if<int32_t>(&end.matched)) return std::to_string(*token);
+  if (const auto* text = std::get_if<std::string>(&end.matched)) return json_string(*text);
+  return "null";
+}
+
+}  // namespace quire::serve

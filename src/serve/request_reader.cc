@@ -1,0 +1,108 @@
+#include "serve/request_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <random>
+
+#include "base/check.h"
+#include "base/in_quotes.h"
+#include "base/strict_json.h"
+#include "serve/api_error.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr JsonLimits kBodyLimits{.depth = kMostBodyDepth, .keys = 1024, .values = 1 << 20};
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// Where a caller may name a field in two ways.
+std::optional<int64_t> either(Fields& fields, std::string_view one, std::string_view other) {
+  const auto first = fields.integer(one, 0, kMostTokens), second = fields.integer(other, 0, kMostTokens);
+  return first ? first : second;
+}
+
+std::pair<int32_t, float> bias_of(const std::string& key, const ordered_json& value, const std::string& path) {
+  int32_t token = -1;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+  if (error != std::errc() || end != key.data() + key.size() || token < 0)
+    throw ApiError(400, cat(path, ": expected token ids as keys, got ", in_quotes(key, 40)), path);
+  if (!value.is_number() || value.get<double>() < -100 || value.get<double>() > 100)
+    throw ApiError(400, cat(path, ".", token, ": expected a number from -100 to 100"), path);
+  return {token, value.get<float>()};
+}
+
+void read_logit_bias(Fields& fields, ops::SamplingParams& sampling) {
+  const ordered_json* bias = fields.raw("logit_bias");
+  if (!bias) return;
+  const std::string path = fields.path_of("logit_bias");
+  if (!bias->is_object()) throw ApiError(400, cat(path, ": expected an object of token ids and numbers"), path);
+  for (const auto& [key, value] : bias->items()) sampling.logit_bias.push_back(bias_of(key, value, path));
+}
+
+// A constraint may be given as the text that it is or, for schemas, as JSON itself.
+std::string source_text(const ordered_json& value, const std::string& path) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() || value.is_boolean()) return value.dump();
+  throw ApiError(400, cat(path, ": expected a string or an object"), path);
+}
+
+}  // namespace
+
+ordered_json body_of(const http::Request& request) {
+  if (request.body.empty()) throw ApiError(400, "the body is empty; a JSON object is expected");
+  try {
+    return parse_strict_ordered_json(request.body, kBodyLimits);
+  } catch (const CheckError& error) {
+    throw ApiError(400, cat("the body cannot be used: ", error.what()));
+  }
+}
+
+void read_sampling(Fields& fields, const Service& service, engine::Request& request) {
+  ops::SamplingParams& sampling = request.sampling;
+  sampling.temperature = static_cast<float>(fields.number("temperature", 0, 100).value_or(1));
+  // 0 leaves the likeliest token alone, as everything that is small enough does.
+  constexpr float kSmallTopP = 1e-9f;
+  sampling.top_p = std::max(static_cast<float>(fields.number("top_p", 0, 1).value_or(1)), kSmallTopP);
+  sampling.top_k = static_cast<int32_t>(fields.integer("top_k", -1, kMostTokens).value_or(0));
+  sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
+  sampling.frequency_penalty = static_cast<float>(fields.number("frequency_penalty", -2, 2).value_or(0));
+  sampling.presence_penalty = static_cast<float>(fields.number("presence_penalty", -2, 2).value_or(0));
+  sampling.repetition_penalty = static_cast<float>(fields.number("repetition_penalty", 0.01, 100).value_or(1));
+  const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+  sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
+  read_logit_bias(fields, sampling);
+
+  request.min_new_tokens = static_cast<int32_t>(either(fields, "min_tokens", "min_new_tokens").value_or(0));
+  request.stop_ids = fields.token_ids("stop_token_ids", kMostStops);
+  if (fields.boolean("ignore_eos").value_or(false)) return;
+  const std::vector<int32_t>& ends = service.tokenizer().vocabulary().end_ids;
+  request.stop_ids.insert(request.stop_ids.end(), ends.begin(), ends.end());
+}
+
+std::optional<grammar::Source> read_constraint(Fields& fields) {
+  constexpr std::pair<const char*, grammar::Kind> kKinds[] = {
+      {"json_schema", grammar::Kind::json_schema}, {"regex", grammar::Kind::regex}, {"ebnf", grammar::Kind::ebnf}};
+  std::optional<grammar::Source> source;
+  for (const auto& [name, kind] : kKinds) {
+    const ordered_json* value = fields.raw(name);
+    if (!value) continue;
+    const std::string path = fields.path_of(name);
+    if (source) throw ApiError(400, cat(path, ": only one of json_schema, regex and ebnf can be given"), path);
+    source = grammar::Source{kind, source_text(*value, path)};
+  }
+  return source;
+}
+
+void constrain(const grammar::Source& source, const Service& service, engine::Request& request) {
+  request.mask = service.grammars().mask(service.grammars().compile(source));
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,30 @@
+// What OpenAI's and SGLang's interfaces read alike: a body as JSON, sampling parameters with the same names and ranges,
+// and constraints on the output.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "engine/request.h"
+#include "grammar/compiler.h"
+#include "serve/fields.h"
+#include "serve/service.h"
+
+namespace quire::serve {
+
+inline constexpr int kMostBodyDepth = 64;
+inline constexpr size_t kMostStops = 64, kMostStopBytes = 1024;
+
+// The body as an object. Throws ApiError 400: not JSON (with the place), no object, too deep, a key twice.
+nlohmann::ordered_json body_of(const http::Request& request);
+
+// temperature, top_p, top_k, min_p, frequency_penalty, presence_penalty, repetition_penalty, seed, logit_bias,
+// min_tokens / min_new_tokens, ignore_eos, stop_token_ids. Without a seed, a random one. Stop ids are the model's own
+// end ids (unless ignore_eos) and the caller's.
+void read_sampling(Fields& fields, const Service& service, engine::Request& request);
+
+// json_schema, regex or ebnf (at most one), as strings or objects.
+std::optional<grammar::Source> read_constraint(Fields& fields);
+void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
+
+}  // namespace quire::serve

@@ -1,0 +1,239 @@
+#include "serve/routes.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "serve/testing_exchange.h"
+#include "serve/testing_service.h"
+
+namespace quire::serve {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::TestingExchange;
+using testing::TinyService;
+
+http::Request request_of(std::string method, std::string path, std::string body = {}, http::Headers headers = {}) {
+  http::Request request;
+  request.method = std::move(method);
+  request.path = std::move(path);
+  request.body = std::move(body);
+  request.headers = std::move(headers);
+  return request;
+}
+
+http::Response answer_to(Routes& routes, http::Request request) {
+  const auto exchange = std::make_shared<TestingExchange>(std::move(request));
+  routes.handle(exchange);
+  EXPECT_TRUE(exchange->wait_until_ended()) << exchange->request().path;
+  return exchange->response();
+}
+
+http::Response get(Routes& routes, const std::string& path, http::Headers headers = {}) {
+  return answer_to(routes, request_of("GET", path, "", std::move(headers)));
+}
+
+std::string header(const http::Response& response, std::string_view name) {
+  for (const auto& [key, value] : response.headers)
+    if (key == name) return value;
+  return "";
+}
+
+std::string message(const http::Response& response) {
+  return ordered_json::parse(response.body)["error"]["message"].get<std::string>();
+}
+
+constexpr const char* kOneToken = R"({"text": "a", "sampling_params": {"max_new_tokens": 1}})";
+
+TEST(Routes, WhileTheModelLoadsOnlyThePageIsThere) {
+  Routes routes({});
+  EXPECT_EQ(get(routes, "/").status, 200);
+  for (const char* path : {"/health", "/health_generate", "/metrics", "/v1/models", "/server_info"}) {
+    const http::Response response = get(routes, path);
+    EXPECT_EQ(response.status, 503) << path;
+    EXPECT_EQ(message(response), "the model is still being loaded") << path;
+    EXPECT_EQ(header(response, "retry-after"), "1") << path;
+  }
+  EXPECT_EQ(answer_to(routes, request_of("POST", "/generate", kOneToken)).status, 503);
+}
+
+TEST(Routes, HealthFollowsTheService) {
+  TinyService tiny;
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  EXPECT_EQ(get(routes, "/health").status, 200);
+  tiny.service().drain();
+  const http::Response response = get(routes, "/health");
+  EXPECT_EQ(response.status, 503);
+  EXPECT_NE(response.body.find("draining"), std::string::npos);
+  EXPECT_EQ(answer_to(routes, request_of("POST", "/generate", kOneToken)).status, 503);
+}
+
+TEST(Routes, HealthTellsOfABrokenEngine) {
+  TinyService tiny;
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  tiny.engine().stop();
+  const http::Response response = get(routes, "/health");
+  EXPECT_EQ(response.status, 503);
+  EXPECT_NE(response.body.find("broken"), std::string::npos);
+}
+
+TEST(Routes, EveryPathHasItsFunction) {
+  TinyService tiny;
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  for (const char* path :
+       {"/health", "/health_generate", "/metrics", "/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info",
+        "/server_info", "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"})
+    EXPECT_EQ(get(routes, path).status, 200) << path;
+  const std::pair<const char*, const char*> posts[] = {
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})"},
+      {"/v1/completions", R"({"prompt": "a", "max_tokens": 1})"},
+      {"/v1/embeddings", R"({"input": "a"})"},
+      {"/generate", kOneToken},
+      {"/tokenize", R"({"prompt": "a"})"},
+      {"/v1/tokenize", R"({"prompt": "a"})"},
+      {"/detokenize", R"({"tokens": [97]})"},
+      {"/v1/detokenize", R"({"tokens": [97]})"},
+      {"/flush_cache", ""},
+      {"/abort_request", R"({"rid": "x"})"},
+  };
+  for (const auto& [path, body] : posts) {
+    const http::Response response = answer_to(routes, request_of("POST", path, body));
+    EXPECT_EQ(response.status, 200) << path << ": " << response.body;
+  }
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Routes, WhatIsNotThereIsSaidInTheCallersForm) {
+  Routes routes({});
+  const http::Response sglang = get(routes, "/nothing\n"), openai = get(routes, "/v1/nothing");
+  EXPECT_EQ(sglang.status, 404);
+  EXPECT_TRUE(message(sglang).starts_with("there is no \"/nothing\\n\" here")) << message(sglang);
+  EXPECT_EQ(ordered_json::parse(sglang.body)["error"].size(), 1u);
+  EXPECT_EQ(openai.status, 404);
+  EXPECT_EQ(ordered_json::parse(openai.body)["error"]["type"], "invalid_request_error");
+}
+
+TEST(Routes, AWrongMethodIsToldTheRightOnes) {
+  Routes routes({});
+  const std::pair<const char*, const char*> allowed[] = {
+      {"/", "GET, HEAD"}, {"/health", "GET, HEAD"}, {"/generate", "POST, PUT"}, {"/v1/chat/completions", "POST"}};
+  for (const auto& [path, methods] : allowed) {
+    const http::Response response = answer_to(routes, request_of("DELETE", path));
+    EXPECT_EQ(response.status, 405) << path;
+    EXPECT_EQ(header(response, "allow"), methods) << path;
+  }
+  EXPECT_EQ(answer_to(routes, request_of("OPTIONS", "/generate")).status, 405);
+}
+
+TEST(Routes, ErrorsHaveTheInterfacesForm) {
+  TinyService tiny;
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  const http::Response openai = answer_to(routes, request_of("POST", "/v1/completions", R"({"prompt": 1})"));
+  EXPECT_EQ(openai.status, 400);
+  EXPECT_EQ(ordered_json::parse(openai.body)["error"]["param"], "prompt");
+  const http::Response sglang = answer_to(routes, request_of("POST", "/generate", "{}"));
+  EXPECT_EQ(sglang.status, 400);
+  EXPECT_EQ(ordered_json::parse(sglang.body)["error"].size(), 1u);
+}
+
+class Keys : public ::testing::Test {
+ protected:
+  Keys() { routes_.set_service(&tiny_.service()); }
+  int status(const std::string& path, const std::string& key) {
+    return get(routes_, path, key.empty() ? http::Headers() : http::Headers{{"authorization", "Bearer " + key}}).status;
+  }
+
+  TinyService tiny_;
+  Routes routes_{{.keys = {{"key one", ""}, {"key two", "salt"}}, .metrics_key = "for metrics"}};
+};
+
+TEST_F(Keys, AreAskedForWhereTheyMatter) {
+  for (const char* path : {"/", "/health", "/health_generate"}) EXPECT_EQ(status(path, ""), 200) << path;
+  for (const char* path : {"/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info", "/server_info",
+                           "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"}) {
+    EXPECT_EQ(status(path, ""), 401) << path;
+    EXPECT_EQ(status(path, "key three"), 401) << path;
+    EXPECT_EQ(status(path, "for metrics"), 401) << path;
+    EXPECT_EQ(status(path, "key one"), 200) << path;
+    EXPECT_EQ(status(path, "key two"), 200) << path;
+  }
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/tokenize",
+                           "/v1/tokenize", "/detokenize", "/v1/detokenize", "/flush_cache", "/abort_request"})
+    EXPECT_EQ(answer_to(routes_, request_of("POST", path, "{}")).status, 401) << path;
+}
+
+TEST_F(Keys, MetricsMayHaveTheirOwn) {
+  EXPECT_EQ(status("/metrics", ""), 401);
+  EXPECT_EQ(status("/metrics", "key one"), 401);
+  EXPECT_EQ(status("/metrics", "for metrics"), 200);
+}
+
+TEST_F(Keys, ARefusalSaysWhatIsMissing) {
+  const http::Response response = get(routes_, "/v1/models");
+  const ordered_json error = ordered_json::parse(response.body)["error"];
+  EXPECT_EQ(error["type"], "authentication_error");
+  EXPECT_EQ(error["code"], "invalid_api_key");
+  EXPECT_EQ(header(response, "www-authenticate"), "Bearer");
+}
+
+TEST_F(Keys, OnesSaltKeepsPrefixesApart) {
+  const std::string body =
+      cat(R"({"text": ")", std::string(64, 'a'), R"(", "sampling_params": {"max_new_tokens": 1}})");
+  const auto cached = [&](const std::string& key) {
+    const http::Response response =
+        answer_to(routes_, request_of("POST", "/generate", body, {{"authorization", "Bearer " + key}}));
+    return ordered_json::parse(response.body)["meta_info"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached("key one"), 0);
+  EXPECT_GT(cached("key one"), 0);
+  EXPECT_EQ(cached("key two"), 0);
+  EXPECT_GT(cached("key two"), 0);
+}
+
+TEST(Routes, OtherOriginsOnlyWhenAllowed) {
+  const http::Headers from{{"origin", "https://chat.example"}};
+  Routes closed({});
+  EXPECT_EQ(header(get(closed, "/", from), "access-control-allow-origin"), "");
+  EXPECT_EQ(answer_to(closed, request_of("OPTIONS", "/generate", "", from)).status, 405);
+
+  Routes one({.keys = {{"key"}}, .allow_origin = "https://chat.example"}), all({.allow_origin = "*"});
+  EXPECT_EQ(header(get(one, "/", from), "access-control-allow-origin"), "https://chat.example");
+  EXPECT_EQ(header(get(one, "/", {{"origin", "https://other.example"}}), "access-control-allow-origin"), "");
+  EXPECT_EQ(header(get(all, "/health", from), "access-control-allow-origin"), "*") << "errors, too";
+  const http::Response preflight = answer_to(one, request_of("OPTIONS", "/generate", "", from));
+  EXPECT_EQ(preflight.status, 204) << "without a key: browsers send none";
+  EXPECT_EQ(header(preflight, "access-control-allow-origin"), "https://chat.example");
+  EXPECT_NE(header(preflight, "access-control-allow-headers").find("authorization"), std::string::npos);
+}
+
+TEST(Routes, AnswersAreCountedAndReported) {
+  TinyService tiny;
+  std::mutex mutex;
+  std::vector<Answered> answers;
+  Routes routes({.on_answered = [&](const Answered& answered) {
+    const std::lock_guard lock(mutex);
+    answers.push_back(answered);
+  }});
+  routes.set_service(&tiny.service());
+  answer_to(routes, request_of("POST", "/generate", kOneToken));
+  ASSERT_TRUE(tiny.wait_until_idle());
+  get(routes, "/nothing");
+  const std::string metrics = get(routes, "/metrics").body;
+  EXPECT_NE(metrics.find("/generate"), std::string::npos);
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].path, "/generate");
+  EXPECT_EQ(answers[0].status, 200);
+  EXPECT_EQ(answers[0].generated_tokens, 1);
+  EXPECT_EQ(answers[1].status, 404);
+}
+
+}  // namespace
+}  // namespace quire::serve

@@ -1,0 +1,120 @@
+#include "serve/service.h"
+
+#include <array>
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "base/check.h"
+#include "serve/api_error.h"
+#include "serve/job_run.h"
+
+namespace quire::serve {
+namespace {
+
+std::optional<text::ChatTemplate> template_of(const ServiceOptions& options, const text::Tokenizer& tokenizer) {
+  if (!options.chat_template.empty()) return text::ChatTemplate(options.chat_template);
+  const std::optional<std::string>& own = tokenizer.vocabulary().chat_template;
+  if (!own) return std::nullopt;
+  return text::ChatTemplate(*own);
+}
+
+}  // namespace
+
+struct Service::Impl {
+  Impl(const Parts& given, const ServiceOptions& asked)
+      : parts(given),
+        options(asked),
+        chat_template(template_of(asked, given.tokenizer)),
+        around(new JobSurroundings{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
+
+  std::string piece_of(const std::optional<int32_t>& id) const {
+    return id ? std::string(parts.tokenizer.piece(*id)) : "";
+  }
+
+  const Parts parts;
+  const ServiceOptions options;
+  const std::optional<text::ChatTemplate> chat_template;
+  const std::shared_ptr<JobSurroundings> around;
+  std::atomic<bool> draining = false;
+};
+
+Service::Service(const Parts& parts, const ServiceOptions& options) : impl_(std::make_unique<Impl>(parts, options)) {}
+
+Service::~Service() {
+  drain();
+  impl_->around->deadlines.stop();
+  abort("");
+  impl_->around->registry.clear();  // it is theirs, too: they would keep each other alive
+}
+
+const ServiceOptions& Service::options() const { return impl_->options; }
+const text::Tokenizer& Service::tokenizer() const { return impl_->parts.tokenizer; }
+const model::ModelConfig& Service::config() const { return impl_->parts.model.config(); }
+const engine::EngineOptions& Service::engine_options() const { return impl_->parts.engine.options(); }
+const grammar::Compiler& Service::grammars() const { return impl_->parts.grammars; }
+
+// --- what calls are made of
+
+bool Service::has_chat_template() const { return impl_->chat_template.has_value(); }
+
+std::string Service::render(nlohmann::ordered_json context) const {
+  if (!has_chat_template())
+    throw ApiError(400, "the model has no chat template; /v1/completions and /generate continue a text");
+  const text::Vocabulary& vocabulary = tokenizer().vocabulary();
+  context["bos_token"] = impl_->piece_of(vocabulary.bos);
+  context["eos_token"] = impl_->piece_of(vocabulary.eos);
+  return impl_->chat_template->render(context);
+}
+
+// Ids name requests that can be aborted, so they are not to be guessed.
+std::string Service::new_id(std::string_view prefix) const {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz012345";
+  constexpr int kWords = 5, kLettersOfAWord = 6;  // 30 bits
+  std::random_device random;
+  std::string id(prefix);
+  for (int word = 0; word < kWords; ++word) {
+    uint32_t bits = random();
+    for (int i = 0; i < kLettersOfAWord; ++i, bits >>= 5) id += kLetters[bits % kLetters.size()];
+  }
+  return id;
+}
+
+// --- jobs
+
+std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
+  if (draining()) throw ApiError(503, "the server is shutting down");
+  try {
+    const auto run = std::make_shared<JobRun>(impl_->around, std::move(job.rid), std::move(job.text),
+                                              std::move(exchange), std::move(on_progress));
+    run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
+    return run;
+  } catch (const engine::QueueFull& full) {
+    throw ApiError(503, cat("the server is busy: ", full.what()));
+  } catch (const CheckError& refused) {
+    throw ApiError(works() ? 400 : 503, refused.what());
+  }
+}
+
+int Service::abort(std::string_view rid_prefix) {
+  const auto jobs = impl_->around->registry.named(rid_prefix);
+  for (const auto& job : jobs) job->cancel();
+  return static_cast<int>(jobs.size());
+}
+
+void Service::flush_cache() { impl_->parts.engine.flush_cache(); }
+engine::EngineStats Service::stats() const { return impl_->parts.engine.stats(); }
+Metrics& Service::metrics() { return impl_->around->metrics; }
+int32_t Service::jobs() const { return impl_->around->registry.size(); }
+
+void Service::later(std::chrono::milliseconds delay, std::function<void()> action) {
+  impl_->around->deadlines.add(std::chrono::steady_clock::now() + delay, std::move(action));
+}
+
+bool Service::works() const { return impl_->parts.engine.accepts(); }
+void Service::drain() { impl_->draining = true; }
+bool Service::draining() const { return impl_->draining; }
+
+}  // namespace quire::serve

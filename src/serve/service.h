@@ -1,0 +1,98 @@
+// What every interface needs to answer calls: the model's parts, and a way to run jobs on the engine.
+//
+// A job is one engine request and the rules of its text. Its progress is delivered through the exchange's own order
+// (http::Exchange::post), so interfaces need no locks; what comes while a delivery waits is delivered with it. A job
+// whose client leaves, whose stop text came or whose time is over is cancelled; its pages are free within one step.
+//
+//   worker threads    JSON of calls, templates, tokenizing, grammars (routes.h)
+//   io threads        text and JSON of answers
+//   engine thread     outputs into the job's mailbox, nothing else
+//
+// Errors   run() throws ApiError: 400 for what can never run, 503 when the queue is full, while loading and while
+//          draining. After it returned, everything is told through on_progress, the last time with an end.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "grammar/compiler.h"
+#include "http/exchange.h"
+#include "serve/metrics.h"
+#include "serve/text_stream.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace quire::serve {
+
+struct ServiceOptions {
+  std::string model_path = {};              // as it was given
+  std::string served_model_name = {};       // what callers call it
+  std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
+  std::string chat_template = {};           // "": the model's own
+  std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
+  std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
+  int32_t most_choices = 64;                // n, and texts of a batch
+};
+
+struct Job {
+  std::string rid;  // the name under which it can be aborted; n choices of one call share a prefix: "rid", "rid_1", ...
+  engine::Request request = {};
+  TextRules text = {};
+};
+
+using OnProgress = std::function<void(Progress)>;
+
+class RunningJob {  // a handle; letting go of it changes nothing
+ public:
+  virtual ~RunningJob() = default;
+  virtual void cancel() = 0;
+};
+
+class Service {
+ public:
+  // All outlive the service; the engine's loop thread is started by the owner.
+  struct Parts {
+    const text::Tokenizer& tokenizer;
+    const model::Model& model;
+    engine::Engine& engine;
+    const grammar::Compiler& grammars;
+  };
+  Service(const Parts& parts, const ServiceOptions& options);
+  ~Service();
+
+  const ServiceOptions& options() const;
+  const text::Tokenizer& tokenizer() const;
+  const model::ModelConfig& config() const;
+  const engine::EngineOptions& engine_options() const;
+  const grammar::Compiler& grammars() const;
+  bool has_chat_template() const;
+  // context: messages, tools, add_generation_prompt and more; bos_token and eos_token are added.
+  std::string render(nlohmann::ordered_json context) const;
+  std::string new_id(std::string_view prefix) const;  // "chatcmpl-" and random letters
+
+  std::shared_ptr<RunningJob> run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
+
+  int abort(std::string_view rid_prefix);  // "": all; returns how many jobs
+  void flush_cache();
+  engine::EngineStats stats() const;
+  Metrics& metrics();
+  int32_t jobs() const;  // not ended yet
+  // Runs the action after that time, on a thread that must not be held up; not at all once the service ends.
+  void later(std::chrono::milliseconds delay, std::function<void()> action);
+
+  bool works() const;  // false: the engine has stopped or broken down
+
+  // Draining: health turns 503 and new jobs are refused; those that run go on.
+  void drain();
+  bool draining() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire::serve

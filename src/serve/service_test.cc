@@ -1,0 +1,317 @@
+#include "serve/service.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "serve/api_error.h"
+#include "serve/testing_exchange.h"
+#include "serve/testing_service.h"
+
+namespace quire::serve {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::kContext;
+using testing::Tasks;
+using testing::TestingExchange;
+using testing::TinyService;
+
+// All that one job told, and the condition that its end comes once and last.
+class Told {
+ public:
+  OnProgress listener() {
+    return [this](Progress progress) { take(std::move(progress)); };
+  }
+
+  End wait() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, 60s, [&] { return ends_ > 0; })) ADD_FAILURE() << "no end came";
+    return all_.end.value_or(End{EndReason::failed, {}, "no end came"});
+  }
+  bool wait_for_tokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 60s, [&] { return all_.tokens.size() >= count || ends_ > 0; });
+  }
+  Progress all() {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+  int ends() {
+    const std::lock_guard lock(mutex_);
+    return ends_;
+  }
+
+ private:
+  void take(Progress progress) {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(ends_, 0) << "told more after the end";
+    all_.text += progress.text;
+    for (auto& token : progress.tokens) all_.tokens.push_back(std::move(token));
+    all_.generated = progress.generated;
+    all_.prompt_tokens = progress.prompt_tokens;
+    if (progress.end) all_.end = progress.end;
+    ends_ += progress.end.has_value();
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Progress all_;
+  int ends_ = 0;
+};
+
+Job job_of(const std::string& prompt, int32_t tokens, const std::string& rid = "job") {
+  Job job{.rid = rid};
+  job.request.prompt.assign(prompt.begin(), prompt.end());
+  job.request.max_new_tokens = tokens;
+  job.request.sampling.seed = 7;
+  return job;
+}
+
+int status_of(Service& service, Job job) {
+  try {
+    service.run(std::move(job), std::make_shared<TestingExchange>(), [](const Progress&) {});
+  } catch (const ApiError& error) {
+    return error.status;
+  }
+  return 200;
+}
+
+TEST(Service, RunsAJobToItsEnd) {
+  TinyService tiny;
+  Told told;
+  tiny.service().run(job_of("hello", 5), std::make_shared<TestingExchange>(), told.listener());
+  EXPECT_EQ(told.wait().reason, EndReason::length);
+  EXPECT_EQ(told.all().tokens.size(), 5u);
+  EXPECT_EQ(told.all().generated, 5);
+  EXPECT_EQ(told.all().prompt_tokens, 5);
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, WhatComesWhileADeliveryWaitsIsDeliveredWithIt) {
+  TinyService tiny({.loop = false});
+  const auto exchange = std::make_shared<TestingExchange>(http::Request(), Tasks::on_demand);
+  std::vector<size_t> sizes;
+  tiny.service().run(job_of("hello", 4), exchange, [&](const Progress& progress) {
+    sizes.push_back(progress.tokens.size());
+    EXPECT_EQ(progress.end.has_value(), sizes.size() == 2);
+  });
+  tiny.engine().step();
+  tiny.engine().step();
+  EXPECT_TRUE(sizes.empty());
+  exchange->run_tasks();
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(tiny.service().jobs(), 1) << "it ends when it was told";
+  exchange->run_tasks();
+  EXPECT_EQ(sizes, (std::vector<size_t>{2, 2}));
+  EXPECT_EQ(tiny.service().jobs(), 0);
+}
+
+TEST(Service, AClientThatLeavesCancels) {
+  TinyService tiny;
+  Told told;
+  const auto exchange = std::make_shared<TestingExchange>();
+  tiny.service().run(job_of("hello", -1), exchange, told.listener());
+  ASSERT_TRUE(told.wait_for_tokens(2));
+  exchange->leave();
+  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, AClientThatHadLeftAlreadyCancels) {
+  TinyService tiny;
+  Told told;
+  const auto exchange = std::make_shared<TestingExchange>();
+  exchange->leave();
+  tiny.service().run(job_of("hello", -1), exchange, told.listener());
+  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, AStopTextEndsTheJobAndTheEnginesRequest) {
+  TinyService tiny;
+  Told whole, stopped;
+  tiny.service().run(job_of("hello", 60), std::make_shared<TestingExchange>(), whole.listener());
+  whole.wait();
+  const std::string text = whole.all().text, stop = text.substr(text.size() / 2, 3);
+  Job job = job_of("hello", -1);
+  job.text.stops = {stop};
+  tiny.service().run(std::move(job), std::make_shared<TestingExchange>(), stopped.listener());
+  const End end = stopped.wait();
+  EXPECT_EQ(end.reason, EndReason::stop);
+  EXPECT_EQ(std::get<std::string>(end.matched), stop);
+  EXPECT_EQ(stopped.all().text, text.substr(0, text.find(stop)));
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, AHandleCancels) {
+  TinyService tiny;
+  Told told;
+  const auto job = tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), told.listener());
+  job->cancel();
+  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  job->cancel();
+  EXPECT_EQ(told.ends(), 1);
+}
+
+TEST(Service, AbortsByTheBeginningOfANameAndAll) {
+  TinyService tiny;
+  Told told[4];
+  const char* names[] = {"call", "call_1", "other", "third"};
+  for (int i = 0; i < 4; ++i)
+    tiny.service().run(job_of("hello", -1, names[i]), std::make_shared<TestingExchange>(), told[i].listener());
+  EXPECT_EQ(tiny.service().abort("no such name"), 0);
+  EXPECT_EQ(tiny.service().abort("call"), 2);
+  EXPECT_EQ(told[0].wait().reason, EndReason::cancelled);
+  EXPECT_EQ(told[1].wait().reason, EndReason::cancelled);
+  while (tiny.service().jobs() > 2) std::this_thread::yield();  // they are listed until they have been told
+  EXPECT_EQ(told[2].ends() + told[3].ends(), 0);
+  EXPECT_EQ(tiny.service().abort(""), 2);
+  told[2].wait();
+  told[3].wait();
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, WhatCanNeverRunIs400) {
+  TinyService tiny;
+  EXPECT_EQ(status_of(tiny.service(), job_of("", 1)), 400);
+  EXPECT_EQ(status_of(tiny.service(), job_of(std::string(kContext + 1, 'a'), 1)), 400);
+  Job job = job_of("hello", 1);
+  job.text.stops = {""};
+  EXPECT_EQ(status_of(tiny.service(), std::move(job)), 400);
+  EXPECT_EQ(tiny.service().jobs(), 0);
+}
+
+TEST(Service, AFullQueueIs503) {
+  TinyService tiny(
+      {.engine = {.max_total_tokens = kContext, .max_running_requests = 1, .max_queued_requests = 1}, .loop = false});
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 503);
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
+}
+
+// Deliveries run on the engine's thread here, so this slows it down.
+OnProgress slowly(Told& told) {
+  return [listener = told.listener()](Progress progress) {
+    std::this_thread::sleep_for(3ms);
+    listener(std::move(progress));
+  };
+}
+
+TEST(Service, OneThatWaitsTooLongIsToldSo) {
+  TinyService tiny({.engine = {.max_total_tokens = kContext, .max_running_requests = 1},
+                    .change = [](ServiceOptions& options) { options.queue_time = 50ms; }});
+  Told first, second;
+  tiny.service().run(job_of("hello", 200), std::make_shared<TestingExchange>(), slowly(first));
+  ASSERT_TRUE(first.wait_for_tokens(1));
+  tiny.service().run(job_of("other", 1), std::make_shared<TestingExchange>(), second.listener());
+  EXPECT_EQ(second.wait().reason, EndReason::timeout);
+  EXPECT_EQ(second.all().end->error, "the server is busy: the request waited too long");
+  EXPECT_EQ(first.wait().reason, EndReason::length) << "it ran, so its time to wait does not matter";
+  EXPECT_EQ(first.all().tokens.size(), 200u);
+}
+
+TEST(Service, OneThatRunsTooLongEndsWithWhatItHas) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.run_time = 100ms; }});
+  Told told;
+  tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(told));
+  EXPECT_EQ(told.wait().reason, EndReason::timeout);
+  EXPECT_EQ(told.all().end->error, "");
+  EXPECT_GT(told.all().tokens.size(), 0u);
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+TEST(Service, WithoutAnEngineNothingIsTheCallersFault) {
+  TinyService tiny;
+  EXPECT_TRUE(tiny.service().works());
+  tiny.engine().stop();
+  EXPECT_FALSE(tiny.service().works());
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 1)), 503);
+}
+
+TEST(Service, DrainingRefusesNewJobsAndLetsOthersEnd) {
+  TinyService tiny;
+  Told told;
+  tiny.service().run(job_of("hello", 100), std::make_shared<TestingExchange>(), told.listener());
+  tiny.service().drain();
+  EXPECT_TRUE(tiny.service().draining());
+  EXPECT_EQ(status_of(tiny.service(), job_of("hello", 1)), 503);
+  EXPECT_EQ(told.wait().reason, EndReason::length);
+  EXPECT_EQ(told.all().tokens.size(), 100u);
+}
+
+TEST(Service, RendersTheTemplateWithTheModelsOwnTokens) {
+  TinyService tiny({.change = [](ServiceOptions& options) {
+    options.chat_template = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}";
+  }});
+  EXPECT_EQ(tiny.service().render({{"messages", {{{"role", "user"}, {"content", "hi"}}}}}), "<s>hi</s>");
+  TinyService own;
+  EXPECT_EQ(
+      own.service().render({{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"add_generation_prompt", true}}),
+      "user: hi\n<|assistant|>");
+}
+
+TEST(Service, IdsAreNeverTheSame) {
+  TinyService tiny({.loop = false});
+  std::set<std::string> ids;
+  for (int i = 0; i < 1000; ++i) ids.insert(tiny.service().new_id("chatcmpl-"));
+  EXPECT_EQ(ids.size(), 1000u);
+  EXPECT_EQ(ids.begin()->size(), 9u + 30u);
+}
+
+// Many clients that stay, leave, cancel, have a stop text or are aborted, at any moment: each is told one end.
+TEST(Service, EveryJobEndsOnce) {
+  TinyService tiny({.engine = {.max_total_tokens = kContext, .max_running_requests = 4, .max_queued_requests = 8},
+                    .change = [](ServiceOptions& options) {
+                      options.queue_time = 40ms;
+                      options.run_time = 60ms;
+                    }});
+  std::atomic<bool> stop = false;
+  std::thread aborter([&] {
+    std::mt19937 random(99);
+    while (!stop) {
+      tiny.service().abort(random() % 8 ? cat("c", random() % 3) : "");
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    }
+  });
+  std::vector<std::thread> clients;
+  std::atomic<int> ran = 0;
+  for (int client = 0; client < 3; ++client)
+    clients.emplace_back([&, client] {
+      std::mt19937 random(client);
+      for (int i = 0; i < 60; ++i) {
+        Told told;
+        const auto exchange = std::make_shared<TestingExchange>();
+        Job job = job_of(std::string(1 + random() % 40, 'a'), static_cast<int32_t>(random() % 200), cat("c", client));
+        job.request.sampling.seed = random();
+        if (random() % 2) job.text.stops = {"a", "w3"};
+        try {
+          const auto handle = tiny.service().run(std::move(job), exchange, told.listener());
+          if (random() % 3 == 0) told.wait_for_tokens(random() % 8);
+          if (random() % 3 == 0) exchange->leave();
+          if (random() % 3 == 0) handle->cancel();
+          told.wait();
+          ++ran;
+        } catch (const ApiError& error) {
+          EXPECT_EQ(error.status, 503);
+        }
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  stop = true;
+  aborter.join();
+  EXPECT_GT(ran, 0);
+  EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+}  // namespace
+}  // namespace quire::serve

@@ -1,0 +1,80 @@
+#include "serve/sglang_answer.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "serve/sglang_json.h"
+
+namespace quire::serve {
+
+namespace {
+
+std::string abort_reason(const std::string& message) {
+  return cat(R"({"type":"abort","message":)", json_string(message), "}");
+}
+
+std::string matched_json(const End& end) {
+  if (const auto* token = std::get_if<int32_t>(&end.matched)) return std::to_string(*token);
+  if (const auto* text = std::get_if<std::string>(&end.matched)) return json_string(*text);
+  return "null";
+}
+
+std::string finish_reason(const std::optional<End>& end, int32_t generated) {
+  if (!end) return "null";
+  switch (end->reason) {
+    case EndReason::stop:
+      return cat(R"({"type":"stop","matched":)", matched_json(*end), "}");
+    case EndReason::length:
+      return cat(R"({"type":"length","length":)", generated, "}");
+    case EndReason::cancelled:
+      return abort_reason("Aborted");
+    case EndReason::timeout:
+      return abort_reason("the time limit for a request is over");
+    case EndReason::failed:
+      return abort_reason(end->error);
+  }
+  return "null";
+}
+
+}  // namespace
+
+GenerateAnswer::GenerateAnswer(const text::Tokenizer& tokenizer, std::string rid, LogprobRules logprobs)
+    : rid_(std::move(rid)), logprobs_(tokenizer, logprobs) {}
+
+void GenerateAnswer::hear(const Progress& progress) {
+  append_escaped(text_, progress.text);
+  for (const engine::TokenLogprob& token : progress.tokens) {
+    if (!ids_.empty()) ids_ += ',';
+    ids_ += std::to_string(token.token);
+  }
+  logprobs_.add_prompt(progress.prompt_logprobs);
+  logprobs_.add(progress.tokens);
+  prompt_tokens_ = progress.prompt_tokens;
+  cached_tokens_ = progress.cached_tokens;
+  generated_ = progress.generated;
+  if (!progress.end) return;
+  end_ = progress.end;
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+std::string GenerateAnswer::meta_info() const {
+  std::string json = cat(R"({"id":)", json_string(rid_), R"(,"finish_reason":)", finish_reason(end_, generated_),
+                         R"(,"prompt_tokens":)", prompt_tokens_, R"(,"weight_version":"default",)");
+  logprobs_.append_to(json);
+  json += cat(R"("completion_tokens":)", generated_, R"(,"cached_tokens":)", cached_tokens_);
+  if (end_) json += cat(R"(,"e2e_latency":)", json_number(seconds_));
+  return json + '}';
+}
+
+std::string GenerateAnswer::json(std::optional<size_t> index) const {
+  std::string json;
+  const std::string meta = meta_info();
+  json.reserve(text_.size() + ids_.size() + meta.size() + 64);
+  json.append(R"({"text":")").append(text_).append(R"(","output_ids":[)").append(ids_);
+  json.append(R"(],"meta_info":)").append(meta);
+  if (index) json.append(R"(,"index":)").append(std::to_string(*index));
+  return json + '}';
+}
+
+}  // namespace quire::serve

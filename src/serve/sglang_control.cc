@@ -1,0 +1,34 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "serve/api_error.h"
+#include "serve/fields.h"
+#include "serve/request_reader.h"
+#include "serve/sglang.h"
+#include "serve/sglang_generate_request.h"
+
+namespace quire::serve {
+
+using nlohmann::ordered_json;
+
+// Requests go on: what they hold stays until they are done with it.
+void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service) {
+  service.flush_cache();
+  exchange->respond({.content_type = "text/plain; charset=utf-8", .body = "Cache flushed.\n"});
+}
+
+void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service) {
+  const ordered_json body = body_of(exchange->request());
+  Fields fields(body, "");
+  const bool all = fields.boolean("abort_all").value_or(false);
+  const std::string rid = fields.string("rid", kMostRidBytes).value_or("");
+  fields.ignore("abort_message");
+  fields.finish();
+  if (rid.empty() && !all) throw ApiError(400, "rid: expected the name of a request, or abort_all", "rid");
+  const int aborted = service.abort(all ? "" : rid);
+  exchange->respond({.body = cat(R"({"aborted":)", aborted, "}")});
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,109 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "serve/api_error.h"
+#include "serve/request_reader.h"
+#include "serve/sglang.h"
+#include "serve/sglang_answer.h"
+#include "serve/sglang_generate_request.h"
+
+namespace quire::serve {
+
+namespace {
+
+// What an end has to be told as, instead of an answer; none when there is one.
+std::optional<ApiError> error_of(const End& end) {
+  if (end.reason == EndReason::failed) return ApiError(500, end.error);
+  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
+  return std::nullopt;
+}
+
+std::string event(std::string_view json) {
+  std::string text;
+  text.reserve(json.size() + 8);
+  return text.append("data: ").append(json).append("\n\n");
+}
+
+// A call that runs: its answers so far, and how they are sent. The exchange's order is its lock.
+class RunningCall : public std::enable_shared_from_this<RunningCall> {
+ public:
+  RunningCall(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateCall& call)
+      : exchange_(std::move(exchange)), is_list_(call.is_list), streams_(call.stream), open_(call.jobs.size()) {
+    for (const GenerateJob& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
+  }
+
+  // Begun in the exchange's order, so that no progress comes before all jobs are known here.
+  void run(std::vector<GenerateJob> jobs, Service& service) {
+    const auto shared = std::make_shared<std::vector<GenerateJob>>(std::move(jobs));  // tasks are copied
+    exchange_->post([self = shared_from_this(), shared, &service] { self->start(std::move(*shared), service); });
+  }
+
+ private:
+  void start(std::vector<GenerateJob> jobs, Service& service) {
+    std::vector<std::shared_ptr<RunningJob>> running;
+    try {
+      for (size_t i = 0; i < jobs.size(); ++i)
+        running.push_back(
+            service.run(std::move(jobs[i].job), exchange_,
+                        [self = shared_from_this(), i](const Progress& progress) { self->hear(i, progress); }));
+    } catch (const ApiError& error) {
+      given_up_ = true;
+      for (const auto& job : running) job->cancel();
+      exchange_->respond(error_response(error, Interface::sglang));
+    }
+  }
+
+  void hear(size_t i, const Progress& progress) {
+    if (given_up_) return;
+    GenerateAnswer& answer = answers_[i];
+    answer.hear(progress);
+    if (progress.end) --open_;
+    if (streams_)
+      send_part(answer, i);
+    else if (open_ == 0)
+      send_all();
+  }
+
+  // An error of the only text that comes before anything else still has a status of its own: routers try elsewhere.
+  void send_part(const GenerateAnswer& answer, size_t i) {
+    const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
+    if (error && !begun_ && answers_.size() == 1) return exchange_->respond(error_response(*error, Interface::sglang));
+    if (!std::exchange(begun_, true))
+      exchange_->start_stream(
+          {.content_type = "text/event-stream", .body = {}, .headers = {{"cache-control", "no-cache"}}});
+    exchange_->write(event(error ? error_response(*error, Interface::sglang).body
+                                 : answer.json(is_list_ ? std::optional(i) : std::nullopt)));
+    if (open_ > 0) return;
+    exchange_->write(event("[DONE]"));
+    exchange_->finish();
+  }
+
+  void send_all() {
+    std::string body;
+    for (const GenerateAnswer& answer : answers_) {
+      if (const auto error = error_of(*answer.end()))
+        return exchange_->respond(error_response(*error, Interface::sglang));
+      body.append(body.empty() ? "" : ",").append(answer.json());
+    }
+    exchange_->respond({.body = is_list_ ? "[" + body + "]" : body});
+  }
+
+  const std::shared_ptr<http::Exchange> exchange_;
+  const bool is_list_, streams_;
+  std::vector<GenerateAnswer> answers_;
+  size_t open_;            // answers that have not ended
+  bool begun_ = false;     // the stream
+  bool given_up_ = false;  // not all could be started: the error is the answer
+};
+
+}  // namespace
+
+void generate(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
+  GenerateCall call = read_generate(body_of(exchange->request()), service, caller);
+  const auto running = std::make_shared<RunningCall>(std::move(exchange), service, call);
+  running->run(std::move(call.jobs), service);
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,263 @@
+#include "serve/sglang_generate_request.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "serve/api_error.h"
+#include "serve/fields.h"
+#include "serve/request_reader.h"
+
+namespace quire::serve {
+
+namespace {
+
+using nlohmann::ordered_json;
+constexpr int32_t kDefaultNewTokens = 128;  // SGLang's
+
+// --- prompts
+
+struct Prompts {
+  std::vector<std::vector<int32_t>> tokens;
+  bool is_list;
+};
+
+std::vector<int32_t> encoded(const std::string& text, const Service& service) {
+  return service.tokenizer().encode(text, {.add_special = true, .parse_special = true});
+}
+
+Prompts read_texts(Fields& fields, const Service& service, size_t most) {
+  Prompts prompts{.tokens = {}, .is_list = fields.raw("text")->is_array()};
+  for (const std::string& text : fields.strings("text", most, std::numeric_limits<size_t>::max()))
+    prompts.tokens.push_back(encoded(text, service));
+  return prompts;
+}
+
+// Tokens that stand at a place of their own in a list, with a name that says where.
+std::vector<int32_t> token_ids_at(const ordered_json& list, const std::string& name, size_t index, size_t most) {
+  const std::string place = cat(name, "[", index, "]");
+  const ordered_json one = {{place, list[index]}};
+  return Fields(one, "").token_ids(place, most);
+}
+
+bool is_list_of_lists(const ordered_json& value) { return value.is_array() && !value.empty() && value[0].is_array(); }
+
+Prompts read_input_ids(Fields& fields, size_t most) {
+  const ordered_json& ids = fields.required("input_ids");
+  constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // the engine refuses what does not fit
+  if (!is_list_of_lists(ids)) return {.tokens = {fields.token_ids("input_ids", kAnyNumber)}, .is_list = false};
+  if (ids.size() > most) throw ApiError(400, cat("input_ids: expected at most ", most, " texts"), "input_ids");
+  Prompts prompts{.tokens = {}, .is_list = true};
+  for (size_t i = 0; i < ids.size(); ++i) prompts.tokens.push_back(token_ids_at(ids, "input_ids", i, kAnyNumber));
+  return prompts;
+}
+
+Prompts read_prompts(Fields& fields, const Service& service) {
+  const auto most = static_cast<size_t>(service.options().most_choices);
+  if (fields.has("text") == fields.has("input_ids"))
+    throw ApiError(400, "expected either text or input_ids, and not both", "text");
+  Prompts prompts = fields.has("text") ? read_texts(fields, service, most) : read_input_ids(fields, most);
+  if (prompts.tokens.empty()) throw ApiError(400, "text: expected at least one", "text");
+  return prompts;
+}
+
+// --- options that stand once for all texts, or in a list with one for each
+
+const ordered_json& of_text(const ordered_json& value, bool is_list, size_t text, size_t texts,
+                            const std::string& name) {
+  if (!is_list) return value;
+  if (value.size() != texts)
+    throw ApiError(400, cat(name, ": expected one for each of ", texts, " texts, got ", value.size()), name);
+  return value[text];
+}
+
+// The fields of one text, as if they stood in a call of their own.
+ordered_json options_of(Fields& fields, size_t text, size_t texts) {
+  ordered_json options = ordered_json::object();
+  for (const char* name : {"return_logprob", "logprob_start_len", "top_logprobs_num", "cache_salt", "extra_key"})
+    if (const ordered_json* value = fields.raw(name))
+      options[name] = of_text(*value, value->is_array(), text, texts, name);
+  if (const ordered_json* ids = fields.raw("token_ids_logprob"))
+    options["token_ids_logprob"] = of_text(*ids, is_list_of_lists(*ids), text, texts, "token_ids_logprob");
+  return options;
+}
+
+// --- one text
+
+void read_logprobs(Fields& options, GenerateJob& job) {
+  engine::Request& request = job.job.request;
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  const bool wanted = options.boolean("return_logprob").value_or(false);
+  const int64_t from = options.integer("logprob_start_len", -1, length).value_or(-1);
+  const int64_t top = options.integer("top_logprobs_num", 0, kMostTopLogprobs).value_or(0);
+  std::vector<int32_t> ids = options.token_ids("token_ids_logprob", kMostLogprobIds);
+  if (!wanted) return;
+  job.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = job.logprobs.texts};
+  request.top_logprobs = static_cast<int32_t>(top);
+  request.logprob_ids = std::move(ids);
+  request.prompt_logprobs_from = from < length ? static_cast<int32_t>(from) : -1;
+}
+
+std::string salt_of(Fields& options, const Caller& caller) {
+  constexpr size_t kMostSaltBytes = 256;
+  const std::optional<std::string> salt = options.string("cache_salt", kMostSaltBytes);
+  const std::optional<std::string> key = options.string("extra_key", kMostSaltBytes);
+  // Put together, two could look like one that somebody else chose.
+  if (salt && key) throw ApiError(400, "expected either cache_salt or extra_key, and not both", "extra_key");
+  return joined_salt(caller, salt ? *salt : key.value_or(""));
+}
+
+// An explicit null means no limit but the context's, as in SGLang.
+int32_t new_tokens(Fields& params, const ordered_json& object) {
+  constexpr auto kMost = std::numeric_limits<int32_t>::max();
+  const std::optional<int64_t> count = params.integer("max_new_tokens", 0, kMost);
+  return count ? static_cast<int32_t>(*count) : object.contains("max_new_tokens") ? -1 : kDefaultNewTokens;
+}
+
+struct Sampling {  // what read_params() finds beside the job
+  int64_t choices;
+  std::optional<grammar::Source> constraint;
+};
+
+Sampling read_params(const ordered_json& object, const Service& service, Job& job) {
+  Fields params(object, "sampling_params");
+  engine::Request& request = job.request;
+  read_sampling(params, service, request);
+  if (const auto seed = params.integer("sampling_seed", 0, std::numeric_limits<int64_t>::max()))
+    request.sampling.seed = static_cast<uint64_t>(*seed);
+  request.max_new_tokens = new_tokens(params, object);
+  if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
+    throw ApiError(400, "sampling_params.min_new_tokens: expected at most max_new_tokens",
+                   "sampling_params.min_new_tokens");
+  job.text.stops = params.strings("stop", kMostStops, kMostStopBytes);
+  job.text.skip_special = params.boolean("skip_special_tokens").value_or(true);
+  job.text.keep_stop = params.boolean("no_stop_trim").value_or(false);
+  if (!params.boolean("spaces_between_special_tokens").value_or(true))
+    params.refuse("spaces_between_special_tokens", "only true is supported");
+  for (const char* name : {"stop_regex", "structural_tag", "custom_params"}) params.refuse(name, "is not supported");
+  params.ignore("stream_interval");
+  Sampling sampling{.choices = params.integer("n", 1, service.options().most_choices).value_or(1),
+                    .constraint = read_constraint(params)};
+  params.finish();
+  return sampling;
+}
+
+// --- the whole call
+
+// What has no meaning here: for logs and for deployments that quire does not have.
+constexpr const char* kIgnored[] = {"model",         "log_metrics",        "background",           "no_logs",
+                                    "return_bytes",  "data_parallel_rank", "routed_dp_rank",       "conversation_id",
+                                    "label",         "modalities",         "routing_key",          "session_id",
+                                    "custom_labels", "received_time",      "external_trace_header"};
+constexpr const char* kRefused[] = {"input_embeds",   "image_data",     "video_data",     "audio_data",
+                                    "session_params", "lora_id",        "lora_path",      "custom_logit_processor",
+                                    "bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key"};
+constexpr const char* kRefusedUnlessFalse[] = {"return_hidden_states", "return_entropy", "return_routed_experts",
+                                               "return_prompt_token_ids"};
+
+void refuse_what_is_missing_here(Fields& fields) {
+  for (const char* name : kIgnored) fields.ignore(name);
+  for (const char* name : kRefused) fields.refuse(name, "is not supported");
+  for (const char* name : kRefusedUnlessFalse)
+    if (fields.boolean(name).value_or(false)) fields.refuse(name, "is not supported");
+}
+
+// The names of all answers, in order. One name for several becomes the beginning of theirs, so that it aborts them all.
+std::vector<std::string> read_rids(Fields& fields, size_t texts, size_t choices, bool is_list, const Service& service) {
+  const std::vector<std::string> given = fields.strings("rid", texts, kMostRidBytes);
+  for (const std::string& rid : given)
+    if (rid.empty()) throw ApiError(400, "rid: expected at least one character", "rid");
+  const ordered_json* rid = fields.raw("rid");
+  const bool one_each = rid && rid->is_array();
+  if (one_each && given.size() != texts)
+    throw ApiError(400, cat("rid: expected one for each of ", texts, " texts, got ", given.size()), "rid");
+
+  const std::string name = given.empty() ? service.new_id("") : given[0];
+  if (!is_list) return {name};
+  std::vector<std::string> rids;
+  for (size_t i = 0; i < texts * choices; ++i)
+    if (!one_each)
+      rids.push_back(cat(name, "_", i));
+    else
+      rids.push_back(choices == 1 ? given[i] : cat(given[i / choices], "_", i % choices));
+  return rids;
+}
+
+class CallReader {
+ public:
+  CallReader(const ordered_json& body, const Service& service, const Caller& caller)
+      : fields_(body, ""), service_(service), caller_(caller) {}
+
+  GenerateCall read() {
+    Prompts prompts = read_prompts(fields_, service_);
+    GenerateCall call{.is_list = prompts.is_list, .stream = fields_.boolean("stream").value_or(false), .jobs = {}};
+    texts_ = prompts.tokens.size();
+    for (size_t text = 0; text < texts_; ++text) add_text(std::move(prompts.tokens[text]), text, call);
+    call.is_list |= choices_ > 1;
+    const auto rids = read_rids(fields_, texts_, static_cast<size_t>(choices_), call.is_list, service_);
+    for (size_t i = 0; i < rids.size(); ++i) call.jobs[i].job.rid = rids[i];
+    refuse_what_is_missing_here(fields_);
+    fields_.finish();
+    return call;
+  }
+
+ private:
+  const ordered_json& params_of(size_t text) {
+    static const ordered_json kNone = ordered_json::object();
+    const ordered_json* params = fields_.raw("sampling_params");
+    return params ? of_text(*params, params->is_array(), text, texts_, "sampling_params") : kNone;
+  }
+
+  GenerateJob read_job(std::vector<int32_t> prompt, size_t text) {
+    GenerateJob job;
+    job.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
+    engine::Request& request = job.job.request;
+    request.prompt = std::move(prompt);
+    request.priority = static_cast<int32_t>(
+        fields_.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())
+            .value_or(0));
+    const ordered_json object = options_of(fields_, text, texts_);
+    Fields options(object, "");
+    request.salt = salt_of(options, caller_);
+    read_logprobs(options, job);
+    return job;
+  }
+
+  void add_text(std::vector<int32_t> prompt, size_t text, GenerateCall& call) {
+    GenerateJob job = read_job(std::move(prompt), text);
+    const Sampling sampling = read_params(params_of(text), service_, job.job);
+    check_choices(sampling.choices, text);
+    for (int64_t choice = 0; choice < choices_; ++choice) {
+      GenerateJob& added = call.jobs.emplace_back(job);
+      added.job.request.sampling.seed += static_cast<uint64_t>(choice);
+      if (sampling.constraint) constrain(*sampling.constraint, service_, added.job.request);  // each has its own state
+    }
+  }
+
+  void check_choices(int64_t choices, size_t text) {
+    if (text > 0 && choices != choices_)
+      throw ApiError(400, "sampling_params.n: expected the same for all texts", "sampling_params.n");
+    choices_ = choices;
+    const int32_t most = service_.options().most_choices;
+    if (static_cast<int64_t>(texts_) * choices > most)
+      throw ApiError(400, cat("sampling_params.n: expected at most ", most, " answers in one call"),
+                     "sampling_params.n");
+  }
+
+  Fields fields_;
+  const Service& service_;
+  const Caller& caller_;
+  size_t texts_ = 0;
+  int64_t choices_ = 1;
+};
+
+}  // namespace
+
+GenerateCall read_generate(const ordered_json& body, const Service& service, const Caller& caller) {
+  return CallReader(body, service, caller).read();
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,82 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "serve/api_error.h"
+#include "serve/fields.h"
+#include "serve/request_reader.h"
+#include "serve/sglang.h"
+
+namespace quire::serve {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostTexts = 1024;
+
+void respond_json(http::Exchange& exchange, const ordered_json& body) {
+  exchange.respond({.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace)});
+}
+
+// vLLM and SGLang call it prompt, others text.
+const char* name_of_text(const Fields& fields) {
+  if (fields.has("prompt") == fields.has("text"))
+    throw ApiError(400, "expected either prompt or text, and not both", "prompt");
+  return fields.has("prompt") ? "prompt" : "text";
+}
+
+std::string decoded(const std::vector<int32_t>& tokens, bool skip_special, const Service& service) {
+  return service.tokenizer().decode(tokens, skip_special);
+}
+
+ordered_json decoded_lists(const ordered_json& lists, bool skip_special, const Service& service) {
+  if (lists.size() > kMostTexts) throw ApiError(400, cat("tokens: expected at most ", kMostTexts, " lists"), "tokens");
+  ordered_json texts = ordered_json::array();
+  for (const ordered_json& list : lists) {
+    const std::string name = cat("tokens[", texts.size(), "]");
+    const ordered_json one = {{name, list}};
+    texts.push_back(decoded(Fields(one, "").token_ids(name, SIZE_MAX), skip_special, service));
+  }
+  return texts;
+}
+
+}  // namespace
+
+void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
+  const ordered_json body = body_of(exchange->request());
+  Fields fields(body, "");
+  const char* name = name_of_text(fields);
+  const std::vector<std::string> texts = fields.strings(name, kMostTexts, SIZE_MAX);
+  const bool is_list = fields.raw(name)->is_array();
+  const bool special = fields.boolean("add_special_tokens").value_or(true);
+  fields.ignore("model");
+  fields.finish();
+
+  ordered_json tokens = ordered_json::array(), counts = ordered_json::array();
+  for (const std::string& text : texts) {
+    tokens.push_back(service.tokenizer().encode(text, {.add_special = special, .parse_special = true}));
+    counts.push_back(tokens.back().size());
+  }
+  respond_json(*exchange, {{"tokens", is_list ? tokens : tokens[0]},
+                           {"count", is_list ? counts : counts[0]},
+                           {"max_model_len", service.engine_options().context}});
+}
+
+void detokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
+  const ordered_json body = body_of(exchange->request());
+  Fields fields(body, "");
+  const ordered_json& tokens = fields.required("tokens");
+  const bool skip_special = fields.boolean("skip_special_tokens").value_or(true);
+  fields.ignore("model");
+  fields.finish();
+
+  const bool is_list = tokens.is_array() && !tokens.empty() && tokens[0].is_array();
+  respond_json(
+      *exchange,
+      {{"text", is_list ? decoded_lists(tokens, skip_special, service)
+                        : ordered_json(decoded(fields.token_ids("tokens", SIZE_MAX), skip_special, service))}});
+}
+
+}  // namespace quire::serve

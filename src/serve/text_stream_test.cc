@@ -1,0 +1,171 @@
+#include "serve/text_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string_view>
+
+#include "base/check.h"
+#include "serve/testing_service.h"
+
+namespace quire::serve {
+namespace {
+
+using engine::Finish;
+using testing::kAssistant;
+using testing::kEnd;
+
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer tiny(testing::tiny_vocabulary());
+  return tiny;
+}
+
+// An answer of these tokens; the last comes with the finish.
+struct Answer {
+  explicit Answer(TextRules rules) : stream(tokenizer(), std::move(rules)) {}
+
+  void hear(int32_t token, Finish finish = Finish::none) {
+    const auto count = static_cast<int32_t>(++heard);
+    stream.hear({.token = token, .finish = finish, .prompt_tokens = 3, .cached_tokens = 1, .generated = count}, all);
+  }
+  void hear_bytes(std::string_view bytes) {
+    for (const char byte : bytes) hear(static_cast<unsigned char>(byte));
+  }
+  std::string matched_text() const { return std::get<std::string>(all.end.value().matched); }
+
+  TextStream stream;
+  Progress all;
+  int heard = 0;
+};
+
+TEST(TextStream, GivesTextTokensAndCounts) {
+  Answer answer({});
+  answer.hear_bytes("ab");
+  EXPECT_EQ(answer.all.text, "ab");
+  EXPECT_FALSE(answer.all.end);
+  answer.hear('c', Finish::length);
+  EXPECT_EQ(answer.all.text, "abc");
+  ASSERT_EQ(answer.all.tokens.size(), 3u);
+  EXPECT_EQ(answer.all.tokens[2].token, 'c');
+  EXPECT_EQ(answer.all.prompt_tokens, 3);
+  EXPECT_EQ(answer.all.cached_tokens, 1);
+  EXPECT_EQ(answer.all.generated, 3);
+  EXPECT_EQ(answer.all.end.value().reason, EndReason::length);
+  EXPECT_FALSE(answer.stream.stopped());
+}
+
+TEST(TextStream, CharactersComeWhole) {
+  Answer answer({});
+  answer.hear_bytes("a\xE2\x82");
+  EXPECT_EQ(answer.all.text, "a");
+  answer.hear(0xAC);
+  EXPECT_EQ(answer.all.text, "a\u20AC");
+}
+
+TEST(TextStream, HalfACharacterAtTheEndIsReplaced) {
+  Answer answer({});
+  answer.hear_bytes("a\xE2\x82");
+  answer.hear(kEnd, Finish::stop);
+  EXPECT_EQ(answer.all.text, "a\uFFFD");
+  EXPECT_EQ(std::get<int32_t>(answer.all.end.value().matched), kEnd);
+}
+
+TEST(TextStream, AStopTextOverSeveralTokensEndsTheAnswer) {
+  Answer answer({.stops = {"END"}});
+  answer.hear_bytes("one ENEN");
+  EXPECT_EQ(answer.all.text, "one EN");
+  EXPECT_FALSE(answer.stream.stopped());
+  answer.hear('D');
+  EXPECT_EQ(answer.all.text, "one EN");
+  EXPECT_EQ(answer.all.end.value().reason, EndReason::stop);
+  EXPECT_EQ(answer.matched_text(), "END");
+  EXPECT_TRUE(answer.stream.stopped());
+
+  answer.hear('x', Finish::cancelled);  // the engine's own end comes later, and is nobody's business
+  EXPECT_EQ(answer.all.text, "one EN");
+  EXPECT_EQ(answer.all.end->reason, EndReason::stop);
+  EXPECT_EQ(answer.all.tokens.size(), 9u);
+}
+
+TEST(TextStream, WhatOnlyBeganLikeAStopTextIsShownAtTheEnd) {
+  Answer answer({.stops = {"END"}});
+  answer.hear_bytes("one E");
+  EXPECT_EQ(answer.all.text, "one ");
+  answer.hear('N', Finish::length);
+  EXPECT_EQ(answer.all.text, "one EN");
+}
+
+TEST(TextStream, StopsCanBeKept) {
+  Answer text({.stops = {"END"}, .keep_stop = true});
+  text.hear_bytes("a END");
+  EXPECT_EQ(text.all.text, "a END");
+  EXPECT_EQ(text.matched_text(), "END");
+
+  for (const bool keep : {false, true}) {
+    Answer token({.keep_stop = keep});
+    token.hear('a');
+    token.hear('.', Finish::stop);
+    EXPECT_EQ(token.all.text, keep ? "a." : "a");
+    EXPECT_EQ(std::get<int32_t>(token.all.end.value().matched), '.');
+  }
+}
+
+TEST(TextStream, SpecialTokensAreLeftOutUnlessWanted) {
+  for (const bool skip : {false, true}) {
+    Answer answer({.skip_special = skip, .keep_stop = true});
+    answer.hear(kAssistant);
+    answer.hear('a');
+    answer.hear(kEnd, Finish::stop);
+    EXPECT_EQ(answer.all.text, skip ? "a" : "<|assistant|>a</s>");
+    EXPECT_EQ(answer.all.tokens.size(), 3u);
+  }
+}
+
+TEST(TextStream, TheLastTokenMayBringAStopTextAndTheLimit) {
+  Answer answer({.stops = {"b"}});
+  answer.hear('a');
+  answer.hear('b', Finish::length);
+  EXPECT_EQ(answer.all.text, "a");
+  EXPECT_EQ(answer.all.end.value().reason, EndReason::stop);
+}
+
+TEST(TextStream, PassesOnWhatElseCame) {
+  TextStream stream(tokenizer(), {});
+  Progress progress;
+  engine::Output output{.token = 'a',
+                        .logprobs = {.logprob = -0.5f, .top = {{'a', -0.5f}}},
+                        .prompt_logprobs = {{.token = 1}, {.token = 2}},
+                        .embedding = {1, 2},
+                        .finish = Finish::failed,
+                        .error = "broken"};
+  stream.hear(output, progress);
+  EXPECT_EQ(progress.tokens.at(0).token, 'a');
+  EXPECT_EQ(progress.tokens.at(0).logprob, -0.5f);
+  EXPECT_EQ(progress.tokens.at(0).top.size(), 1u);
+  EXPECT_EQ(progress.prompt_logprobs.size(), 2u);
+  EXPECT_EQ(progress.embedding.size(), 2u);
+  EXPECT_EQ(progress.end.value().reason, EndReason::failed);
+  EXPECT_EQ(progress.end->error, "broken");
+}
+
+TEST(TextStream, AnEmptyStopTextIsRefused) { EXPECT_THROW(TextStream(tokenizer(), {.stops = {""}}), CheckError); }
+
+// Whatever tokens come, and however deliveries are cut, the parts put together are the text of the whole.
+TEST(TextStream, PartsAddUp) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    TextStream stream(tokenizer(), {});
+    std::vector<int32_t> ids;
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      ids.push_back(static_cast<int32_t>(random() % testing::kVocabulary));
+      Progress part;
+      stream.hear({.token = ids.back(), .finish = i == 39 ? Finish::length : Finish::none, .generated = i + 1}, part);
+      text += part.text;
+    }
+    EXPECT_EQ(text, tokenizer().decode(ids, true));
+  }
+}
+
+}  // namespace
+}  // namespace quire::serve
