@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import socket
 import subprocess
+import urllib.request
 import zipfile
 
 import pytest
@@ -113,6 +115,12 @@ def run(*arguments, text="", **changes):
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=600, env=environment(**changes))
 
 
+def port_is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 built = pytest.mark.skipif(
     not (ROOT / "build" / "cpu" / "app" / "quire").exists(), reason="./run would build everything first"
 )
@@ -133,9 +141,24 @@ def test_the_default_model_is_used():
 
 @built
 @pytest.mark.skipif(not os.path.exists(os.path.join(CACHE, NAME)), reason="the default model is not in the cache folder")
-def test_without_arguments_each_line_of_a_pipe_is_answered():
-    done = run(text="Hi\n")
+def test_each_line_of_a_pipe_is_answered():
+    done = run("chat", text="Hi\n")
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@built
+@pytest.mark.skipif(not os.path.exists(os.path.join(CACHE, NAME)), reason="the default model is not in the cache folder")
+@pytest.mark.skipif(not port_is_free(30000), reason="another server has the default port")
+def test_without_arguments_the_default_model_is_served():
+    changes = {"QUIRE_MODEL": None, "QUIRE_CACHE": CACHE, "QUIRE_API_KEY": None}
+    server = subprocess.Popen([str(ROOT / "run")], stdout=subprocess.PIPE, text=True, env=environment(**changes))
+    try:
+        assert "ready on http://127.0.0.1:30000/ (chat page)" in server.stdout.readline()
+        with urllib.request.urlopen("http://127.0.0.1:30000/", timeout=60) as page:
+            assert page.read().startswith(b"<!doctype html>")
+    finally:
+        server.terminate()
+        assert server.wait(timeout=60) == 0
 
 
 @built

@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""quire's server beside llama-server: one machine, one model file, the same threads, the same load.
+
+    python3 bench/compare_server.py --llama-server PROGRAM --model FILE --threads 2
+
+Both sides take turns, a fresh server each, and get the same requests from `quire bench serving`: streaming clients that
+each ask again when they have been answered, prompts of token ids of which the first 800 are the same for all (a shorter
+prompt has as many of them as fit before its last token). The medians over the rounds are reported. The peer runs with
+each of its settings below, and for each figure its best counts.
+
+Three more things are measured on quire alone: the output rate through HTTP beside `quire bench throughput` with the same
+sequences, the time between tokens with and without idle connections, and the memory that an idle connection takes.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CLIENTS, SHARED, LEAST_PROMPT, MOST_PROMPT, NEW_TOKENS = 16, 800, 200, 1500, 128
+BATCH_PROMPT = 128  # of the lines that are held against the offline rate, as `quire bench throughput` has it
+
+# What may help the peer. Slots, context and threads follow from the load.
+PEER_SETTINGS = {
+    "slots": [],
+    "unified": ["--kv-unified"],
+    "reuse": ["--cache-reuse", "64"],
+}
+
+# How many times as good as the peer each line should be at least.
+BARS = {"/output": 2.5, "/first_token": 3.0}
+OFFLINE_BAR = 0.9
+IDLE_BAR_BYTES = 64 * 1024
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Server(contextlib.AbstractContextManager):
+    """A server of our own on a free port of this machine."""
+
+    def __init__(self, command):
+        self.port = free_port()
+        command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
+        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.name = Path(command[0]).name
+        self.process = subprocess.Popen(command, **quiet)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + 120
+        while self._health() != 200:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start")
+            time.sleep(0.1)
+
+    def _health(self):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+            try:
+                connection.request("GET", "/health")
+                return connection.getresponse().status
+            except OSError:
+                return None
+
+    def resident_bytes(self):
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)[1]) * 1024
+
+
+def quire_server(args):
+    return Server([args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error"])
+
+
+def llama_server(args, settings):
+    context = args.clients * (args.most_prompt + args.new_tokens + 64)
+    command = [args.llama_server, "-m", args.model, "-t", args.threads, "-tb", args.threads, "-c", context]
+    return Server(command + ["-np", args.clients, "-fa", "on", "-cb", "--no-webui", *settings])
+
+
+class Load:
+    """What `quire bench serving` is asked for."""
+
+    def __init__(self, args, requests, *shape):
+        self.args, self.requests = args, requests
+        self.options = ["--concurrency", args.clients, "--ignore-eos", "--vocabulary", args.vocabulary,
+                        "--output-tokens", args.new_tokens, *shape]  # fmt: skip
+
+    def run(self, server, seed, *more):
+        """{line: result}, where a line's name begins after the load's, the load's name, and the whole report."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "results.json"
+            self._bench(server, seed, self.requests, "--json", path, *more)
+            report = json.loads(path.read_text())
+        base = report["results"][0]["name"].removesuffix("/output")
+        return {result["name"].removeprefix(base): result for result in report["results"]}, base, report
+
+    def warm_up(self, server):
+        """The first requests touch memory for the first time. Their prompts are not those of any round."""
+        self._bench(server, 10_000, self.args.clients)
+
+    def _bench(self, server, seed, requests, *more):
+        command = [self.args.quire, "bench", "serving", "--url", server.url, "--seed", seed, "--requests", requests]
+        done = subprocess.run([*map(str, command + self.options), *map(str, more)], capture_output=True, text=True)
+        if done.returncode != 0 or " 0 of them failed" not in done.stdout:
+            raise RuntimeError(f"the load on {server.name} failed:\n{done.stdout}{done.stderr}")
+
+
+def shared_load(args):
+    shape = ["--shared-prefix-tokens", args.shared, "--prompt-tokens", f"{args.least_prompt}:{args.most_prompt}"]
+    return Load(args, args.requests, *shape)
+
+
+def batch_load(args):
+    return Load(args, args.clients, "--prompt-tokens", BATCH_PROMPT)
+
+
+# --- the peer
+
+
+def compare_with_peer(args, turn, samples):
+    """One round of both sides."""
+    load = shared_load(args)
+    with quire_server(args) as server:
+        load.warm_up(server)
+        samples.quire.append(load.run(server, turn)[0])
+    for setting in args.peer_settings:
+        with llama_server(args, PEER_SETTINGS[setting]) as server:
+            load.warm_up(server)
+            samples.peer.setdefault(setting, []).append(load.run(server, turn)[0])
+
+
+class PeerSamples:
+    def __init__(self):
+        self.quire = []  # {line: result} of each round
+        self.peer = {}   # the same for each setting
+
+    def results(self):
+        return [self._result(line) for line in self.quire[0]]
+
+    def _result(self, line):
+        result = dict(self.quire[0][line])
+        medians = {setting: median_result(rounds, line) for setting, rounds in self.peer.items()}
+        result |= median_result(self.quire, line)
+        if "tokens_per_s" in result:
+            best = max(medians, key=lambda setting: medians[setting]["tokens_per_s"])
+            result["peer_tokens_per_s"] = medians[best]["tokens_per_s"]
+            result["ratio"] = result["tokens_per_s"] / result["peer_tokens_per_s"]
+        else:
+            best = min(medians, key=lambda setting: medians[setting]["median_us"])
+            result["ratio"] = medians[best]["median_us"] / result["median_us"]
+        result |= dict(peer="llama-server", peer_setting=best, peer_us=medians[best]["median_us"])
+        if line in BARS:
+            result["bar"] = BARS[line]
+        return result
+
+
+def median_result(rounds, line):
+    """The median of each figure of the line."""
+    keys = [key for key in ("median_us", "tokens_per_s") if key in rounds[0][line]]
+    return {key: statistics.median(lines[line][key] for lines in rounds) for key in keys}
+
+
+# --- quire alone
+
+
+def offline_rate(args):
+    """Output tokens a second of the engine without HTTP, for the same sequences."""
+    line = f"throughput/batch={args.clients}/prompt={BATCH_PROMPT}/output={args.new_tokens}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        command = [args.quire, "bench", "throughput", "--model", args.model, "--threads", args.threads, "--repeat", 1]
+        command += ["--concurrency", args.clients, "--output-tokens", args.new_tokens, "--filter", line, "--json", path]
+        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        results = {result["name"]: result for result in json.loads(path.read_text())["results"]}
+    both = results[line + "/overall"]["tokens_per_s"]  # prompts and output
+    return both * args.new_tokens / (BATCH_PROMPT + args.new_tokens)
+
+
+def compare_with_offline(args):
+    """The result, and a report that says on what machine."""
+    load, online, offline = batch_load(args), [], []
+    for turn in range(args.rounds):
+        progress(f"offline rate, round {turn + 1} of {args.rounds}")
+        offline.append(offline_rate(args))
+        with quire_server(args) as server:
+            load.warm_up(server)
+            lines, base, report = load.run(server, turn)
+            online.append(lines)
+    result = dict(online[0]["/output"]) | median_result(online, "/output")
+    rate = statistics.median(offline)
+    result |= dict(name=base + "/output", peer="quire bench throughput", peer_tokens_per_s=rate)
+    result |= dict(ratio=result["tokens_per_s"] / rate, bar=OFFLINE_BAR)
+    return result, report
+
+
+def open_idle(server, count):
+    """Connections that have had an answer and are kept."""
+    connections = []
+    for _ in range(count):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        connections.append(connection)
+    return connections
+
+
+def idle_memory(args, server):
+    """Growth of the server's resident memory for each idle connection."""
+    before = server.resident_bytes()
+    connections = open_idle(server, args.idle_connections)
+    time.sleep(1)
+    after = server.resident_bytes()
+    for connection in connections:
+        connection.close()
+    value = (after - before) / args.idle_connections
+    return dict(name=f"serving/idle={args.idle_connections}/memory", bytes=value, bar_bytes=IDLE_BAR_BYTES)
+
+
+def compare_with_idle(args):
+    """Turns on one server, with idle connections and without."""
+    load, alone, beside = batch_load(args), [], []
+    with quire_server(args) as server:
+        load.warm_up(server)
+        memory = idle_memory(args, server)
+        for turn in range(args.rounds):
+            progress(f"idle connections, round {turn + 1} of {args.rounds}")
+            alone.append(load.run(server, 2 * turn)[0])
+            lines, base, _ = load.run(server, 2 * turn + 1, "--idle-connections", args.idle_connections)
+            beside.append(lines)
+    results = []
+    for line in ("/inter_token", "/inter_token/p99"):
+        result = dict(beside[0][line]) | median_result(beside, line)
+        result |= dict(name=base + line, peer="without idle connections", peer_us=median_result(alone, line)["median_us"])
+        result["ratio"] = result["peer_us"] / result["median_us"]
+        result["rounds_us"] = [lines[line]["median_us"] for lines in beside]  # the noise
+        result["peer_rounds_us"] = [lines[line]["median_us"] for lines in alone]
+        results.append(result)
+    return [*results, memory]
+
+
+# --- the report
+
+
+def progress(text):
+    print(text, file=sys.stderr)
+
+
+def shown(rate, microseconds):
+    return f"{rate:.1f} tok/s" if rate is not None else f"{microseconds / 1e3:.2f} ms"
+
+
+def verdict_of(result):
+    if "bar_bytes" in result:
+        return "met" if result["bytes"] <= result["bar_bytes"] else "missed"
+    return ("met" if result["ratio"] >= result["bar"] else "missed") if "bar" in result else ""
+
+
+def print_table(results):
+    width = max(len(r["name"]) for r in results)
+    print(f"{'line':{width}}  {'quire':>14}  {'beside':>14}  {'ratio':>6}  {'bar':>5}")
+    for r in results:
+        if "bytes" in r:
+            ours, theirs, ratio, bar = f"{r['bytes'] / 1024:.1f} KiB", "", "", f"{r['bar_bytes'] // 1024} KiB"
+        else:
+            ours, theirs = shown(r.get("tokens_per_s"), r["median_us"]), shown(r.get("peer_tokens_per_s"), r.get("peer_us"))
+            ratio, bar = f"{r['ratio']:.2f}", f"{r['bar']:g}" if "bar" in r else "-"
+        print(f"{r['name']:{width}}  {ours:>14}  {theirs:>14}  {ratio:>6}  {bar:>5}  {verdict_of(r)}".rstrip())
+
+
+def parse_args():
+    root = Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quire", default=str(root / "build/cpu/app/quire"), help="the program")
+    parser.add_argument("--llama-server", help="the peer's program; without it quire is measured alone")
+    parser.add_argument("--model", default=os.environ.get("QUIRE_MODEL"), help="GGUF file; default: $QUIRE_MODEL")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
+    parser.add_argument("--peer-settings", nargs="+", choices=PEER_SETTINGS, default=list(PEER_SETTINGS))
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--requests", type=int, default=4 * CLIENTS, help="of a round with shared prefixes")
+    parser.add_argument("--shared", type=int, default=SHARED)
+    parser.add_argument("--least-prompt", type=int, default=LEAST_PROMPT)
+    parser.add_argument("--most-prompt", type=int, default=MOST_PROMPT)
+    parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
+    parser.add_argument("--vocabulary", type=int, default=32000, help="ids of prompts are below this")
+    parser.add_argument("--idle-connections", type=int, default=1000)
+    parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
+    parser.add_argument("--out", type=Path, default=root / "bench/results", help="folder of the record")
+    args = parser.parse_args()
+    if not args.model:
+        parser.error("give --model FILE or set QUIRE_MODEL")
+    return args
+
+
+def main():
+    args = parse_args()
+    results, samples = [], PeerSamples()
+    if args.llama_server:
+        for turn in range(args.rounds):
+            progress(f"beside the peer, round {turn + 1} of {args.rounds}")
+            compare_with_peer(args, turn, samples)
+        results += samples.results()
+    result, report = compare_with_offline(args)
+    results += [result, *compare_with_idle(args)]
+    print_table(results)
+    record(args, results, report)
+
+
+def record(args, results, report):
+    command = f"bench/compare_server.py --threads {args.threads} --rounds {args.rounds} --requests {args.requests}"
+    kept = dict(machine=report["machine"], commit=report["commit"], command=command, model=Path(args.model).name)
+    path = args.out / f"{args.machine}-serving.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(kept | dict(results=results), indent=2) + "\n")
+    print(f"\nrecorded in {path}")
+
+
+if __name__ == "__main__":
+    main()
