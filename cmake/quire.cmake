@@ -35,7 +35,7 @@ function(quire_test name)
   foreach(library IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE ${library})
   endforeach()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 endfunction()
 
 # Kernels read no untrusted bytes, and instrumented ones take minutes to compile: fuzzing has them plain.

@@ -73,6 +73,14 @@ Job job_of(const std::string& prompt, int32_t tokens, const std::string& rid = "
   return job;
 }
 
+// Deliveries run on the engine's thread here, so this slows it down: what is about to be cancelled does not end before.
+OnProgress slowly(Told& told) {
+  return [listener = told.listener()](Progress progress) {
+    std::this_thread::sleep_for(3ms);
+    listener(std::move(progress));
+  };
+}
+
 int status_of(Service& service, Job job) {
   try {
     service.run(std::move(job), std::make_shared<TestingExchange>(), [](const Progress&) {});
@@ -117,7 +125,7 @@ TEST(Service, AClientThatLeavesCancels) {
   TinyService tiny;
   Told told;
   const auto exchange = std::make_shared<TestingExchange>();
-  tiny.service().run(job_of("hello", -1), exchange, told.listener());
+  tiny.service().run(job_of("hello", -1), exchange, slowly(told));
   ASSERT_TRUE(told.wait_for_tokens(2));
   exchange->leave();
   EXPECT_EQ(told.wait().reason, EndReason::cancelled);
@@ -129,7 +137,7 @@ TEST(Service, AClientThatHadLeftAlreadyCancels) {
   Told told;
   const auto exchange = std::make_shared<TestingExchange>();
   exchange->leave();
-  tiny.service().run(job_of("hello", -1), exchange, told.listener());
+  tiny.service().run(job_of("hello", -1), exchange, slowly(told));
   EXPECT_EQ(told.wait().reason, EndReason::cancelled);
   EXPECT_TRUE(tiny.wait_until_idle());
 }
@@ -153,7 +161,7 @@ TEST(Service, AStopTextEndsTheJobAndTheEnginesRequest) {
 TEST(Service, AHandleCancels) {
   TinyService tiny;
   Told told;
-  const auto job = tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), told.listener());
+  const auto job = tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(told));
   job->cancel();
   EXPECT_EQ(told.wait().reason, EndReason::cancelled);
   job->cancel();
@@ -165,7 +173,7 @@ TEST(Service, AbortsByTheBeginningOfANameAndAll) {
   Told told[4];
   const char* names[] = {"call", "call_1", "other", "third"};
   for (int i = 0; i < 4; ++i)
-    tiny.service().run(job_of("hello", -1, names[i]), std::make_shared<TestingExchange>(), told[i].listener());
+    tiny.service().run(job_of("hello", -1, names[i]), std::make_shared<TestingExchange>(), slowly(told[i]));
   EXPECT_EQ(tiny.service().abort("no such name"), 0);
   EXPECT_EQ(tiny.service().abort("call"), 2);
   EXPECT_EQ(told[0].wait().reason, EndReason::cancelled);
@@ -197,14 +205,6 @@ TEST(Service, AFullQueueIs503) {
   while (tiny.engine().step()) {
   }
   EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
-}
-
-// Deliveries run on the engine's thread here, so this slows it down.
-OnProgress slowly(Told& told) {
-  return [listener = told.listener()](Progress progress) {
-    std::this_thread::sleep_for(3ms);
-    listener(std::move(progress));
-  };
 }
 
 TEST(Service, OneThatWaitsTooLongIsToldSo) {
