@@ -123,6 +123,7 @@ void add_load_options(CLI::App& app, ServingOptions& options) {
       ->check(CLI::Range(2, 1 << 24));
   app.add_option("--seed", shape.seed, "the same seed gives the same load")->capture_default_str();
   app.add_option("--model", shape.model, "the model's name, for servers that want one");
+  app.add_option("--extra-request-body", shape.more, "a JSON object that is merged into the body of each request");
 }
 
 void add_client_options(CLI::App& app, ServingOptions& options) {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/in_quotes.h"
 
 namespace quire::bench {
 namespace {
@@ -66,6 +67,8 @@ Load::Load(LoadShape shape, std::string host, std::string api_key)
     : shape_(std::move(shape)), host_(std::move(host)), api_key_(std::move(api_key)) {
   check(shape_.least_prompt >= 1 && shape_.least_prompt <= shape_.most_prompt, "prompts of ", shape_.least_prompt,
         " to ", shape_.most_prompt, " tokens");
+  check(shape_.more.empty() || Json::parse(shape_.more, nullptr, false).is_object(), "what a body has besides, ",
+        in_quotes(shape_.more, 200), ", is not a JSON object");
   std::mt19937_64 random(shape_.seed);
   shared_ = drawn_ids(random, shape_.shared_tokens, shape_.vocabulary);
 }
@@ -100,6 +103,7 @@ std::string Load::body(int64_t request) const {
     body["stream_options"] = {{"include_usage", true}};
   }
   body["stream"] = true;
+  if (!shape_.more.empty()) body.merge_patch(Json::parse(shape_.more));
   return body.dump();
 }
 

@@ -24,6 +24,7 @@ struct LoadShape {
   bool words = false;          // prompts are text of about as many words instead; in a chat always
   bool ignore_eos = false;
   std::string model = {};  // "": the request does not say
+  std::string more = {};   // a JSON object that is merged into each body
 };
 
 // "concurrency=16/shared=800/prompt=200-1500/output=128", without the concurrency

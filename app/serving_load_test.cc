@@ -69,7 +69,14 @@ TEST(ServingLoad, Bodies) {
   EXPECT_EQ(generate["sampling_params"]["max_new_tokens"], 12);
   EXPECT_EQ(generate["model"], "m");
 
+  shape.more = R"({"sampling_params": {"regex": "a*"}, "rid": "x"})";
+  const json bound = json::parse(Load(shape, "h:1", "").body(3));
+  EXPECT_EQ(bound["sampling_params"]["max_new_tokens"], 12);
+  EXPECT_EQ(bound["sampling_params"]["regex"], "a*");
+  EXPECT_EQ(bound["rid"], "x");
+
   shape.endpoint = Endpoint::chat;
+  shape.more.clear();
   shape.least_prompt = 100;
   const json chat = json::parse(Load(shape, "h:1", "").body(3));
   ASSERT_EQ(chat["messages"].size(), 2);
@@ -90,6 +97,8 @@ TEST(ServingLoad, NamesAndRefusals) {
   EXPECT_EQ(name_of(LoadShape{}), "prompt=128/output=128");
   expect_refused([] { (void)endpoint_from("embeddings"); }, "\"embeddings\"");
   expect_refused([] { Load({.least_prompt = 9, .most_prompt = 8}, "h:1", ""); }, "prompts of 9 to 8");
+  for (const char* more : {"[]", "{", "x"})
+    expect_refused([&] { Load({.more = more}, "h:1", ""); }, "not a JSON object");
 }
 
 }  // namespace

@@ -8,8 +8,9 @@ each ask again when they have been answered, prompts of token ids of which the f
 prompt has as many of them as fit before its last token). The medians over the rounds are reported. The peer runs with
 each of its settings below, and for each figure its best counts.
 
-Three more things are measured on quire alone: the output rate through HTTP beside `quire bench throughput` with the same
-sequences, the time between tokens with and without idle connections, and the memory that an idle connection takes.
+More is measured on quire alone: the output rate through HTTP beside `quire bench throughput` with the same sequences; the
+time between tokens with and without idle connections, with and without a client that sends one long prompt after the
+other, and with and without a grammar; and the memory that an idle connection takes.
 """
 
 import argparse
@@ -17,12 +18,14 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -40,6 +43,14 @@ PEER_SETTINGS = {
 BARS = {"/output": 2.5, "/first_token": 3.0}
 OFFLINE_BAR = 0.9
 IDLE_BAR_BYTES = 64 * 1024
+LONG_PROMPT, LONG_PROMPT_BAR = 8000, 0.5  # without such prompts the time between tokens is at least this part
+CONSTRAINED_BAR = 1 / 1.05                # as much without a grammar
+
+# Free enough to go on for ever, so that all requests are of the same length.
+SCHEMA = {"type": "array", "minItems": 60, "items": {
+    "type": "object", "required": ["name", "age", "tags"], "additionalProperties": False, "properties": {
+        "name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}}}}
+CONSTRAINTS = {"regex": {"regex": "([a-z]+ )*"}, "json_schema": {"json_schema": json.dumps(SCHEMA)}}
 
 
 def free_port():
@@ -104,9 +115,9 @@ def llama_server(args, settings):
 class Load:
     """What `quire bench serving` is asked for."""
 
-    def __init__(self, args, requests, *shape):
-        self.args, self.requests = args, requests
-        self.options = ["--concurrency", args.clients, "--ignore-eos", "--vocabulary", args.vocabulary,
+    def __init__(self, args, clients, requests, *shape):
+        self.args, self.clients, self.requests = args, clients, requests
+        self.options = ["--concurrency", clients, "--ignore-eos", "--vocabulary", args.vocabulary,
                         "--output-tokens", args.new_tokens, *shape]  # fmt: skip
 
     def run(self, server, seed, *more):
@@ -120,7 +131,7 @@ class Load:
 
     def warm_up(self, server):
         """The first requests touch memory for the first time. Their prompts are not those of any round."""
-        self._bench(server, 10_000, self.args.clients)
+        self._bench(server, 10_000, self.clients)
 
     def _bench(self, server, seed, requests, *more):
         command = [self.args.quire, "bench", "serving", "--url", server.url, "--seed", seed, "--requests", requests]
@@ -131,11 +142,12 @@ class Load:
 
 def shared_load(args):
     shape = ["--shared-prefix-tokens", args.shared, "--prompt-tokens", f"{args.least_prompt}:{args.most_prompt}"]
-    return Load(args, args.requests, *shape)
+    return Load(args, args.clients, args.requests, *shape)
 
 
-def batch_load(args):
-    return Load(args, args.clients, "--prompt-tokens", BATCH_PROMPT)
+def batch_load(args, clients, *more):
+    """As many requests as clients, all at once, so that they decode together."""
+    return Load(args, clients, clients, "--prompt-tokens", BATCH_PROMPT, *more)
 
 
 # --- the peer
@@ -202,7 +214,7 @@ def offline_rate(args):
 
 def compare_with_offline(args):
     """The result, and a report that says on what machine."""
-    load, online, offline = batch_load(args), [], []
+    load, online, offline = batch_load(args, args.clients), [], []
     for turn in range(args.rounds):
         progress(f"offline rate, round {turn + 1} of {args.rounds}")
         offline.append(offline_rate(args))
@@ -242,7 +254,7 @@ def idle_memory(args, server):
 
 def compare_with_idle(args):
     """Turns on one server, with idle connections and without."""
-    load, alone, beside = batch_load(args), [], []
+    load, alone, beside = batch_load(args, args.clients), [], []
     with quire_server(args) as server:
         load.warm_up(server)
         memory = idle_memory(args, server)
@@ -251,15 +263,86 @@ def compare_with_idle(args):
             alone.append(load.run(server, 2 * turn)[0])
             lines, base, _ = load.run(server, 2 * turn + 1, "--idle-connections", args.idle_connections)
             beside.append(lines)
+    lines = ("/inter_token", "/inter_token/p99")
+    return [*(beside_alone(base, line, beside, alone, "without idle connections") for line in lines), memory]
+
+
+def beside_alone(base, line, beside, alone, what):
+    """The result of a line with something going on beside the load, and without."""
+    result = dict(beside[0][line]) | median_result(beside, line)
+    result |= dict(name=base + line, peer=what, peer_us=median_result(alone, line)["median_us"])
+    result["ratio"] = result["peer_us"] / result["median_us"]
+    result["rounds_us"] = [lines[line]["median_us"] for lines in beside]  # the noise
+    result["peer_rounds_us"] = [lines[line]["median_us"] for lines in alone]
+    return result
+
+
+class LongPrompts(contextlib.AbstractContextManager):
+    """A client that sends one long prompt after the other, all different."""
+
+    def __init__(self, server, args):
+        self.server, self.args = server, args
+        self.stop, self.answered = threading.Event(), 0
+        self.thread = threading.Thread(target=self._send)
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def _send(self):
+        chance = random.Random(time.monotonic_ns())
+        while not self.stop.is_set():
+            ids = [chance.randrange(self.args.vocabulary) for _ in range(LONG_PROMPT)]
+            body = json.dumps(dict(input_ids=ids, sampling_params=dict(max_new_tokens=1)))
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.port)) as connection:
+                connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"a long prompt was answered with {answer.status}")
+            self.answered += 1
+
+
+def compare_with_long_prompts(args):
+    """Turns on one server, for few clients and for all: a long prompt costs few clients relatively more."""
     results = []
-    for line in ("/inter_token", "/inter_token/p99"):
-        result = dict(beside[0][line]) | median_result(beside, line)
-        result |= dict(name=base + line, peer="without idle connections", peer_us=median_result(alone, line)["median_us"])
-        result["ratio"] = result["peer_us"] / result["median_us"]
-        result["rounds_us"] = [lines[line]["median_us"] for lines in beside]  # the noise
-        result["peer_rounds_us"] = [lines[line]["median_us"] for lines in alone]
-        results.append(result)
-    return [*results, memory]
+    with quire_server(args) as server:
+        for clients in (1, 4, args.clients):
+            load = batch_load(args, clients)
+            load.warm_up(server)
+            alone, beside, answered = [], [], 0
+            for turn in range(args.rounds):
+                progress(f"long prompts, {clients} clients, round {turn + 1} of {args.rounds}")
+                alone.append(load.run(server, 1000 + 2 * turn)[0])
+                with LongPrompts(server, args) as prompts:
+                    lines, base, _ = load.run(server, 1001 + 2 * turn)
+                    beside.append(lines)
+                answered += prompts.answered
+            result = beside_alone(f"{base}/long_prompt={LONG_PROMPT}", "/inter_token", beside, alone, "without long prompts")
+            results.append(result | dict(bar=LONG_PROMPT_BAR, long_prompts=answered))
+    return results
+
+
+def compare_with_constraints(args):
+    """Turns on one server, with a grammar and without."""
+    results = []
+    with quire_server(args) as server:
+        free = batch_load(args, args.clients, "--endpoint", "generate")
+        free.warm_up(server)
+        for name, fields in CONSTRAINTS.items():
+            body = json.dumps(dict(sampling_params=fields))
+            bound = batch_load(args, args.clients, "--endpoint", "generate", "--extra-request-body", body)
+            bound.warm_up(server)
+            alone, beside = [], []
+            for turn in range(args.rounds):
+                progress(f"constrained by {name}, round {turn + 1} of {args.rounds}")
+                alone.append(free.run(server, 2000 + 2 * turn)[0])
+                lines, base, _ = bound.run(server, 2001 + 2 * turn)
+                beside.append(lines)
+            result = beside_alone(f"{base}/constrained={name}", "/inter_token", beside, alone, "unconstrained")
+            results.append(result | dict(bar=CONSTRAINED_BAR))
+    return results
 
 
 # --- the report
@@ -287,7 +370,7 @@ def print_table(results):
             ours, theirs, ratio, bar = f"{r['bytes'] / 1024:.1f} KiB", "", "", f"{r['bar_bytes'] // 1024} KiB"
         else:
             ours, theirs = shown(r.get("tokens_per_s"), r["median_us"]), shown(r.get("peer_tokens_per_s"), r.get("peer_us"))
-            ratio, bar = f"{r['ratio']:.2f}", f"{r['bar']:g}" if "bar" in r else "-"
+            ratio, bar = f"{r['ratio']:.2f}", f"{r['bar']:.3g}" if "bar" in r else "-"
         print(f"{r['name']:{width}}  {ours:>14}  {theirs:>14}  {ratio:>6}  {bar:>5}  {verdict_of(r)}".rstrip())
 
 
@@ -325,7 +408,7 @@ def main():
             compare_with_peer(args, turn, samples)
         results += samples.results()
     result, report = compare_with_offline(args)
-    results += [result, *compare_with_idle(args)]
+    results += [result, *compare_with_idle(args), *compare_with_long_prompts(args), *compare_with_constraints(args)]
     print_table(results)
     record(args, results, report)
 

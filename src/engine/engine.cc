@@ -205,10 +205,12 @@ void Engine::Impl::compute(const Batch& batch) {
     error = refused.what();
   }
   computing = Clock::now() - start;
-  if (error.empty())
+  if (error.empty()) {
+    scheduler.took(computing);
     scheduler.settle(results);
-  else
+  } else {
     scheduler.fail(error);
+  }
 }
 
 StepResults Engine::Impl::results_of(const Batch& batch) {

@@ -30,7 +30,7 @@ struct EngineOptions {
   int32_t page_size = 16;
   Dtype kv_type = Dtype::bf16;
   int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
-  int32_t mixed_chunk = 64;     // most prompt tokens in a step in which others decode: bounds their gaps
+  int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
   bool prefix_cache = true;
 };
 
@@ -62,7 +62,7 @@ class Engine {
   RequestId submit(Request request, Listener listener);
   void cancel(RequestId id);  // unknown or finished ids are ignored; the listener hears `cancelled` within one step
   void give_up_waiting(RequestId id);  // cancel() for a request that has not run yet; others are left alone
-  bool accepts() const;  // false once it has stopped or broken down: nothing is computed any more
+  bool accepts() const;                // false once it has stopped or broken down: nothing is computed any more
   EngineStats stats() const;
   void flush_cache();  // drops cached prefixes that nobody uses, before the next step
 

@@ -1,5 +1,6 @@
 #include "engine/scheduler.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -93,7 +94,8 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits),
       pool_(limits.pages + 1, limits.page_size),
       table_(pool_, limits.running + 1, limits.context),
-      tree_(pool_) {
+      tree_(pool_),
+      allowance_(limits.mixed_chunk) {
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
@@ -139,11 +141,20 @@ void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
 const Batch& Scheduler::plan() {
   batch_.clear();
   plan_decoders();
-  plan_prompts({.rows = batch_.empty() ? limits_.prefill_chunk : limits_.mixed_chunk, .kept = limits_.kept_rows()});
+  plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   check(!batch_.empty() || (running_.empty() && waiting_.empty()), "no request can go on: ", running_.size(),
         " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ", limits_.pages, " pages are free");
   return batch_;
 }
+
+// Beside those that decode, which are in the batch already.
+int32_t Scheduler::prompt_rows() const {
+  if (batch_.empty()) return limits_.prefill_chunk;
+  const auto prompts = running() - std::ssize(batch_.shares) + waiting();
+  return prompts > 0 ? allowance_.rows(batch_.rows, static_cast<int32_t>(prompts)) : 0;
+}
+
+void Scheduler::took(std::chrono::duration<double> time) { allowance_.measured(batch_.rows, time); }
 
 // Best first, so that whoever lacks a page takes it from requests that have no share yet.
 void Scheduler::plan_decoders() {

@@ -3,11 +3,12 @@
 //
 //   add, cancel      requests come and go
 //   plan             the next step's rows, with pages for all of them
+//   took             how long the planned step was computed; chunks of prompts are cut by it
 //   settle | fail    what came of the planned step
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of priority and arrival, within a
-// budget that is smaller when somebody decodes. Rows of prompts that are wanted themselves (PromptResults) have a
-// budget of their own, beside the one row of each request that may draw.
+// budget that is smaller when somebody decodes (PromptAllowance). Rows of prompts that are wanted themselves
+// (PromptResults) have a budget of their own, beside the one row of each request that may draw.
 //
 // Pages come from the pool, then from cached prefixes that nobody uses, then from the youngest request of the lowest
 // priority, which is retracted: its pages go back and it waits for its second turn. The order of running requests is
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/prompt_allowance.h"
 #include "engine/request.h"
 #include "engine/step_results.h"
 #include "kv/page_pool.h"
@@ -37,9 +39,9 @@ struct SchedulerLimits {
   int32_t context;  // most tokens of a request
   int32_t pages;    // of the pool, without the reserved one
   PageSize page_size;
-  int32_t running;  // most requests in a step
-  int32_t prefill_chunk;
-  int32_t mixed_chunk;
+  int32_t running;        // most requests in a step
+  int32_t prefill_chunk;  // most rows of prompts in a step in which nobody decodes
+  int32_t mixed_chunk;    // and in one in which somebody does
   bool prefix_cache;
 
   static constexpr int32_t kMostKeptRows = 64;  // their logits take memory
@@ -71,8 +73,9 @@ class Scheduler {
   // The next step; valid until settle() or fail(), one of which follows a plan that is not empty. May finish a request
   // that has reached the pool's end. Empty only when nobody runs or waits.
   const Batch& plan();
-  void settle(StepResults results);      // the step was computed
-  void fail(const std::string& reason);  // the step was not computed, and its requests end
+  void took(std::chrono::duration<double> time);  // before settle(); nothing but the size of chunks depends on it
+  void settle(StepResults results);               // the step was computed
+  void fail(const std::string& reason);           // the step was not computed, and its requests end
 
   void check_idle() const;  // check_pages_are_back() when nobody runs or waits
   void audit() const;       // recounts everything; for tests
@@ -99,6 +102,7 @@ class Scheduler {
     int32_t kept;  // those of them that a PromptResults wants
   };
   void plan_decoders();
+  int32_t prompt_rows() const;
   void plan_prompts(Budget budget);
   void plan_chunk(Sequence& sequence, Budget& budget);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
@@ -128,6 +132,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order of priority, then arrival: pages are taken from the back
   std::vector<Sequence*> waiting_;  // in order of priority; in each the retracted first; then arrival
   Batch batch_;
+  PromptAllowance allowance_;
   int64_t departures_ = 0;  // of running requests: without one, a request that found no room finds none now
   Counters counters_;
 };
