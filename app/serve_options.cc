@@ -84,7 +84,7 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   seconds("--shutdown-timeout", options.shutdown_timeout, "seconds that running requests have after SIGTERM or Ctrl-C");
   command.add_option("--log-level", options.log_level)
       ->capture_default_str()
-      ->check(CLI::IsMember({"error", "warn", "info", "debug"}))
+      ->check(CLI::IsMember({"error", "warn", "warning", "info", "debug"}))
       ->group(kGroup);
   command
       .add_option("--config", options.config_file,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/descriptor_limit.h"
 #include "serving_arrivals.h"
 #include "serving_connection.h"
 #include "serving_readiness.h"

@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -66,13 +65,6 @@ bool Socket::receive(std::string& bytes) {
     if (received == 0) return false;
     bytes.append(buffer, static_cast<size_t>(received));
   }
-}
-
-void allow_descriptors(int count) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(count)) return;
-  limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(count));
-  setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the socket that is too many says so
 }
 
 }  // namespace quire::bench

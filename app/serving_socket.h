@@ -37,6 +37,4 @@ class Socket {
   std::string error_ = {};
 };
 
-void allow_descriptors(int count);  // raises this process's limit as far as the system lets it
-
 }  // namespace quire::bench

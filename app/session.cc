@@ -14,7 +14,7 @@ namespace {
 Dtype kv_type_from(const std::string& name) {
   if (name == "f16") return Dtype::f16;
   if (name == "f32") return Dtype::f32;
-  return name == "fp8" ? Dtype::f8e4m3 : Dtype::bf16;
+  return name.starts_with("fp8") ? Dtype::f8e4m3 : Dtype::bf16;  // "auto" and SGLang's names of the two included
 }
 
 Isa usable_isa(const std::string& name) {
@@ -60,7 +60,7 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->check(CLI::Range(1, 1 << 30));
   app.add_option("--kv-cache-dtype", options.kv_type, "type of the keys and values that are kept")
       ->capture_default_str()
-      ->check(CLI::IsMember({"bf16", "f16", "f32", "fp8"}));
+      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f16", "f32", "fp8", "fp8_e4m3"}));
   app.add_option("--page-size", options.engine.page_size, "tokens of a page of keys and values")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));

@@ -19,6 +19,36 @@ function(quire_library name)
   endforeach()
 endfunction()
 
+# Kernels and what runs between them.
+function(quire_hot)
+  foreach(room IN LISTS ARGN)
+    target_compile_options(quire_${room} PRIVATE $<$<CONFIG:Release>:-O3>)
+  endforeach()
+endfunction()
+
+# Large headers of others, read once for a target instead of once for each of its sources. In the sanitizer builds every
+# source still reads what it includes, so none can come to need a header that it does not name.
+function(quire_precompile target)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
+# What is tested is optimised; the tests themselves need not be, and compile twice as fast.
+function(quire_compile_as_test target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
+  target_link_libraries(${target} PRIVATE GTest::gtest)
+endfunction()
+
+# One set of precompiled headers for all tests.
+if(QUIRE_UNINSTRUMENTED_LIBRARIES AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  find_package(nlohmann_json REQUIRED)
+  file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "")
+  add_library(quire_test_headers OBJECT ${CMAKE_BINARY_DIR}/test_headers.cc)
+  quire_compile_as_test(quire_test_headers)
+  quire_precompile(quire_test_headers <gtest/gtest.h> <nlohmann/json.hpp>)
+endif()
+
 # quire_test(page_pool_test ROOM kv): one executable, one CTest entry for each TEST in it.
 function(quire_test name)
   if(NOT QUIRE_UNINSTRUMENTED_LIBRARIES)
@@ -29,12 +59,14 @@ function(quire_test name)
     set(ARG_SOURCES ${name}.cc)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  # What is tested is optimised; the tests themselves need not be, and compile twice as fast.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
-  target_link_libraries(${name} PRIVATE quire_${ARG_ROOM} GTest::gtest GTest::gtest_main)
+  quire_compile_as_test(${name})
+  target_link_libraries(${name} PRIVATE quire_${ARG_ROOM} GTest::gtest_main)
   foreach(library IN LISTS ARG_USES)
     target_link_libraries(${name} PRIVATE ${library})
   endforeach()
+  if(TARGET quire_test_headers)
+    target_precompile_headers(${name} REUSE_FROM quire_test_headers)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 endfunction()
 
@@ -47,6 +79,7 @@ endif()
 # that nothing compiled with these flags can be picked by the linker for use on a lesser machine.
 function(quire_isa_flags source)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${ARGN}${QUIRE_KERNEL_OPTIONS}")
+    set_source_files_properties(${source} PROPERTIES
+      COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}" SKIP_PRECOMPILE_HEADERS ON)
   endif()
 endfunction()

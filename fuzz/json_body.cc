@@ -65,5 +65,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (tiny().engine().step()) {
   }
   expect_idle();
+  if (exchange->begun()) fuzz::promise(exchange->status() != 500, "an answer is not the server's failure");
   return 0;
 }

@@ -42,6 +42,7 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config)
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
+  options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   if (options.max_total_tokens == 0) options.max_total_tokens = default_pool(config, options);
   return options;
 }

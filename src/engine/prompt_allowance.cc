@@ -20,7 +20,7 @@ int32_t PromptAllowance::rows(int32_t decoding, int32_t prompts) const {
   const std::optional<Line> steps = line();
   if (!steps) return std::min(kUnknown, most_);
   const double fit = kShare * prompts * steps->at(decoding) / steps->row;
-  return std::min(most_, static_cast<int32_t>(std::clamp<double>(fit, kLeast, most_)));
+  return static_cast<int32_t>(std::min<double>(most_, std::max<double>(fit, kLeast)));
 }
 
 void PromptAllowance::measured(int32_t rows, std::chrono::duration<double> took) {

@@ -57,6 +57,8 @@ TEST(PromptAllowance, KeepsItsBounds) {
   PromptAllowance narrow(32), slow(512);
   EXPECT_EQ((Machine{.row = 1e-9}).settled(narrow, 1), 32);
   EXPECT_EQ((Machine{.empty = 0, .row = 1}).settled(slow, 1), PromptAllowance::kLeast);
+  PromptAllowance one(1);
+  EXPECT_EQ(Machine().settled(one, 4), 1);
 }
 
 TEST(PromptAllowance, OneOddStepChangesLittle) {

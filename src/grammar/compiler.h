@@ -36,8 +36,8 @@ struct Source {
 
 struct CompilerLimits {
   size_t source_bytes = 64 << 10;
-  int depth = 32;                          // of brackets in any source
-  std::chrono::milliseconds time{10'000};  // of a processor, for one compilation
+  int depth = 32;                         // of brackets in any source
+  std::chrono::milliseconds time{3'000};  // of a processor, for one compilation
   size_t cache_bytes = 256 << 20;
 };
 

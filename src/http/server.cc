@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/descriptor_limit.h"
 #include "http/connection.h"
 #include "http/listener.h"
 #include "http/request_parser.h"
@@ -81,6 +82,8 @@ ServerStats Server::stats() const {
 
 void Server::start() {
   check(impl_->threads.empty() && !impl_->stopped, "a server is started twice");
+  constexpr int kOthers = 256;  // files and sockets that are no connections
+  allow_descriptors(impl_->core->limits.connections + kOthers);
   impl_->listener->start();
   for (int i = 0; i < impl_->thread_count; ++i)
     impl_->threads.emplace_back([core = impl_->core] { run_loop(core->io); });

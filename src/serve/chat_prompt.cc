@@ -7,6 +7,7 @@
 #include "serve/chat_marks.h"
 #include "serve/chat_tools_as_text.h"
 #include "serve/openai_request.h"
+#include "serve/prompt_length.h"
 
 namespace quire::serve {
 namespace {

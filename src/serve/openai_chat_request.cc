@@ -9,6 +9,7 @@
 #include "serve/api_error.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_prompt.h"
+#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
 #include "serve/tool_choice.h"
 #include "serve/tool_grammar.h"

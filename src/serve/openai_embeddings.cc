@@ -13,6 +13,7 @@
 #include "serve/openai_prompts.h"
 #include "serve/openai_request.h"
 #include "serve/openai_stream.h"
+#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
 #include "serve/sglang_json.h"
 
@@ -60,7 +61,7 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
   const int32_t width = service.config().width;
   const auto dimensions = fields.integer("dimensions", 1, 1 << 20);
   if (dimensions && *dimensions != width) refuse("dimensions", cat("this model gives ", width, " and nothing else"));
-  fields.ignore("user");
+  for (const char* name : {"user", "priority", "log_metrics"}) fields.ignore(name);
   const ordered_json& input = fields.required("input");
   fields.finish();
   call.inputs = read_prompts(input, {"input", kMostInputs, false}, service);

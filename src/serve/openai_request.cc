@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
@@ -117,17 +118,6 @@ int32_t read_choices(Fields& fields, const Service& service) {
   return static_cast<int32_t>(fields.integer("n", 1, service.options().most_choices).value_or(1));
 }
 
-size_t most_prompt_tokens(const Service& service) {  // one is left for the answer
-  return static_cast<size_t>(service.engine_options().context) - 1;
-}
-
-[[noreturn]] void refuse_length(const std::string& tokens, const Service& service, std::string_view field) {
-  throw ApiError(400,
-                 cat("this model's context is ", service.engine_options().context, " tokens, so a prompt may have ",
-                     most_prompt_tokens(service), ", and this one has ", tokens),
-                 std::string(field), "context_length_exceeded");
-}
-
 void apply_constraint(const CallSettings& settings, const Service& service, engine::Request& request) {
   if (!settings.constraint) return;
   try {
@@ -135,12 +125,6 @@ void apply_constraint(const CallSettings& settings, const Service& service, engi
   } catch (const CheckError& error) {
     throw ApiError(400, cat(settings.constraint_field, ": ", error.what()), settings.constraint_field);
   }
-}
-
-size_t longest_piece(const text::Tokenizer& tokenizer) {
-  size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.size(); ++id) longest = std::max(longest, tokenizer.piece(id).size());
-  return longest;
 }
 
 }  // namespace
@@ -173,24 +157,12 @@ void check_model(Fields& fields, const Service& service) {
         fields.path_of("model"), "model_not_found");
 }
 
-void check_text_length(std::string_view text, const Service& service, std::string_view field) {
-  const auto context = static_cast<size_t>(service.engine_options().context);
-  // Most texts are not nearly that long, so the longest token need not be known for them.
-  constexpr size_t kUsualPiece = 16;
-  if (text.size() > context * kUsualPiece && text.size() > context * longest_piece(service.tokenizer()))
-    refuse_length(cat("more than ", context), service, field);
-}
-
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,
                                  std::string_view field) {
   check_text_length(text, service, field);
   std::vector<int32_t> ids = service.tokenizer().encode(text, {.parse_special = parse_special});
   if (ids.empty()) refuse(std::string(field), "the text is empty");
   return ids;
-}
-
-void check_prompt_length(size_t tokens, const Service& service, std::string_view field) {
-  if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
 }
 
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
@@ -201,6 +173,8 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
     apply_constraint(settings, service, job.request);  // each text has a mask of its own
     jobs.push_back(std::move(job));
   }
+  LogprobCount logprobs(service, "logprobs");
+  for (const Job& job : jobs) logprobs.add(job.request);
 }
 
 }  // namespace quire::serve

@@ -34,13 +34,9 @@ CallSettings read_settings(Fields& fields, const Service& service, const Caller&
 // Throws ApiError 404 for another model than the one that is served.
 void check_model(Fields& fields, const Service& service);
 
-// The tokens of a whole text.
+// The tokens of a whole text. Throws ApiError 400 for one that cannot fit the context.
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,
                                  std::string_view field);
-// Both throw ApiError 400, context_length_exceeded. Of a text it is known only that it cannot fit, but that before it
-// is tokenized.
-void check_text_length(std::string_view text, const Service& service, std::string_view field);
-void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
 
 // One job for each of n choices; seeds count up, and names too: "rid", "rid_1". Each has the constraint, if there is
 // one.

@@ -136,13 +136,14 @@ void Routes::Impl::start(const std::shared_ptr<Call>& call, const Endpoint& endp
   });
   if (call->begun()) return;
   if (endpoint.effort == Effort::quick) return answer(call, endpoint, caller);
-  workers.run([this, call, &endpoint, caller] {
+  const bool taken = workers.run([this, call, &endpoint, caller] {
     try {
       answer(call, endpoint, caller);
     } catch (...) {  // the exchange knows what to do with it, on its own thread
       call->post([failure = std::current_exception()] { std::rethrow_exception(failure); });
     }
   });
+  if (!taken) call->respond(error_response(ApiError(503, "too many calls wait to be read"), endpoint.interface));
 }
 
 void Routes::Impl::answer(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller) {

@@ -20,6 +20,9 @@ void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service) {
 }
 
 void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service) {
+  constexpr size_t kMostBytes = 64 << 10;  // it is read on the thread that serves everybody's streams
+  if (exchange->request().body.size() > kMostBytes)
+    throw ApiError(413, cat("a call that aborts has at most ", kMostBytes, " bytes"));
   const ordered_json body = body_of(exchange->request());
   Fields fields(body, "");
   const bool all = fields.boolean("abort_all").value_or(false);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "serve/api_error.h"
 #include "serve/fields.h"
+#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
@@ -26,6 +27,7 @@ struct Prompts {
 };
 
 std::vector<int32_t> encoded(const std::string& text, const Service& service) {
+  check_text_length(text, service, "text");
   return service.tokenizer().encode(text, {.add_special = true, .parse_special = true});
 }
 
@@ -189,7 +191,7 @@ std::vector<std::string> read_rids(Fields& fields, size_t texts, size_t choices,
 class CallReader {
  public:
   CallReader(const ordered_json& body, const Service& service, const Caller& caller)
-      : fields_(body, ""), service_(service), caller_(caller) {}
+      : fields_(body, ""), service_(service), caller_(caller), logprobs_(service, "return_logprob") {}
 
   GenerateCall read() {
     Prompts prompts = read_prompts(fields_, service_);
@@ -233,6 +235,7 @@ class CallReader {
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
+      if (added.logprobs.wanted) logprobs_.add(added.job.request);
       if (sampling.constraint) constrain(*sampling.constraint, service_, added.job.request);  // each has its own state
     }
   }
@@ -250,6 +253,7 @@ class CallReader {
   Fields fields_;
   const Service& service_;
   const Caller& caller_;
+  LogprobCount logprobs_;
   size_t texts_ = 0;
   int64_t choices_ = 1;
 };

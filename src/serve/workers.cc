@@ -4,7 +4,7 @@
 
 namespace quire::serve {
 
-Workers::Workers(int threads) {
+Workers::Workers(int threads, size_t most_waiting) : most_waiting_(most_waiting) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
 }
 
@@ -17,10 +17,12 @@ Workers::~Workers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Workers::run(std::function<void()> task) {
+bool Workers::run(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
+  if (tasks_.size() >= most_waiting_) return false;
   tasks_.push_back(std::move(task));
   changed_.notify_one();
+  return true;
 }
 
 void Workers::loop() {

@@ -12,14 +12,16 @@ namespace quire::serve {
 
 class Workers {
  public:
-  explicit Workers(int threads);
+  explicit Workers(int threads, size_t most_waiting = 1024);
   ~Workers();  // joins; what has not begun is dropped
 
-  void run(std::function<void()> task);  // in order of arrival; must not throw
+  // In order of arrival; must not throw. False: too many wait already, and this one was not taken.
+  [[nodiscard]] bool run(std::function<void()> task);
 
  private:
   void loop();
 
+  const size_t most_waiting_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;

@@ -129,7 +129,7 @@ class Client:
         try:
             writer.write(data)
             received = b""
-            while part := await asyncio.wait_for(reader.read(64), PATIENCE):
+            while part := await asyncio.wait_for(reader.read(512), PATIENCE):
                 received += part
                 await asyncio.sleep(chance.choice([0, 0.002, 0.02]))
                 if received.endswith(b"0\r\n\r\n") or b"content-length" in received[:400].lower():

@@ -134,7 +134,9 @@ class Soak:
             status = int(received[9:12]) if received.startswith(b"HTTP/1.1 ") else 0
             self.counts[f"garbage {status}"] += 1
             self.expect(status < 500 or status in (501, 503, 505), f"status {status} for garbage", data[:300])
-        except (ConnectionError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            raise Stuck(data[:300]) from None
+        except ConnectionError:
             self.counts["garbage, hung up"] += 1
         finally:
             writer.close()

@@ -1,0 +1,63 @@
+#include "serve/prompt_length.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "serve/api_error.h"
+
+namespace quire::serve {
+namespace {
+
+size_t most_prompt_tokens(const Service& service) {  // one is left for the answer
+  return static_cast<size_t>(service.engine_options().context) - 1;
+}
+
+[[noreturn]] void refuse_length(const std::string& tokens, const Service& service, std::string_view field) {
+  throw ApiError(400,
+                 cat("this model's context is ", service.engine_options().context, " tokens, so a prompt may have ",
+                     most_prompt_tokens(service), ", and this one has ", tokens),
+                 std::string(field), "context_length_exceeded");
+}
+
+size_t longest_piece(const text::Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.size(); ++id) longest = std::max(longest, tokenizer.piece(id).size());
+  return longest;
+}
+
+// Those whose logprobs the request wants.
+int64_t positions_of(const engine::Request& request, int64_t context) {
+  const auto length = std::min(static_cast<int64_t>(request.prompt.size()), context);
+  const int64_t room = context - length;
+  const int64_t answer = request.max_new_tokens < 0 ? room : std::min<int64_t>(request.max_new_tokens, room);
+  const int64_t prompt = request.prompt_logprobs_from < 0 ? 0 : length - request.prompt_logprobs_from;
+  return answer + std::max<int64_t>(prompt, 0);
+}
+
+}  // namespace
+
+void check_text_length(std::string_view text, const Service& service, std::string_view field) {
+  const auto context = static_cast<size_t>(service.engine_options().context);
+  // Most texts are not nearly that long, so the longest token need not be known for them.
+  constexpr size_t kUsualPiece = 16;
+  if (text.size() > context * kUsualPiece && text.size() > context * longest_piece(service.tokenizer()))
+    refuse_length(cat("more than ", context), service, field);
+}
+
+void check_prompt_length(size_t tokens, const Service& service, std::string_view field) {
+  if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
+}
+
+void LogprobCount::add(const engine::Request& request) {
+  if (request.top_logprobs < 0) return;
+  const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());
+  count_ += each * positions_of(request, service_.engine_options().context);
+  if (count_ > kMostLogprobs)
+    throw ApiError(400,
+                   cat(field_, ": a call may come to ", kMostLogprobs,
+                       " logprobs, and this one to more: ask for fewer answers, tokens or logprobs of each"),
+                   std::string(field_));
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,33 @@
+// What fits the model's context, and how much a call may ask to be told about it.
+//
+// Errors   ApiError 400 that names the field; context_length_exceeded where a prompt is too long.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "engine/request.h"
+#include "serve/service.h"
+
+namespace quire::serve {
+
+// Of a text it is known only that it cannot fit, but that before it is tokenized.
+void check_text_length(std::string_view text, const Service& service, std::string_view field);
+void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
+
+// Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
+inline constexpr int64_t kMostLogprobs = 4 << 20;
+
+// Of all answers of a call together: what each position gives, times the positions that it can come to.
+class LogprobCount {
+ public:
+  LogprobCount(const Service& service, std::string_view field) : service_(service), field_(field) {}
+  void add(const engine::Request& request);  // with its prompt; throws when they are too many
+
+ private:
+  const Service& service_;
+  std::string_view field_;
+  int64_t count_ = 0;
+};
+
+}  // namespace quire::serve

@@ -1,0 +1,71 @@
+#include "serve/prompt_length.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "serve/api_error.h"
+#include "serve/testing_service.h"
+
+namespace quire::serve {
+namespace {
+
+using testing::kContext;
+using testing::TinyService;
+
+std::string code_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status, 400);
+    return error.code.empty() ? "refused" : error.code;
+  }
+  return "taken";
+}
+
+engine::Request asking(size_t prompt, int32_t new_tokens, int32_t top, int32_t from = -1) {
+  engine::Request request;
+  request.prompt.assign(prompt, 1);
+  request.max_new_tokens = new_tokens;
+  request.top_logprobs = top;
+  request.prompt_logprobs_from = from;
+  return request;
+}
+
+TEST(PromptLength, OneTokenOfTheContextIsLeftForTheAnswer) {
+  TinyService tiny({.loop = false});
+  EXPECT_EQ(code_of([&] { check_prompt_length(kContext - 1, tiny.service(), "prompt"); }), "taken");
+  EXPECT_EQ(code_of([&] { check_prompt_length(kContext, tiny.service(), "prompt"); }), "context_length_exceeded");
+}
+
+TEST(PromptLength, ATextThatCannotFitIsRefusedBeforeItIsTokenized) {
+  TinyService tiny({.loop = false});
+  const auto code = [&](size_t bytes) {
+    return code_of([&] { check_text_length(std::string(bytes, 'a'), tiny.service(), "text"); });
+  };
+  EXPECT_EQ(code(kContext), "taken");
+  EXPECT_EQ(code(kContext * 64), "context_length_exceeded");
+}
+
+TEST(LogprobCount, CountsWhatACallCanComeTo) {
+  TinyService tiny({.loop = false});
+  constexpr int64_t kEach = 1 + 100;
+  const auto answers_taken = [&](const engine::Request& request) {
+    LogprobCount count(tiny.service(), "logprobs");
+    for (int64_t answers = 0;; ++answers)
+      if (code_of([&] { count.add(request); }) != "taken") return answers;
+  };
+  EXPECT_EQ(answers_taken(asking(10, 20, 100)), kMostLogprobs / (kEach * 20));
+  EXPECT_EQ(answers_taken(asking(10, 20, 100, 4)), kMostLogprobs / (kEach * 26)) << "and the prompt's";
+  EXPECT_EQ(answers_taken(asking(10, -1, 100)), kMostLogprobs / (kEach * (kContext - 10))) << "to the context's end";
+}
+
+TEST(LogprobCount, ThoseThatAreNotWantedAreFree) {
+  TinyService tiny({.loop = false});
+  LogprobCount count(tiny.service(), "logprobs");
+  for (int i = 0; i < 100'000; ++i) count.add(asking(10, -1, -1));
+}
+
+}  // namespace
+}  // namespace quire::serve
