@@ -217,9 +217,9 @@ size_t resident_bytes() {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kOverhead = 8;  // sanitizers keep what was freed, and books on everything
+constexpr bool kMemoryTells = false;  // sanitizers keep what was freed, and books on everything
 #else
-constexpr double kOverhead = 1;
+constexpr bool kMemoryTells = true;
 #endif
 
 // Connections that have each had an answer and now wait. The clients' ends are in this process, too, but hold next to
@@ -240,7 +240,8 @@ void expect_little_memory(const ServerOptions& options, Speaks speaks, int count
   const double each = (static_cast<double>(resident_bytes()) - static_cast<double>(before)) / (count - kFirst);
   EXPECT_EQ(server->stats().connections, count);
   std::printf("%d idle connections: %.1f KiB each\n", count, each / 1024);
-  EXPECT_LT(each, most * kOverhead);
+  if (!kMemoryTells) GTEST_SKIP() << "a sanitizer's own memory hides that of connections";
+  EXPECT_LT(each, most);
 }
 
 TEST(ServerLimits, AThousandIdleConnectionsCostLittle) { expect_little_memory({}, Speaks::plain, 1000, 16 << 10); }

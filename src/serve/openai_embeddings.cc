@@ -120,7 +120,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     if (end.reason == EndReason::failed) return fail(ApiError(500, end.error));
     if (end.reason == EndReason::timeout)
       return fail(ApiError(503, end.error.empty() ? "the time is over" : end.error));
-    if (end.reason == EndReason::cancelled) return fail(ApiError(500, "the request was aborted"));
+    if (end.reason == EndReason::cancelled) return fail(ApiError(503, "the request was aborted"));
     vectors_[i] = call_.base64 ? cat("\"", base64_of(progress.embedding), "\"") : list_of(progress.embedding);
     tokens_ += progress.prompt_tokens;
     ++ended_;

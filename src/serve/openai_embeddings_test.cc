@@ -89,5 +89,15 @@ TEST_F(Embeddings, WhatIsRefused) {
   expect(R"({"input": ")" + std::string(600, 'a') + "\"}", "input");
 }
 
+TEST(EmbeddingsOfOthers, WhoIsAbortedMayTryAgain) {
+  testing::TinyService stepped({.loop = false});
+  const auto exchange = testing::posted("/v1/embeddings", R"({"input": "hello", "rid": "mine"})");
+  embeddings(exchange, stepped.service(), {});
+  EXPECT_EQ(stepped.service().abort("mine"), 1);
+  stepped.engine().step();
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 503) << exchange->body();
+}
+
 }  // namespace
 }  // namespace quire::serve

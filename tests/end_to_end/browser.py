@@ -9,7 +9,7 @@ import time
 import pytest
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
-from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
@@ -35,6 +35,7 @@ def start_chromium():
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")  # Chromium refuses root otherwise
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    started.set_page_load_timeout(60)
     started.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WITNESS})
     return started
 
@@ -71,6 +72,13 @@ class Page:
     def open(self):
         self.driver.get(self.url)
         return self
+
+    def reload(self):
+        """Chromium's driver can lose a reload on a busy machine and wait for its end in vain: then once more."""
+        try:
+            self.driver.refresh()
+        except TimeoutException:
+            self.driver.refresh()
 
     def script(self, text, *arguments):
         return self.driver.execute_script(text, *arguments)

@@ -239,7 +239,7 @@ def test_an_error_inside_the_stream(page, server):
 
 def test_a_model_that_is_still_loading_is_waited_for(page, server):
     server.loading = True
-    page.driver.refresh()
+    page.reload()
     page.until(lambda: page.text("#model") == "the model is loading…", "that it loads")
     server.loading = False
     page.until(lambda: page.text("#model") == "fake-model", "its name")
@@ -268,7 +268,7 @@ def test_a_server_with_a_key_asks_for_it_until_it_is_right(locked, server):
     assert "$QUIRE_API_KEY" in locked.script("return document.getElementById('snippets').textContent")
     assert "secret" not in locked.script("return document.documentElement.outerHTML")
     assert locked.script("return JSON.stringify(localStorage)").count("secret") == 0
-    locked.driver.refresh()
+    locked.reload()
     locked.until(lambda: locked.text("#model") == "fake-model", "the key of this tab")
 
 
@@ -279,7 +279,7 @@ def test_a_key_is_remembered_on_request_only(locked):
     give_key(locked, "secret")
     locked.until(lambda: locked.text("#model") == "fake-model", "the model's name")
     locked.script("sessionStorage.clear()")
-    locked.driver.refresh()
+    locked.reload()
     locked.until(lambda: locked.text("#model") == "fake-model", "the key from before")
 
 
@@ -310,7 +310,7 @@ def test_a_reload_keeps_the_chat_and_the_settings(page, server):
     page.set("temperature", "0.5")
     page.ask("Hi")
     figures = page.figures()
-    page.driver.refresh()
+    page.reload()
     assert page.answer() == "Some bold text." and page.text(".user .body") == "Hi" and page.figures() == figures
     page.ask("More")
     assert server.requests[1]["temperature"] == 0.5 and len(server.requests[1]["messages"]) == 3
@@ -320,7 +320,7 @@ def test_a_reload_in_the_middle_keeps_what_came(page, server):
     server.answer, server.pace = "word " * 500, 0.02
     page.send("Go on forever")
     page.until(lambda: page.answer().count("word") > 5, "some words")
-    page.driver.refresh()
+    page.reload()
     assert page.answer().count("word") > 5 and "interrupted" in page.figures()
     assert server.gone.wait(3) and not page.busy()
 
@@ -338,7 +338,7 @@ def test_chats_are_listed_opened_and_deleted(page):
     page.button("Delete all chats").click()
     page.driver.switch_to.alert.accept()
     assert page.shows("#welcome") and not page.all("#chats li")
-    page.driver.refresh()
+    page.reload()
     assert page.shows("#welcome") and not page.all("#chats li")
 
 
@@ -349,7 +349,7 @@ def test_deleting_a_chat_that_is_being_answered_deletes_it(page, server):
     page.button("Delete chat: Go on").click()
     assert server.gone.wait(3)
     page.until(lambda: not page.busy(), "the end")
-    page.driver.refresh()
+    page.reload()
     assert page.shows("#welcome") and not page.all("#chats li")
 
 
@@ -357,7 +357,7 @@ def test_a_browser_that_keeps_nothing_is_good_enough(page):
     forbid = "Object.defineProperty(window, '{}', { get() { throw new DOMException('no', 'SecurityError'); } });"
     source = "".join(forbid.replace("{}", name) for name in ("localStorage", "sessionStorage"))
     added = page.cdp("Page.addScriptToEvaluateOnNewDocument", source=source)
-    page.driver.refresh()
+    page.reload()
     page.cdp("Page.removeScriptToEvaluateOnNewDocument", **added)
     assert page.ask("Hi") == "The sky is blue."
     page.button("New chat").click()
@@ -376,7 +376,7 @@ def test_when_the_room_is_used_up_the_oldest_chat_goes(page):
     before = page.script("return Object.keys(localStorage).length")
     page.button("New chat").click()
     page.ask("Newest " + "y" * 200)
-    page.driver.refresh()
+    page.reload()
     assert page.text(".user .body").startswith("Newest") and page.answer() == "The sky is blue."
     assert page.script("return Object.keys(localStorage).length") <= before
 
@@ -559,7 +559,7 @@ def test_the_theme_can_be_chosen_and_stays(page):
     page.button("Colours: as the system").click()
     page.button("Colours: light").click()
     assert theme_of(page) == "dark" and page.button("Colours: dark")
-    page.driver.refresh()
+    page.reload()
     assert theme_of(page) == "dark"
 
 
@@ -570,7 +570,7 @@ def sideways(page, selector):
 @pytest.mark.parametrize("width", [320, 360])
 def test_a_phone_shows_everything_without_scrolling_sideways(page, server, width):
     page.size(width, 640)
-    page.driver.refresh()
+    page.reload()
     assert sideways(page, "html") == 0 and not page.shows("#panel")
     server.answer = MARKDOWN + "\n\n" + "x" * 300 + "\n\n|" + "wide cell|" * 20 + "\n|" + "---|" * 20
     page.ask("y" * 300)

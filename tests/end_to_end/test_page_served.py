@@ -100,7 +100,7 @@ def test_stop_frees_the_server(page, address):
 def test_a_reload_keeps_the_chat_and_it_goes_on_from_the_cache(page):
     page.ask("Tell me about the sea.")
     answer = page.answer()
-    page.driver.refresh()
+    page.reload()
     assert page.answer() == answer
     page.ask("Tell me more.")
     assert re.search(r"prompt \d+, \d+ cached", page.figures())
