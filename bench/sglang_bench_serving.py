@@ -34,7 +34,7 @@ def run_client(args, server, backend, load, tokenizer):
     """What the client reports at its end."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
-        command = [args.client_python, args.client, "--backend", backend, "--base-url", server.url, "--model", tokenizer]
+        command = [args.client_python, args.client, "--backend", backend, "--base-url", server.url, "--model", "default"]
         command += ["--tokenizer", tokenizer, "--dataset-name", load, *LOADS[load], "--num-prompts", args.prompts]
         command += ["--max-concurrency", CONCURRENCY, "--disable-tqdm", "--output-file", out]
         offline = dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HOME=folder)
