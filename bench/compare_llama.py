@@ -12,11 +12,9 @@ FOLDER holds llama-bench (prefill, decode), llama-batched-bench (sequences toget
 loopback HTTP; the time of an empty request is taken off, since quire's latencies are those of its engine).
 """
 
-import argparse
 import contextlib
 import http.client
 import json
-import os
 import random
 import socket
 import statistics
@@ -26,6 +24,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+from comparison_options import comparison_parser, parse_with_model
+from local_server import Server
 
 BATCH, BATCH_PROMPT, NEW_TOKENS = 16, 128, 128
 SHARED, SHARED_PROMPT, LONG_PROMPT = 1500, 1520, 1500
@@ -86,53 +87,24 @@ class Peer:
     def latencies(self):
         best = {}
         for setting in self.flash_attention:
-            with Server(self, setting) as server:
+            with LlamaServer(self, setting) as server:
                 for line, seconds in server.latencies().items():
                     best[line] = min(seconds, best.get(line, seconds))
         return best
 
 
-class Server(contextlib.AbstractContextManager):
-    """A llama-server of our own on a free port of this machine."""
+class LlamaServer(Server):
+    """The peer's server, and the latencies of its requests."""
 
     def __init__(self, peer, flash_attention):
         self.random = random.Random(1)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [peer.folder / "llama-server", "-m", peer.model, "-t", peer.threads, "-c", 16384, "-fa"]
-        command += [flash_attention, "--host", "127.0.0.1", "--port", self.port]
-        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.process = subprocess.Popen(list(map(str, command)), **quiet)
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-
-    def _wait_until_ready(self):
-        deadline = time.monotonic() + 120
-        while self._health() != 200:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("llama-server did not start")
-            time.sleep(0.1)
-
-    def _health(self):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
-            try:
-                connection.request("GET", "/health")
-                return connection.getresponse().status
-            except OSError:
-                return None
+        command = [peer.folder / "llama-server", "-m", peer.model, "-t", peer.threads, "-c", 16384]
+        super().__init__([*command, "-fa", flash_attention])
 
     def empty_request_seconds(self):
         def once():
             begin = time.perf_counter()
-            self._health()
+            self.health()
             return time.perf_counter() - begin
 
         return statistics.median(once() for _ in range(9))
@@ -293,22 +265,13 @@ def print_table(results):
 
 
 def parse_args():
-    root = Path(__file__).resolve().parent.parent
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quire", default=str(root / "build/cpu/app/quire"), help="the program")
+    parser = comparison_parser(__doc__)
     parser.add_argument("--llama-bin", type=Path, required=True, help="folder of the peer's tools")
-    parser.add_argument("--model", default=os.environ.get("QUIRE_MODEL"), help="GGUF file; default: $QUIRE_MODEL")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--flash-attention", nargs="+", choices=("on", "off"), default=["on", "off"],
                         help="settings of the peer to try")
     parser.add_argument("--filter", default="", help="only groups whose name contains this")
-    parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
-    parser.add_argument("--out", type=Path, default=root / "bench/results", help="folder of the record")
-    args = parser.parse_args()
-    if not args.model:
-        parser.error("give --model FILE or set QUIRE_MODEL")
-    return args
+    return parse_with_model(parser)
 
 
 def main():

@@ -13,14 +13,10 @@ time between tokens with and without idle connections, with and without a client
 other, and with and without a grammar; and the memory that an idle connection takes.
 """
 
-import argparse
 import contextlib
 import http.client
 import json
-import os
 import random
-import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +24,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+from comparison_options import comparison_parser, parse_with_model
+from local_server import Server
 
 CLIENTS, SHARED, LEAST_PROMPT, MOST_PROMPT, NEW_TOKENS = 16, 800, 200, 1500, 128
 BATCH_PROMPT = 128  # of the lines that are held against the offline rate, as `quire bench throughput` has it
@@ -51,55 +50,6 @@ SCHEMA = {"type": "array", "minItems": 60, "items": {
     "type": "object", "required": ["name", "age", "tags"], "additionalProperties": False, "properties": {
         "name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}}}}
 CONSTRAINTS = {"regex": {"regex": "([a-z]+ )*"}, "json_schema": {"json_schema": json.dumps(SCHEMA)}}
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-class Server(contextlib.AbstractContextManager):
-    """A server of our own on a free port of this machine."""
-
-    def __init__(self, command):
-        self.port = free_port()
-        command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
-        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.name = Path(command[0]).name
-        self.process = subprocess.Popen(command, **quiet)
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
-
-    def _wait_until_ready(self):
-        deadline = time.monotonic() + 120
-        while self._health() != 200:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did not start")
-            time.sleep(0.1)
-
-    def _health(self):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
-            try:
-                connection.request("GET", "/health")
-                return connection.getresponse().status
-            except OSError:
-                return None
-
-    def resident_bytes(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)[1]) * 1024
 
 
 def quire_server(args):
@@ -375,12 +325,8 @@ def print_table(results):
 
 
 def parse_args():
-    root = Path(__file__).resolve().parent.parent
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quire", default=str(root / "build/cpu/app/quire"), help="the program")
+    parser = comparison_parser(__doc__)
     parser.add_argument("--llama-server", help="the peer's program; without it quire is measured alone")
-    parser.add_argument("--model", default=os.environ.get("QUIRE_MODEL"), help="GGUF file; default: $QUIRE_MODEL")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--peer-settings", nargs="+", choices=PEER_SETTINGS, default=list(PEER_SETTINGS))
     parser.add_argument("--clients", type=int, default=CLIENTS)
@@ -391,12 +337,7 @@ def parse_args():
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     parser.add_argument("--vocabulary", type=int, default=32000, help="ids of prompts are below this")
     parser.add_argument("--idle-connections", type=int, default=1000)
-    parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
-    parser.add_argument("--out", type=Path, default=root / "bench/results", help="folder of the record")
-    args = parser.parse_args()
-    if not args.model:
-        parser.error("give --model FILE or set QUIRE_MODEL")
-    return args
+    return parse_with_model(parser)
 
 
 def main():
@@ -415,6 +356,8 @@ def main():
 
 def record(args, results, report):
     command = f"bench/compare_server.py --threads {args.threads} --rounds {args.rounds} --requests {args.requests}"
+    if args.llama_server:
+        command += f" --peer-settings {' '.join(args.peer_settings)}"
     kept = dict(machine=report["machine"], commit=report["commit"], command=command, model=Path(args.model).name)
     path = args.out / f"{args.machine}-serving.json"
     path.parent.mkdir(parents=True, exist_ok=True)

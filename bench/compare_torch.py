@@ -8,9 +8,7 @@ PyTorch has no pages; its keys and values are whole tensors, which is the better
     python3 bench/compare_torch.py --quire build/cpu/app/quire --threads 2
 """
 
-import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -19,6 +17,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from comparison_options import comparison_parser
 
 import torch
 import torch.nn.functional as F
@@ -186,16 +186,11 @@ def print_table(results):
 
 
 def parse_args():
-    root = Path(__file__).resolve().parent.parent
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quire", default=str(root / "build/cpu/app/quire"), help="the program")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser = comparison_parser(__doc__)
     parser.add_argument("--isa", action="append", default=[], help="as in `quire bench attention`; may be repeated")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--repeat", type=int, default=7, help="samples in a turn")
     parser.add_argument("--filter", default="", help="only groups that contain this: " + ", ".join(GROUPS))
-    parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
-    parser.add_argument("--out", type=Path, default=root / "bench/results", help="folder of the record")
     args = parser.parse_args()
     args.groups = [g for g in GROUPS if args.filter in g]
     if not args.groups:

@@ -8,7 +8,6 @@ its prompts itself (random ids, and groups that share a system prompt) with a to
 model's file. It shares the cores with the server, so its figures are lower than those of `quire bench serving`.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare_server import Server
+from comparison_options import ROOT, comparison_parser, parse_with_model
+from local_server import Server
 
-ROOT = Path(__file__).resolve().parent.parent
 CONCURRENCY = 16
 LOADS = {
     "random-ids": ["--random-input-len", 256, "--random-output-len", 128, "--random-range-ratio", 0.5],
@@ -73,19 +72,11 @@ def print_table(results):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = comparison_parser(__doc__)
     parser.add_argument("--client", required=True, help="SGLang's bench_serving.py")
     parser.add_argument("--client-python", default=sys.executable, help="a Python that has what the client imports")
-    parser.add_argument("--quire", default=str(ROOT / "build/cpu/app/quire"), help="the program")
-    parser.add_argument("--model", default=os.environ.get("QUIRE_MODEL"), help="GGUF file; default: $QUIRE_MODEL")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompts", type=int, default=64, help="of the random load")
-    parser.add_argument("--machine", default="cpu", help="the first part of the recorded file's name")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench/results", help="folder of the record")
-    args = parser.parse_args()
-    if not args.model:
-        parser.error("give --model FILE or set QUIRE_MODEL")
-    return args
+    return parse_with_model(parser)
 
 
 def main():

@@ -310,12 +310,13 @@ def gguf_value(value):
     return struct.pack("<II", 4, value)
 
 
-def write_gguf(spec, path):
+def write_gguf(spec, path, more_keys=()):
+    """more_keys: {name: packed value}, such as a vocabulary's."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    metadata, tensors = gguf_metadata(spec), gguf_tensors(spec)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    for key, value in metadata.items():
-        head += gguf_text(key) + gguf_value(value)
+    keys = {name: gguf_value(value) for name, value in gguf_metadata(spec).items()} | dict(more_keys)
+    tensors = gguf_tensors(spec)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    head += b"".join(gguf_text(name) + value for name, value in keys.items())
     body = b""
     for name, tensor in tensors.items():
         head += gguf_text(name) + struct.pack("<I", len(tensor.shape))

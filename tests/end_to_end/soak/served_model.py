@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "golden"))
 import tiny_models  # noqa: E402
-from tiny_models import GGUF_TYPES, Spec, gguf_metadata, gguf_tensors, gguf_text, gguf_value  # noqa: E402
+from tiny_models import Spec, gguf_text, gguf_value  # noqa: E402
 
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 NORMAL, CONTROL = 1, 3
@@ -55,16 +55,4 @@ def vocabulary_keys():
 
 def write(path):
     spec = Spec("llama", type="Q8_0", layers=2, width=64, ffn_width=96, tied=True)
-    keys = {name: gguf_value(value) for name, value in gguf_metadata(spec).items()} | vocabulary_keys()
-    tensors = gguf_tensors(spec)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
-    head += b"".join(gguf_text(name) + value for name, value in keys.items())
-    body = b""
-    for name, tensor in tensors.items():
-        head += gguf_text(name) + struct.pack("<I", len(tensor.shape))
-        head += b"".join(struct.pack("<Q", dim) for dim in reversed(tensor.shape))
-        head += struct.pack("<IQ", GGUF_TYPES[tensor.type][0], len(body))
-        body += tensor.rows.tobytes()
-        body += bytes(-len(body) % 32)
-    pathlib.Path(path).write_bytes(head + bytes(-len(head) % 32) + body)
-    return path
+    return tiny_models.write_gguf(spec, pathlib.Path(path), vocabulary_keys())
