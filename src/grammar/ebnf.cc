@@ -172,25 +172,14 @@ class EbnfReader {
 
   char32_t read_escape() {
     const char32_t code = in_.take();
+    if (const std::optional<char32_t> usual = in_.take_usual_escape(code)) return *usual;
     switch (code) {
-      case U'n':
-        return U'\n';
-      case U'r':
-        return U'\r';
-      case U't':
-        return U'\t';
       case U'b':
         return U'\b';
-      case U'f':
-        return U'\f';
-      case U'v':
-        return U'\v';
       case U'a':
         return U'\a';
       case U'e':
         return 0x1B;
-      case U'x':
-        return in_.take_hexadecimal(2);
       case U'u':
         return in_.take_hexadecimal(4);
       case U'U':

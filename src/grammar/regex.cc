@@ -163,24 +163,8 @@ class RegexReader {
 
   // What the letter or sign after a backslash stands for.
   char32_t escaped_character(char32_t code) {
-    switch (code) {
-      case U'n':
-        return U'\n';
-      case U'r':
-        return U'\r';
-      case U't':
-        return U'\t';
-      case U'f':
-        return U'\f';
-      case U'v':
-        return U'\v';
-      case U'x':
-        return in_.take_hexadecimal(2);
-      case U'u':
-        return read_unicode_escape();
-      default:
-        break;
-    }
+    if (const std::optional<char32_t> usual = in_.take_usual_escape(code)) return *usual;
+    if (code == U'u') return read_unicode_escape();
     const bool has_meaning =
         (code >= U'0' && code <= U'9') || (code >= U'a' && code <= U'z') || (code >= U'A' && code <= U'Z');
     if (has_meaning) in_.fail("the escape \\", utf8(code), " is not supported,");

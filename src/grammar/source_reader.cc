@@ -64,6 +64,25 @@ char32_t SourceReader::take_hexadecimal(int digits) {
   return take_character(code);
 }
 
+std::optional<char32_t> SourceReader::take_usual_escape(char32_t letter) {
+  switch (letter) {
+    case U'n':
+      return U'\n';
+    case U'r':
+      return U'\r';
+    case U't':
+      return U'\t';
+    case U'f':
+      return U'\f';
+    case U'v':
+      return U'\v';
+    case U'x':
+      return take_hexadecimal(2);
+    default:
+      return std::nullopt;
+  }
+}
+
 char32_t SourceReader::take_character(char32_t code) {
   if (code > 0x10FFFF || code_set({{code, code}}).empty()) fail("a character that no text may hold stands before");
   return code;

@@ -2,6 +2,7 @@
 //
 // Errors   CheckError, "<language>: <what is wrong> at character <place>".
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,8 @@ class SourceReader {
   int32_t take_number(const char* what);   // decimal digits, no more than kMostRepeats
   char32_t take_hexadecimal(int digits);   // a code point
   char32_t take_character(char32_t code);  // code itself, unless no text may hold it
+  // What the letter after a backslash stands for in every language: \n, \r, \t, \f, \v and two digits after \x.
+  std::optional<char32_t> take_usual_escape(char32_t letter);
 
   void enter();  // one level deeper; throws beyond the limit
   void leave() { --depth_; }

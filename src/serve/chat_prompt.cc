@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 #include "serve/chat_marks.h"
 #include "serve/chat_tools_as_text.h"
 #include "serve/openai_request.h"
-#include "serve/prompt_length.h"
 
 namespace quire::serve {
 namespace {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/call_limits.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
 #include "serve/openai_chat_choice.h"
@@ -61,6 +62,7 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
   const ChatCall call = read_chat(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
+  LogprobCount(service, "logprobs").add(settings.request, settings.choices);
   std::vector<Job> jobs;
   add_jobs(jobs, settings, settings.request, id, service);
   OpenAiAnswer::Terms terms{

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "serve/json_text.h"
 #include "serve/openai_logprobs.h"
-#include "serve/sglang_json.h"
 
 namespace quire::serve {
 

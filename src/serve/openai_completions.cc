@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "serve/call_limits.h"
+#include "serve/json_text.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
 #include "serve/openai_completions_request.h"
 #include "serve/openai_logprobs.h"
 #include "serve/request_reader.h"
-#include "serve/sglang_json.h"
 
 namespace quire::serve {
 namespace {
@@ -93,9 +94,11 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
   const CallSettings& settings = call.settings;
   const std::string id = settings.rid.empty() ? service.new_id("cmpl-") : settings.rid;
   std::vector<Job> jobs;
+  LogprobCount logprobs(service, "logprobs");
   for (const Prompt& prompt : call.prompts) {
     engine::Request request = settings.request;
     request.prompt = prompt.ids;
+    logprobs.add(request, settings.choices);
     add_jobs(jobs, settings, request, id, service);
   }
   OpenAiAnswer::Terms terms{.head = new_head(id, "text_completion", service),

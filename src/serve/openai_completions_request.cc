@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
-#include "serve/prompt_length.h"
+#include "serve/call_limits.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {

@@ -9,13 +9,13 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
+#include "serve/json_text.h"
 #include "serve/openai.h"
 #include "serve/openai_prompts.h"
 #include "serve/openai_request.h"
 #include "serve/openai_stream.h"
-#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
-#include "serve/sglang_json.h"
 
 namespace quire::serve {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
-#include "serve/prompt_length.h"
+#include "serve/call_limits.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
@@ -173,8 +173,6 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
     apply_constraint(settings, service, job.request);  // each text has a mask of its own
     jobs.push_back(std::move(job));
   }
-  LogprobCount logprobs(service, "logprobs");
-  for (const Job& job : jobs) logprobs.add(job.request);
 }
 
 }  // namespace quire::serve

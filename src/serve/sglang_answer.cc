@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "base/check.h"
-#include "serve/sglang_json.h"
+#include "serve/json_text.h"
 
 namespace quire::serve {
 

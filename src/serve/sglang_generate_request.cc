@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 #include "serve/fields.h"
-#include "serve/prompt_length.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
@@ -232,10 +232,10 @@ class CallReader {
     GenerateJob job = read_job(std::move(prompt), text);
     const Sampling sampling = read_params(params_of(text), service_, job.job);
     check_choices(sampling.choices, text);
+    logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
-      if (added.logprobs.wanted) logprobs_.add(added.job.request);
       if (sampling.constraint) constrain(*sampling.constraint, service_, added.job.request);  // each has its own state
     }
   }

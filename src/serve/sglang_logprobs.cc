@@ -1,6 +1,6 @@
 #include "serve/sglang_logprobs.h"
 
-#include "serve/sglang_json.h"
+#include "serve/json_text.h"
 
 namespace quire::serve {
 

@@ -1,4 +1,4 @@
-#include "serve/sglang_json.h"
+#include "serve/json_text.h"
 
 #include <charconv>
 #include <cmath>

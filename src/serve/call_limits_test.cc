@@ -1,4 +1,4 @@
-#include "serve/prompt_length.h"
+#include "serve/call_limits.h"
 
 #include <gtest/gtest.h>
 
@@ -54,17 +54,26 @@ TEST(LogprobCount, CountsWhatACallCanComeTo) {
   const auto answers_taken = [&](const engine::Request& request) {
     LogprobCount count(tiny.service(), "logprobs");
     for (int64_t answers = 0;; ++answers)
-      if (code_of([&] { count.add(request); }) != "taken") return answers;
+      if (code_of([&] { count.add(request, 1); }) != "taken") return answers;
   };
   EXPECT_EQ(answers_taken(asking(10, 20, 100)), kMostLogprobs / (kEach * 20));
   EXPECT_EQ(answers_taken(asking(10, 20, 100, 4)), kMostLogprobs / (kEach * 26)) << "and the prompt's";
   EXPECT_EQ(answers_taken(asking(10, -1, 100)), kMostLogprobs / (kEach * (kContext - 10))) << "to the context's end";
 }
 
+TEST(LogprobCount, AnswersCountEach) {
+  TinyService tiny({.loop = false});
+  const auto code = [&](int64_t answers) {
+    return code_of([&] { LogprobCount(tiny.service(), "logprobs").add(asking(10, 20, 99), answers); });
+  };
+  EXPECT_EQ(code(kMostLogprobs / 2000), "taken");
+  EXPECT_EQ(code(kMostLogprobs / 2000 + 1), "refused");
+}
+
 TEST(LogprobCount, ThoseThatAreNotWantedAreFree) {
   TinyService tiny({.loop = false});
   LogprobCount count(tiny.service(), "logprobs");
-  for (int i = 0; i < 100'000; ++i) count.add(asking(10, -1, -1));
+  for (int i = 0; i < 100'000; ++i) count.add(asking(10, -1, -1), 64);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "serve/prompt_length.h"
+#include "serve/call_limits.h"
 
 #include <algorithm>
 #include <string>
@@ -49,10 +49,10 @@ void check_prompt_length(size_t tokens, const Service& service, std::string_view
   if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
 }
 
-void LogprobCount::add(const engine::Request& request) {
+void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
   const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());
-  count_ += each * positions_of(request, service_.engine_options().context);
+  count_ += answers * each * positions_of(request, service_.engine_options().context);
   if (count_ > kMostLogprobs)
     throw ApiError(400,
                    cat(field_, ": a call may come to ", kMostLogprobs,

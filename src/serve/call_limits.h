@@ -22,7 +22,7 @@ inline constexpr int64_t kMostLogprobs = 4 << 20;
 class LogprobCount {
  public:
   LogprobCount(const Service& service, std::string_view field) : service_(service), field_(field) {}
-  void add(const engine::Request& request);  // with its prompt; throws when they are too many
+  void add(const engine::Request& request, int64_t answers);  // with its prompt; throws when they are too many
 
  private:
   const Service& service_;
