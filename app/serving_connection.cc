@@ -18,11 +18,12 @@ bool Connection::advance(Time now) {
   if (!busy_) return drop_if_closed();
   std::string received;
   const bool sent = socket_.send(unsent_);
+  watch();  // before the end: a connection that is idle then must not wake anyone because it could send
   const bool lives = sent && socket_.receive(received);
   answer_.feed(received, now);
   if (!lives) answer_.end();
   if (answer_.complete()) return finish();
-  return lives ? watch() : fail();
+  return !lives && fail();
 }
 
 void Connection::open() {
@@ -47,11 +48,10 @@ bool Connection::fail() {
   return finish();
 }
 
-bool Connection::watch() {
+void Connection::watch() {
   const bool wants_to_send = !unsent_.empty();
   if (wants_to_send != watches_send_) readiness_.change(socket_.descriptor(), index_, wants_to_send);
   watches_send_ = wants_to_send;
-  return false;
 }
 
 bool Connection::finish() {

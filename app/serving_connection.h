@@ -34,7 +34,7 @@ class Connection {
   void open();
   void begin_exchange();
   bool fail();
-  bool watch();
+  void watch();
   bool finish();
   bool drop_if_closed();
 
