@@ -16,8 +16,8 @@
 namespace quire::bench {
 namespace {
 
-constexpr int kRounds = 15;
-constexpr int kQuickRounds = 3;
+constexpr int kAttentionRounds = 15;
+constexpr int kQuickAttentionRounds = 3;
 constexpr double kSecondsPerLine = 6;  // a line that is slower than this is measured once
 
 std::vector<Isa> chosen_isas(const BenchOptions& options) {
@@ -140,7 +140,7 @@ Report bench_attention(const BenchOptions& options) {
   const Teams teams = make_teams(isas, options.threads);
   // A kernel may fall back to any lesser instruction set, so all of those peaks are known too.
   LimitSampler sampler(*teams.at(isas.back()), available_isas());
-  const int rounds = options.repeat ? options.repeat : options.quick ? kQuickRounds : kRounds;
+  const int rounds = options.repeat ? options.repeat : options.quick ? kQuickAttentionRounds : kAttentionRounds;
   std::vector<Timing> timings;
   {
     const Progress progress;

@@ -13,8 +13,8 @@
 namespace quire::bench {
 namespace {
 
-constexpr int kRounds = 25;
-constexpr int kQuickRounds = 5;
+constexpr int kMatmulRounds = 25;
+constexpr int kQuickMatmulRounds = 5;
 
 // The matrix of a line, as often as it takes to be cold, with rows to multiply it by.
 class MatmulWorld {
@@ -107,7 +107,7 @@ Report bench_matmul(const BenchOptions& options) {
     lines.push_back({.name = name(line), .seconds = in_a_loop([world] { world->run(); })});
   }
   LimitSampler sampler(exec, integer_isas());
-  measure(lines, options.repeat ? options.repeat : options.quick ? kQuickRounds : kRounds, sampler, exec);
+  measure(lines, options.repeat ? options.repeat : options.quick ? kQuickMatmulRounds : kMatmulRounds, sampler, exec);
   Report report{sampler.limits(), "", {}};
   for (size_t i = 0; i < lines.size(); ++i) report.results.push_back(result_of(chosen[i], lines[i], report.machine));
   return report;

@@ -11,8 +11,8 @@
 namespace quire::bench {
 namespace {
 
-constexpr int kRounds = 101;
-constexpr int kQuickRounds = 11;
+constexpr int kMetadataRounds = 101;
+constexpr int kQuickMetadataRounds = 11;
 
 void add_join_line(const Wanted& wanted, Exec& exec, std::vector<ShortLine>& lines) {
   const std::string name = cat("join/threads=", exec.threads());
@@ -46,7 +46,11 @@ Report bench_metadata(const BenchOptions& options) {
   check(!lines.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");
 
   LimitSampler sampler(exec, {});
-  measure(lines, options.repeat ? options.repeat : options.quick ? kQuickRounds : kRounds, sampler, exec);
+  measure(lines,
+          options.repeat  ? options.repeat
+          : options.quick ? kQuickMetadataRounds
+                          : kMetadataRounds,
+          sampler, exec);
   Report report{sampler.limits(), "", {}};
   for (const ShortLine& line : lines) report.results.push_back(result_of(line, report.machine));
   GraphLines::hold_replay_against_call(report.results);

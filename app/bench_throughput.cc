@@ -17,13 +17,13 @@
 namespace quire::bench {
 namespace {
 
-constexpr int kRounds = 3;
+constexpr int kThroughputRounds = 3;
 
 struct ThroughputOptions {
   SessionOptions session;
   ThroughputShape shape;
   std::string filter;
-  int repeat = kRounds;
+  int repeat = kThroughputRounds;
   std::string json;
 };
 

@@ -135,9 +135,9 @@ void print_totals(const ModelDescription& model) {
   print_total("all", total_of(model));
 }
 
-void inspect_model(const std::string& path, bool json) {
+void inspect_model(const std::string& path, bool as_json) {
   const ModelDescription model = describe_model(path);
-  if (json) return print_json(model);
+  if (as_json) return print_json(model);
   print_files(model);
   std::printf("\narchitecture\n");
   print_entries(model.facts);

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-struct Options {
+struct TemplateOptions {
   std::string model;
   std::string file;
   std::string context;
@@ -35,7 +35,7 @@ std::string read_all(const std::string& path) {
   return {std::istreambuf_iterator<char>(input), {}};
 }
 
-std::string template_source(const Options& options) {
+std::string template_source(const TemplateOptions& options) {
   if (!options.file.empty()) return read_all(options.file);
   const auto source = text::vocabulary_from_path(options.model).chat_template;
   check(source.has_value(), options.model, " has no chat template");
@@ -53,7 +53,7 @@ std::optional<std::tm> parse_time(const std::string& text) {
   return time;
 }
 
-void print_rendered(const Options& options) {
+void print_rendered(const TemplateOptions& options) {
   const text::ChatTemplate chat_template(template_source(options));
   const auto context = nlohmann::ordered_json::parse(read_all(options.context));
   std::cout << chat_template.render(context, {}, parse_time(options.now)) << std::flush;
@@ -62,7 +62,7 @@ void print_rendered(const Options& options) {
 }  // namespace
 
 void add_template(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TemplateOptions>();
   CLI::App* command = app.add_subcommand("template", "What a chat template makes of a conversation");
   auto* source = command->add_option_group("source")->require_option(1);
   source->add_option("--model", options->model, "A GGUF file, or a folder with tokenizer.json");

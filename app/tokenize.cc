@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "one_line_errors.h"
 #include "text/tokenizer.h"
 
 namespace quire {
@@ -21,9 +22,7 @@ namespace {
 using nlohmann::json;
 using text::Tokenizer;
 
-constexpr int kBadInput = 2;
-
-struct Options {
+struct TokenizeOptions {
   std::string model;
   std::string lines = "-";
   bool detokenize = false;
@@ -57,7 +56,7 @@ std::string show_ids(const std::vector<int32_t>& ids, bool as_json) {
   return shown;
 }
 
-std::string answer(const Tokenizer& tokenizer, const std::string& line, const Options& options) {
+std::string answer(const Tokenizer& tokenizer, const std::string& line, const TokenizeOptions& options) {
   if (options.detokenize) {
     const std::string text = tokenizer.decode(parse_ids(line, options.json), options.skip_special);
     return options.json ? json(text).dump(-1, ' ', true) : text;  // ASCII: no reader sees a line end inside
@@ -67,7 +66,7 @@ std::string answer(const Tokenizer& tokenizer, const std::string& line, const Op
                   options.json);
 }
 
-void tokenize_lines(const Tokenizer& tokenizer, std::istream& lines, const Options& options) {
+void tokenize_lines(const Tokenizer& tokenizer, std::istream& lines, const TokenizeOptions& options) {
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -79,7 +78,7 @@ void tokenize_lines(const Tokenizer& tokenizer, std::istream& lines, const Optio
   }
 }
 
-void tokenize(const Options& options) {
+void tokenize(const TokenizeOptions& options) {
   std::ifstream file;
   if (options.lines != "-") {
     file.open(options.lines, std::ios::binary);
@@ -92,7 +91,7 @@ void tokenize(const Options& options) {
 }  // namespace
 
 void add_tokenize(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "Text to token ids and back, line by line");
   command->add_option("--model", options->model, "A GGUF file, or a folder with tokenizer.json")->required();
   command->add_option("--lines", options->lines, "The input; \"-\" is standard input")->capture_default_str();

@@ -14,6 +14,7 @@ function(quire_library name)
   add_library(quire_${name} STATIC ${ARG_SOURCES})
   target_include_directories(quire_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(quire_${name} PUBLIC Threads::Threads)
+  quire_compile_together(quire_${name})
   foreach(room IN LISTS ARG_USES)
     target_link_libraries(quire_${name} PUBLIC quire_${room})
   endforeach()
@@ -26,11 +27,14 @@ function(quire_hot)
   endforeach()
 endfunction()
 
-# Large headers of others, read once for a target instead of once for each of its sources. In the sanitizer builds every
-# source still reads what it includes, so none can come to need a header that it does not name.
-function(quire_precompile target)
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_precompile_headers(${target} PRIVATE ${ARGN})
+# Sources of a target eight at a time, so that what they all include is read once. Where two that come together give the
+# same file-local name, the compiler says so, and one has to find a better name. In asan and tsan each source is compiled
+# by itself, so none can come to need a header that it does not name.
+function(quire_compile_together target)
+  if(NOT QUIRE_SANITIZE MATCHES "^(address|thread)")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    # The compiler takes the joined source for a header, whose types must not have file-local parts.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
@@ -46,7 +50,7 @@ if(QUIRE_UNINSTRUMENTED_LIBRARIES AND CMAKE_BUILD_TYPE STREQUAL "Release")
   file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "")
   add_library(quire_test_headers OBJECT ${CMAKE_BINARY_DIR}/test_headers.cc)
   quire_compile_as_test(quire_test_headers)
-  quire_precompile(quire_test_headers <gtest/gtest.h> <nlohmann/json.hpp>)
+  target_precompile_headers(quire_test_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hpp>)
 endif()
 
 # quire_test(page_pool_test ROOM kv): one executable, one CTest entry for each TEST in it.
@@ -80,6 +84,6 @@ endif()
 function(quire_isa_flags source)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set_source_files_properties(${source} PROPERTIES
-      COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}" SKIP_PRECOMPILE_HEADERS ON)
+      COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}")
   endif()
 endfunction()

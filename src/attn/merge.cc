@@ -10,10 +10,10 @@ std::string shape_of(const BasicHeadRows<Byte>& part) {
 }
 
 // The whole problem, made into text only when a check fails.
-struct Whole {
+struct WholeMerge {
   const MergeArgs& args;
 };
-std::string to_string(const Whole& whole) {
+std::string to_string(const WholeMerge& whole) {
   return cat("a ", shape_of(whole.args.a), " and b ", shape_of(whole.args.b), " into ", shape_of(whole.args.out));
 }
 
@@ -21,7 +21,7 @@ template <class Byte>
 void check_part(const BasicHeadRows<Byte>& part, const MergeArgs& args) {
   const bool is_like_out = part.rows == args.out.rows && part.heads == args.out.heads && part.dim == args.out.dim;
   const bool is_sound = part.type != Dtype::f8e4m3 && part.row_stride >= int64_t{part.heads} * part.dim;
-  check(is_like_out && is_sound, "cannot merge ", Whole{args});
+  check(is_like_out && is_sound, "cannot merge ", WholeMerge{args});
 }
 
 }  // namespace

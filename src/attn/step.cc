@@ -53,9 +53,9 @@ class Carver {
 
   template <class T>
   T* take(int64_t elements) {
-    constexpr size_t kAlign = 64;
+    constexpr size_t kPieceAlign = 64;
     T* taken = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
-    used_ += (static_cast<size_t>(elements) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    used_ += (static_cast<size_t>(elements) * sizeof(T) + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
     return taken;
   }
   size_t used() const { return used_; }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kMostIndentation = 16;
 // Strings of up to this many characters have a rule for every length.
-constexpr int32_t kMostUnrolled = 32;
+constexpr int32_t kMostUnrolledLength = 32;
 
 Expression hexadecimal(int32_t digits) {
   return repeat(set_of({{U'0', U'9'}, {U'A', U'F'}, {U'a', U'f'}}), digits, digits);
@@ -170,7 +170,7 @@ Expression JsonRules::string_rest(int32_t least, int32_t most) {
 Expression JsonRules::string() { return sequence({text("\""), string_rest()}); }
 
 Expression JsonRules::string(int32_t least, int32_t most) {
-  if (std::max(least, most) <= kMostUnrolled) return sequence({text("\""), string_rest(least, most)});
+  if (std::max(least, most) <= kMostUnrolledLength) return sequence({text("\""), string_rest(least, most)});
   // Without escapes, so that it is a count of single characters (rules_shape.h).
   return sequence({text("\""), repeat(set_of(plain_characters()), least, most), text("\"")});
 }

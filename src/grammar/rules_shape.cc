@@ -13,7 +13,7 @@ using Kind = Expression::Kind;
 
 constexpr int64_t kMostPlacesInSequence = 256, kMostTextInRule = 128;
 
-constexpr int32_t kMostUnrolled = 64;
+constexpr int32_t kMostUnrolledCount = 64;
 
 class Shaper {
  public:
@@ -38,7 +38,8 @@ class Shaper {
 
   Expression count_characters(Expression expression) {
     const bool of_characters = expression.parts.front().kind == Kind::set;
-    if (!of_characters || expression.most <= kMostUnrolled || expression.least == expression.most) return expression;
+    if (!of_characters || expression.most <= kMostUnrolledCount || expression.least == expression.most)
+      return expression;
     const int32_t most = std::exchange(expression.most, kUnlimited);
     const RuleId id = rules_.add(std::move(expression));
     rules_[id].most_characters = most;

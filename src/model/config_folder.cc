@@ -29,9 +29,9 @@ json parse_file(const std::string& path) {
 }
 
 // One JSON object, each key read with its type and bounds. A key that is null counts as missing.
-class Keys {
+class FolderKeys {
  public:
-  Keys(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
+  FolderKeys(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
   bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
@@ -73,7 +73,7 @@ class Keys {
     check(std::ssize(value) >= layers, path_, ": ", key, " has ", value.size(), " elements for ", layers, " layers");
     return {value.begin(), value.begin() + layers};
   }
-  Keys object(const char* key) const {
+  FolderKeys object(const char* key) const {
     check(at(key).is_object(), path_, ": ", key, " is not an object but ", at(key).type_name());
     for (const auto& [name, value] : at(key).items())
       check(!value.is_object(), path_, ": ", key, ": ", in_quotes(name),
@@ -88,7 +88,7 @@ class Keys {
 };
 
 // What would change the arithmetic and is not computed.
-void refuse_features(const Keys& keys) {
+void refuse_features(const FolderKeys& keys) {
   check(!keys.has("quantization_config"), keys.path(),
         ": quantization_config: of folders, only weights in F32, F16 and BF16 are computed");
   check(!keys.flag_or("mlp_bias", false), keys.path(), ": mlp_bias = true is not something that quire computes");
@@ -98,7 +98,7 @@ void refuse_features(const Keys& keys) {
         ": partial_rotary_factor: only whole heads are rotated");
 }
 
-void read_widths(const Keys& keys, ModelConfig& config) {
+void read_widths(const FolderKeys& keys, ModelConfig& config) {
   config.layers = keys.count("num_hidden_layers", 1, kMostLayers);
   config.width = keys.count("hidden_size", 1, kMostWidth);
   config.ffn_width = keys.count("intermediate_size", 1, kMostFfnWidth);
@@ -108,7 +108,7 @@ void read_widths(const Keys& keys, ModelConfig& config) {
   config.tied_embedding = keys.flag_or("tie_word_embeddings", config.architecture == "smollm3");
 }
 
-void read_heads(const Keys& keys, ModelConfig& config) {
+void read_heads(const FolderKeys& keys, ModelConfig& config) {
   config.heads = keys.count("num_attention_heads", 1, kMostHeads);
   config.kv_heads = keys.count_or("num_key_value_heads", config.heads, 1, kMostHeads);
   config.head_dim = config.architecture == "qwen3"
@@ -118,7 +118,7 @@ void read_heads(const Keys& keys, ModelConfig& config) {
   config.qk_norm = config.architecture == "qwen3";
 }
 
-RopeScaling::Kind kind_of(const Keys& rope) {
+RopeScaling::Kind kind_of(const FolderKeys& rope) {
   const std::string name = rope.text_or("rope_type", rope.text_or("type", "default").c_str());
   if (name == "default") return RopeScaling::Kind::none;
   if (name == "linear") return RopeScaling::Kind::linear;
@@ -127,7 +127,7 @@ RopeScaling::Kind kind_of(const Keys& rope) {
   return RopeScaling::Kind::yarn;
 }
 
-void read_yarn(const Keys& rope, RopeScaling& scaling) {
+void read_yarn(const FolderKeys& rope, RopeScaling& scaling) {
   scaling.beta_fast = rope.number_or("beta_fast", scaling.beta_fast);
   scaling.beta_slow = rope.number_or("beta_slow", scaling.beta_slow);
   scaling.attention_factor = rope.number_or("attention_factor", 0);
@@ -136,7 +136,7 @@ void read_yarn(const Keys& rope, RopeScaling& scaling) {
         ": mscale is not something that quire computes");
 }
 
-RopeScaling read_scaling(const Keys& keys, const Keys& rope, int32_t context) {
+RopeScaling read_scaling(const FolderKeys& keys, const FolderKeys& rope, int32_t context) {
   RopeScaling scaling;
   scaling.kind = kind_of(rope);
   if (scaling.kind == RopeScaling::Kind::none) return {};
@@ -153,7 +153,7 @@ RopeScaling read_scaling(const Keys& keys, const Keys& rope, int32_t context) {
   return scaling;
 }
 
-std::vector<bool> rotating_layers(const Keys& keys, const ModelConfig& config) {
+std::vector<bool> rotating_layers(const FolderKeys& keys, const ModelConfig& config) {
   std::vector<bool> rotates(config.layers, true);
   if (config.architecture != "smollm3") return rotates;
   if (keys.has("no_rope_layers")) {  // named after the zeros in it: 1 is a layer with positions
@@ -166,12 +166,12 @@ std::vector<bool> rotating_layers(const Keys& keys, const ModelConfig& config) {
   return rotates;
 }
 
-void read_rope(const Keys& keys, ModelConfig& config) {
+void read_rope(const FolderKeys& keys, ModelConfig& config) {
   // Newer files have rope_parameters with theta inside, older ones rope_scaling and theta beside it.
   const json none = json::object();
-  const Keys rope = keys.has("rope_parameters") ? keys.object("rope_parameters")
-                    : keys.has("rope_scaling")  ? keys.object("rope_scaling")
-                                                : Keys(none, keys.path());
+  const FolderKeys rope = keys.has("rope_parameters") ? keys.object("rope_parameters")
+                          : keys.has("rope_scaling")  ? keys.object("rope_scaling")
+                                                      : FolderKeys(none, keys.path());
   check(rope.number_or("partial_rotary_factor", 1) == 1, rope.path(),
         ": partial_rotary_factor: only whole heads are rotated");
   const double theta = keys.number_or("rope_theta", config.architecture == "smollm3" ? 2e6 : 1e4);
@@ -183,20 +183,20 @@ void read_rope(const Keys& keys, ModelConfig& config) {
 }
 
 // Which layers a window holds in, where the file does not list them.
-bool windowed_by_rule(const Keys& keys, const ModelConfig& config, int32_t layer) {
+bool windowed_by_rule(const FolderKeys& keys, const ModelConfig& config, int32_t layer) {
   if (config.architecture == "mistral") return true;
   if (config.architecture == "smollm3") return !config.rotates[layer];
   return layer >= keys.count_or("max_window_layers", 28, 0, kMostContext);
 }
 
-int32_t read_window(const Keys& keys, const ModelConfig& config) {
+int32_t read_window(const FolderKeys& keys, const ModelConfig& config) {
   if (config.architecture == "llama") return -1;
   if (config.architecture != "mistral" && !keys.flag_or("use_sliding_window", false)) return -1;
   if (keys.is_null("sliding_window")) return -1;
   return keys.count_or("sliding_window", 4096, 1, kMostContext) - 1;  // the row itself is one of them
 }
 
-void read_windows(const Keys& keys, ModelConfig& config) {
+void read_windows(const FolderKeys& keys, ModelConfig& config) {
   config.window = read_window(keys, config);
   config.windowed.assign(config.layers, false);
   if (config.window < 0) return;
@@ -214,7 +214,7 @@ void read_windows(const Keys& keys, ModelConfig& config) {
 ModelConfig config_from_folder(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   const json parsed = parse_file(path);
-  const Keys keys(parsed, path);
+  const FolderKeys keys(parsed, path);
   ModelConfig config{};
   config.architecture = keys.text("model_type");
   check_architecture(config.architecture, path);

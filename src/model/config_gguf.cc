@@ -28,9 +28,9 @@ constexpr std::string_view kRefusedKeys[] = {"expert_count",
                                              "rope.scaling.yarn_attn_factor",
                                              "rope.scaling.yarn_log_multiplier"};
 
-class Keys {
+class GgufKeys {
  public:
-  explicit Keys(const GgufFile& file) : file_(file), architecture_(file.text("general.architecture")) {
+  explicit GgufKeys(const GgufFile& file) : file_(file), architecture_(file.text("general.architecture")) {
     check_architecture(architecture_, file.path());
     for (const std::string_view name : kRefusedKeys) refuse(name);
   }
@@ -72,7 +72,7 @@ class Keys {
   std::string architecture_;
 };
 
-void read_widths(const Keys& keys, ModelConfig& config) {
+void read_widths(const GgufKeys& keys, ModelConfig& config) {
   config.layers = keys.count("block_count", 1, kMostLayers);
   config.width = keys.count("embedding_length", 1, kMostWidth);
   config.ffn_width = keys.count("feed_forward_length", 1, kMostFfnWidth);
@@ -80,7 +80,7 @@ void read_widths(const Keys& keys, ModelConfig& config) {
   config.norm_eps = static_cast<float>(keys.number("attention.layer_norm_rms_epsilon"));
 }
 
-void read_heads(const Keys& keys, ModelConfig& config) {
+void read_heads(const GgufKeys& keys, ModelConfig& config) {
   config.heads = keys.count("attention.head_count", 1, kMostHeads);
   config.kv_heads = keys.count_or("attention.head_count_kv", config.heads, 1, kMostHeads);
   config.head_dim = keys.count_or("attention.key_length", config.width / config.heads, 1, kMostHeadDim);
@@ -88,7 +88,7 @@ void read_heads(const Keys& keys, ModelConfig& config) {
   keys.check_key(value_dim == config.head_dim, "attention.value_length", " differs from the keys' ", config.head_dim);
 }
 
-RopeScaling read_scaling(const Keys& keys, int32_t context) {
+RopeScaling read_scaling(const GgufKeys& keys, int32_t context) {
   RopeScaling scaling;
   const std::string kind = keys.text("rope.scaling.type", "linear");
   scaling.factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1));
@@ -108,7 +108,7 @@ bool has_adjacent_pairs(std::string_view architecture) {
   return architecture == "llama" || architecture == "mistral" || architecture == "smollm3";
 }
 
-void read_rope(const Keys& keys, ModelConfig& config) {
+void read_rope(const GgufKeys& keys, ModelConfig& config) {
   config.rotary = keys.count_or("rope.dimension_count", config.head_dim, 2, kMostHeadDim);
   config.rope_theta = keys.number("rope.freq_base", 10000);
   config.rope_scaling = read_scaling(keys, config.context);
@@ -118,7 +118,7 @@ void read_rope(const Keys& keys, ModelConfig& config) {
     for (int32_t layer = 3; layer < config.layers; layer += 4) config.rotates[layer] = false;
 }
 
-void read_window(const Keys& keys, ModelConfig& config) {
+void read_window(const GgufKeys& keys, ModelConfig& config) {
   config.window = keys.count_or("attention.sliding_window", 0, 0, kMostContext) - 1;
   config.windowed.assign(config.layers, config.window >= 0);
 }
@@ -137,7 +137,7 @@ void read_tensors(const GgufFile& file, ModelConfig& config) {
 }  // namespace
 
 ModelConfig config_from_gguf(const GgufFile& file) {
-  const Keys keys(file);
+  const GgufKeys keys(file);
   ModelConfig config{};
   config.architecture = keys.architecture();
   config.name = file.text("general.name", std::filesystem::path(file.path()).stem().string());

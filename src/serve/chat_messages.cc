@@ -20,10 +20,6 @@ constexpr size_t kMostText = 64 << 20;  // bodies have a smaller limit
 constexpr size_t kMostNameBytes = 1024;
 constexpr size_t kMostToolCalls = 1024;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
-
 std::string text_of_part(const ordered_json& part, const std::string& path) {
   Fields fields(part, path);
   const std::string type = fields.string("type", kMostNameBytes).value_or("text");

@@ -22,7 +22,7 @@ std::string shown(const ordered_json& value) {
 std::string shown(double number) { return ordered_json(number).dump(); }
 
 [[noreturn]] void wrong(const std::string& path, const std::string& expected, const ordered_json& got) {
-  throw ApiError(400, cat(path, ": expected ", expected, ", got ", shown(got)), path);
+  refuse(path, cat("expected ", expected, ", got ", shown(got)));
 }
 
 // The whole number that a value is, also when it is written with a point; none when it is none or does not fit.
@@ -40,17 +40,17 @@ std::optional<int64_t> whole_number(const ordered_json& value) {
 const std::string& checked_string(const ordered_json& value, const std::string& path, size_t most_bytes) {
   if (!value.is_string()) wrong(path, "a string", value);
   const auto& text = value.get_ref<const std::string&>();
-  if (text.size() > most_bytes)
-    throw ApiError(400, cat(path, ": expected at most ", most_bytes, " bytes, got ", text.size()), path);
+  if (text.size() > most_bytes) refuse(path, cat("expected at most ", most_bytes, " bytes, got ", text.size()));
   return text;
 }
 
 void check_count(const ordered_json& array, const std::string& path, size_t most) {
-  if (array.size() > most)
-    throw ApiError(400, cat(path, ": expected at most ", most, " entries, got ", array.size()), path);
+  if (array.size() > most) refuse(path, cat("expected at most ", most, " entries, got ", array.size()));
 }
 
 }  // namespace
+
+void refuse(const std::string& path, const std::string& why) { throw ApiError(400, cat(path, ": ", why), path); }
 
 Fields::Fields(const ordered_json& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object_.is_object()) wrong(path_.empty() ? "the body" : path_, "an object", object_);

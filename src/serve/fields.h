@@ -20,6 +20,8 @@
 
 namespace quire::serve {
 
+[[noreturn]] void refuse(const std::string& path, const std::string& why);
+
 class Fields {
  public:
   Fields(const nlohmann::ordered_json& object, std::string path);

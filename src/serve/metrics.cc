@@ -36,32 +36,32 @@ const std::vector<double> kTokens = {100,    300,    500,    700,    1000,   150
                                      100000, 200000, 300000, 400000, 600000, 800000, 1000000, 1100000};
 
 // Paths with a series of their own. All others share one, so that strangers cannot make series.
-constexpr std::string_view kEndpoints[] = {"/",
-                                           "/v1/chat/completions",
-                                           "/v1/completions",
-                                           "/v1/embeddings",
-                                           "/v1/models",
-                                           "/v1/loads",
-                                           "/generate",
-                                           "/tokenize",
-                                           "/v1/tokenize",
-                                           "/detokenize",
-                                           "/v1/detokenize",
-                                           "/health",
-                                           "/health_generate",
-                                           "/model_info",
-                                           "/get_model_info",
-                                           "/server_info",
-                                           "/get_server_info",
-                                           "/get_load",
-                                           "/flush_cache",
-                                           "/abort_request",
-                                           "/metrics"};
+constexpr std::string_view kCountedEndpoints[] = {"/",
+                                                  "/v1/chat/completions",
+                                                  "/v1/completions",
+                                                  "/v1/embeddings",
+                                                  "/v1/models",
+                                                  "/v1/loads",
+                                                  "/generate",
+                                                  "/tokenize",
+                                                  "/v1/tokenize",
+                                                  "/detokenize",
+                                                  "/v1/detokenize",
+                                                  "/health",
+                                                  "/health_generate",
+                                                  "/model_info",
+                                                  "/get_model_info",
+                                                  "/server_info",
+                                                  "/get_server_info",
+                                                  "/get_load",
+                                                  "/flush_cache",
+                                                  "/abort_request",
+                                                  "/metrics"};
 
 std::string_view endpoint_of(std::string_view path) {
   if (path.starts_with("/v1/models/")) return "/v1/models";
-  const auto known = std::find(std::begin(kEndpoints), std::end(kEndpoints), path);
-  return known == std::end(kEndpoints) ? "other" : *known;
+  const auto known = std::find(std::begin(kCountedEndpoints), std::end(kCountedEndpoints), path);
+  return known == std::end(kCountedEndpoints) ? "other" : *known;
 }
 
 int64_t resident_bytes() {

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "serve/api_error.h"
 #include "serve/call_limits.h"
 #include "serve/chat_messages.h"
 #include "serve/chat_prompt.h"
@@ -20,11 +19,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostVariableBytes = 16 << 10;
-constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
 
 int32_t read_top_logprobs(Fields& fields) {
   const bool wanted = fields.boolean("logprobs").value_or(false);

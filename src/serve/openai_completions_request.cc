@@ -12,7 +12,6 @@
 namespace quire::serve {
 namespace {
 
-constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 constexpr int32_t kUsualTokens = 16;  // as OpenAI has it
 
 void refuse_best_of(Fields& fields, int32_t choices) {

@@ -32,10 +32,6 @@ struct EmbeddingCall {
   std::string salt, rid;
 };
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
-
 bool read_is_base64(Fields& fields) {
   const std::string format = fields.string("encoding_format", 64).value_or("float");
   if (format != "float" && format != "base64")

@@ -4,17 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "serve/api_error.h"
 #include "serve/openai_request.h"
 
 namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
 
 int32_t token_of(const ordered_json& value, const std::string& path, int32_t vocabulary) {
   const bool fits = value.is_number_integer() && value >= 0 && value < vocabulary;

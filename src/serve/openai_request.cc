@@ -18,10 +18,6 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMostNameBytes = 512;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
-
 // --- fields without an effect, and fields that would need one
 
 // Notes of callers and their accounts, and what SGLang's router always fills in.

@@ -16,7 +16,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr JsonLimits kBodyLimits{.depth = kMostBodyDepth, .keys = 1024, .values = 1 << 20};
-constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 uint64_t random_seed() {
   std::random_device device;

@@ -1,6 +1,8 @@
 // What OpenAI's and SGLang's interfaces read alike: a body as JSON, sampling parameters with the same names and ranges,
 // and constraints on the output.
 #pragma once
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -13,6 +15,7 @@
 namespace quire::serve {
 
 inline constexpr int kMostBodyDepth = 64;
+inline constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 inline constexpr size_t kMostStops = 64, kMostStopBytes = 1024;
 
 // The body as an object. Throws ApiError 400: not JSON (with the place), no object, too deep, a key twice.

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "serve/api_error.h"
 
 namespace quire::serve {
 namespace {
@@ -14,10 +13,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostTools = 128, kMostNameBytes = 256, kMostDescriptionBytes = 1 << 20;
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw ApiError(400, cat(path, ": ", why), path);
-}
 
 Fields required_object(Fields& fields, std::string_view name) {
   auto object = fields.object(name);

@@ -70,7 +70,7 @@ Value selectattr(Machine& machine, const Value& input, const Arguments& argument
   return choose(machine, input, without_first(arguments, 1), arguments.positional[0], wanted);
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr FilterEntry kChoiceFilters[] = {
     {"map", map},
     {"reject", select<false>},
     {"rejectattr", selectattr<false>},
@@ -80,6 +80,6 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> choice_filters() { return kFilters; }
+std::span<const FilterEntry> choice_filters() { return kChoiceFilters; }
 
 }  // namespace quire::text::jinja

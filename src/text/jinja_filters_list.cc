@@ -121,13 +121,13 @@ Value slice(Machine& machine, const Value& input, const Arguments& arguments) {
   return machine.iterator(std::move(result));
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr FilterEntry kListFilters[] = {
     {"batch", batch},  {"count", count}, {"first", first},     {"items", items}, {"join", join}, {"last", last},
     {"length", count}, {"list", list},   {"reverse", reverse}, {"slice", slice}, {"sum", sum},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> list_filters() { return kFilters; }
+std::span<const FilterEntry> list_filters() { return kListFilters; }
 
 }  // namespace quire::text::jinja

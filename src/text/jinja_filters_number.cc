@@ -108,10 +108,10 @@ Value round(Machine&, const Value& input, const Arguments& arguments) {
   return input.integer() ? Value::integer(static_cast<Integer>(result)) : Value::real(result);
 }
 
-constexpr FilterEntry kFilters[] = {{"abs", absolute}, {"float", to_float}, {"int", to_int}, {"round", round}};
+constexpr FilterEntry kNumberFilters[] = {{"abs", absolute}, {"float", to_float}, {"int", to_int}, {"round", round}};
 
 }  // namespace
 
-std::span<const FilterEntry> number_filters() { return kFilters; }
+std::span<const FilterEntry> number_filters() { return kNumberFilters; }
 
 }  // namespace quire::text::jinja

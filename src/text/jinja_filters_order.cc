@@ -127,13 +127,13 @@ Value groupby(Machine& machine, const Value& input, const Arguments& arguments) 
   return machine.list(std::move(groups));
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr FilterEntry kOrderFilters[] = {
     {"dictsort", dictsort},  {"groupby", groupby}, {"max", extreme<true>},
     {"min", extreme<false>}, {"sort", sort},       {"unique", unique},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> order_filters() { return kFilters; }
+std::span<const FilterEntry> order_filters() { return kOrderFilters; }
 
 }  // namespace quire::text::jinja

@@ -122,7 +122,7 @@ Value otherwise(Machine& machine, const Value& input, const Arguments& arguments
   return bound.given(0) ? bound[0] : machine.text("");
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr FilterEntry kTextFilters[] = {
     {"capitalize", changed<to_capitalized>},
     {"d", otherwise},
     {"default", otherwise},
@@ -143,6 +143,6 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> text_filters() { return kFilters; }
+std::span<const FilterEntry> text_filters() { return kTextFilters; }
 
 }  // namespace quire::text::jinja

@@ -40,7 +40,7 @@ std::string with_matches_replaced(std::string_view in, const Regex& regex, std::
   return out += in.substr(copied);
 }
 
-struct Apply {
+struct ApplyNormalizer {
   std::string_view text;
   const std::optional<Regex>& regex;
 
@@ -80,7 +80,7 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
 
 std::string Normalizer::operator()(std::string_view utf8) const {
   std::string text(utf8);
-  for (const Step& step : steps_) text = std::visit(Apply{text, step.regex}, step.what);
+  for (const Step& step : steps_) text = std::visit(ApplyNormalizer{text, step.regex}, step.what);
   return text;
 }
 

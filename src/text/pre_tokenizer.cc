@@ -81,7 +81,7 @@ void apply(SplitBehavior behavior, std::vector<Part>& parts) {
   }
 }
 
-struct Apply {
+struct ApplyPreTokenizer {
   Pieces& pieces;
   const std::optional<Regex>& regex;
   bool at_start;
@@ -143,7 +143,7 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
 Pieces PreTokenizer::operator()(std::string utf8, bool at_start) const {
   Pieces pieces{std::move(utf8), {}};
   if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
-  for (const Step& step : steps_) std::visit(Apply{pieces, step.regex, at_start}, step.what);
+  for (const Step& step : steps_) std::visit(ApplyPreTokenizer{pieces, step.regex, at_start}, step.what);
   return pieces;
 }
 

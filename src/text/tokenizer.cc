@@ -14,8 +14,6 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kVisibleSpace = "\u2581";
-
 bool is_special_type(TokenType type) { return type == TokenType::control || type == TokenType::unknown; }
 
 // What a token is in a text. Only tokens of a byte-level vocabulary's own are written in its alphabet; added ones are

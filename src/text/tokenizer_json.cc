@@ -15,7 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kVisibleSpace = "\u2581";
 constexpr int kMostDepth = 16;  // of sequences in sequences
 
 // Calls visit(part, type) for the part itself or, of a sequence, for each of its parts.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "text/merge_table.h"
@@ -20,6 +21,8 @@ enum class VocabularyKind {
   byte_bpe,  // tokens are bytes, written in the byte alphabet (byte_alphabet.h); pairs of bytes merge
   spm_bpe,   // tokens are characters, spaces written as U+2581; pairs of characters merge; rare ones fall back to bytes
 };
+
+constexpr std::string_view kVisibleSpace = "\u2581";  // of spm_bpe
 
 enum class TokenType : uint8_t {
   normal,

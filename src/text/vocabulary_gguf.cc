@@ -17,7 +17,7 @@
 namespace quire::text {
 namespace {
 
-constexpr std::string_view kSpace = " ", kVisibleSpace = "\u2581";
+constexpr std::string_view kSpace = " ";
 
 std::string key(std::string_view name) { return cat("tokenizer.ggml.", name); }
 
