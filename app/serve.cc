@@ -1,6 +1,7 @@
 #include "serve.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -120,11 +121,12 @@ void ServeCommand::shut_down(Loaded& loaded) {
   loaded.service.drain();
   log_.say(LogLevel::info, cat("shutting down; ", loaded.service.jobs(), " requests may finish within ",
                                static_cast<int64_t>(options_.shutdown_timeout), " s or until the next signal"));
-  wait_until([&] { return loaded.service.jobs() == 0; }, Clock::now() + time);
+  const Clock::time_point end = Clock::now() + time;
+  wait_until([&] { return loaded.service.jobs() == 0; }, end);
   if (const int32_t left = loaded.service.jobs()) log_.say(LogLevel::warn, cat(left, " requests are cancelled"));
   loaded.session.engine.stop();
   server_.stop_accepting();
-  wait_until([&] { return server_.stats().connections == 0; }, Clock::now() + 2s);
+  wait_until([&] { return server_.stats().connections == 0; }, std::max(end, Clock::now() + 2s));
   server_.stop();
 }
 

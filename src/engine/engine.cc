@@ -227,6 +227,7 @@ void Engine::Impl::publish() {
   const std::lock_guard lock(mutex);
   stats = {.running = scheduler.running(),
            .queued = scheduler.waiting(),
+           .retracted = scheduler.retracted(),
            .queued_tokens = scheduler.waiting_tokens(),
            .total_pages = limits.pages,
            .free_pages = scheduler.pool().free_pages(),

@@ -39,8 +39,8 @@ class QueueFull : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct EngineStats {  // a consistent snapshot
-  int32_t running, queued;
+struct EngineStats {                              // a consistent snapshot
+  int32_t running, queued, retracted;             // retracted: of the queued ones
   int64_t queued_tokens;                          // of the requests that wait, to be computed or found
   int32_t total_pages, free_pages, cached_pages;  // cached: held by the prefix tree alone or shared
   int32_t evictable_pages;                        // cached pages that no request uses: as good as free

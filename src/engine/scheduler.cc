@@ -418,6 +418,11 @@ void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t o
   throw CheckError(text);
 }
 
+int32_t Scheduler::retracted() const {
+  return static_cast<int32_t>(
+      std::count_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) { return sequence->retracted; }));
+}
+
 int64_t Scheduler::waiting_tokens() const {
   int64_t tokens = 0;
   for (const Sequence* sequence : waiting_) tokens += sequence->length();

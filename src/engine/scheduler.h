@@ -88,6 +88,7 @@ class Scheduler {
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t retracted() const;  // of those that wait
   int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
   const kv::RequestTable& table() const { return table_; }

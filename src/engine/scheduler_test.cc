@@ -319,6 +319,7 @@ TEST(Scheduler, RetractsTheYoungestOfTheLowestPriorityAndItsTokensStay) {
   };
   step_until_retractions(1);
   EXPECT_EQ(world.scheduler().running(), 2);
+  EXPECT_EQ(world.scheduler().retracted(), 1);
   const auto told = [&](RequestId id) { return world.heard(id).tokens.size(); };
   const size_t told_low = told(low), told_young = told(young);
   world.step();

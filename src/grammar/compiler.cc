@@ -80,7 +80,6 @@ std::string_view without_place(std::string_view error) {
 xgrammar::TokenizerInfo tokenizer_info(const Tokens& tokens) {
   const auto vocabulary = static_cast<int32_t>(tokens.pieces.size());
   check(vocabulary > 0, "a vocabulary without tokens");
-  check(!tokens.end_ids.empty(), "a vocabulary without end ids");
   for (const int32_t id : tokens.end_ids) {
     check(id >= 0 && id < vocabulary, "the end id ", id, " is outside the vocabulary of ", vocabulary);
   }
@@ -100,6 +99,7 @@ struct Compiler::Impl {
         cache(limits.cache_bytes, [](const Compiled& compiled) { return compiled.grammar.MemorySizeBytes(); }) {}
 
   std::shared_ptr<const Compiled> make(const Source& source) {
+    check(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
     const std::string rules = xgrammar_rules(source, limits);
     try {
       const TimeGuard guard(limits.time);

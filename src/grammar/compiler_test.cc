@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/expect_refused.h"
 #include "grammar/testing.h"
 
 namespace quire::grammar {
@@ -203,8 +204,12 @@ TEST(Compiler, ThreadsShareIt) {
 
 TEST(Compiler, VocabulariesThatDoNotFitAreRefused) {
   EXPECT_THROW(Compiler(Tokens{}), CheckError);
-  EXPECT_THROW(Compiler(Tokens{.pieces = {"a"}, .end_ids = {}}), CheckError);
   EXPECT_THROW(Compiler(Tokens{.pieces = {"a"}, .end_ids = {1}}), CheckError);
+}
+
+TEST(Compiler, AVocabularyWithoutAnEndCannotBeConstrained) {
+  const Compiler compiler(Tokens{.pieces = {"a"}, .end_ids = {}});
+  expect_refused([&] { compiler.compile({Kind::regex, "a"}); }, "no end token");
 }
 
 }  // namespace

@@ -178,6 +178,7 @@ void Connection::parse(std::string_view bytes) {
   const State before = parser_->state();
   const size_t used = parser_->feed(bytes);
   if (parser_->state() == State::refused) return refuse(Refusal(parser_->refusal()));
+  if (!hold_body()) return refuse({503, "too much is being received at once; try again later"});
   if (parser_->state() == State::done) {
     ahead_ = bytes.substr(used);
     return begin_exchange();
@@ -189,6 +190,14 @@ void Connection::parse(std::string_view bytes) {
     write_unsent();
   }
 }
+
+bool Connection::hold_body() {
+  const size_t more = parser_->body_bytes() - held_body_;
+  held_body_ += more;
+  return (core_->body_bytes += more) <= core_->limits.all_body_bytes;
+}
+
+void Connection::release_body() { core_->body_bytes -= std::exchange(held_body_, 0); }
 
 void Connection::begin_exchange() {
   const AnswerTerms terms = parser_->terms();
@@ -210,6 +219,7 @@ void Connection::begin_exchange() {
 void Connection::refuse(const Refusal& refusal) {
   if (refusal.status == 0) return close();
   parser_.reset();
+  release_body();
   clear_deadline();
   phase_ = Phase::working;
   const Response response = error_response(refusal.status, refusal.message);
@@ -282,6 +292,7 @@ void Connection::cut_slow() {
 void Connection::end_answer() {
   answer_complete_ = false;
   exchange_.reset();
+  release_body();
   if (keep_alive_ && !core_->draining) return next_request();
   linger();
 }
@@ -303,6 +314,7 @@ void Connection::close() {
   error_code ignored;
   socket_.close(ignored);
   parser_.reset();
+  release_body();
   ahead_ = {};
   unsent_.clear();
   mailbox_.close();

@@ -70,6 +70,8 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   size_t room_for_input() const;
   void take_input(std::string_view bytes);
   void parse(std::string_view bytes);
+  bool hold_body();  // false: all bodies together are over the limit
+  void release_body();
   void begin_exchange();
   void refuse(const Refusal& refusal);
 
@@ -94,6 +96,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   bool stalled_ = false;  // a write does not go on; the deadline is that of its progress
 
   std::unique_ptr<RequestParser> parser_;  // while reading
+  size_t held_body_ = 0;                   // of the request that is received or answered
   std::string ahead_;                      // of the next request
   std::weak_ptr<LiveExchange> exchange_;   // while working
   ByteQueue unsent_;

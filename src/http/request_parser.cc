@@ -179,6 +179,7 @@ size_t RequestParser::feed(std::string_view bytes) {
 }
 
 RequestParser::State RequestParser::state() const { return impl_->state; }
+size_t RequestParser::body_bytes() const { return impl_->parser.request.body.size(); }
 const AnswerTerms& RequestParser::terms() const { return impl_->parser.terms; }
 const Refusal& RequestParser::refusal() const { return impl_->refusal; }
 

@@ -29,6 +29,7 @@ class RequestParser {
   size_t feed(std::string_view bytes);
 
   State state() const;
+  size_t body_bytes() const;         // received so far; 0 once taken
   const AnswerTerms& terms() const;  // from state `body` on
   const Refusal& refusal() const;    // in state `refused`
   Request take();                    // without the peer

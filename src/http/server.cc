@@ -77,7 +77,7 @@ uint16_t Server::port() const { return impl_->listener->port(); }
 
 ServerStats Server::stats() const {
   const ServerCore& core = *impl_->core;
-  return {core.connection_count(), core.accepted, core.requests, core.cut_slow};
+  return {core.connection_count(), core.accepted, core.requests, core.body_bytes, core.cut_slow};
 }
 
 void Server::start() {

@@ -5,8 +5,9 @@
 // on one connection are answered in order, one at a time.
 //
 // Refused, with an answer where the protocol allows one: anything but HTTP/1.0 and 1.1 (the preface of HTTP/2 is closed
-// without a word in the log), heads, bodies and header counts over the limits (431, 413), lengths that are not plain
-// digits, both Content-Length and Transfer-Encoding, more connections than the limit (closed at once).
+// without a word in the log), heads, bodies and header counts over the limits (431, 413; 503 for all bodies together),
+// lengths that are not plain digits, both Content-Length and Transfer-Encoding, more connections than the limit (closed
+// at once).
 //
 // Errors   the constructor throws CheckError, one line: an address that cannot be bound, certificate files that cannot
 //          be used. Nothing that a client sends ends the server.
@@ -24,6 +25,7 @@ namespace quire::http {
 struct Limits {
   size_t head_bytes = 16 << 10;  // request line and headers
   size_t body_bytes = 32 << 20;
+  size_t all_body_bytes = 512 << 20;  // of all requests that are being received or answered; past it 503
   int connections = 8192;
   size_t unsent_bytes = 4 << 20;   // of an answer that its client does not read; past it the connection is cut
   std::chrono::seconds idle{75};   // between requests
@@ -40,10 +42,11 @@ struct ServerOptions {
 };
 
 struct ServerStats {
-  int connections;   // open now
-  int64_t accepted;  // so far
-  int64_t requests;  // so far
-  int64_t cut_slow;  // connections cut because their client did not read
+  int connections;    // open now
+  int64_t accepted;   // so far
+  int64_t requests;   // so far
+  size_t body_bytes;  // of requests that are being received or answered
+  int64_t cut_slow;   // connections cut because their client did not read
 };
 
 class Server {

@@ -34,6 +34,7 @@ class ServerCore {
   Handler handler;
   std::optional<TlsContext> tls;
   std::atomic<bool> draining{false};
+  std::atomic<size_t> body_bytes{0};  // of requests that are being received or answered
   std::atomic<int64_t> accepted{0}, requests{0}, cut_slow{0};
 
   void post(const Strand& strand, std::function<void()> task);  // dropped once the door is closed

@@ -67,6 +67,36 @@ TEST(ServerLimits, ChunkedBodiesAreHeldToTheSameLimit) {
   EXPECT_EQ(client.read_answer().status, 413);
 }
 
+TEST(ServerLimits, AllBodiesTogetherAreHeldToALimit) {
+  std::promise<void> may_answer;
+  const std::shared_future<void> asked = may_answer.get_future().share();
+  std::vector<std::thread> answering;
+  TestingServer server(
+      [&](const std::shared_ptr<Exchange>& exchange) {
+        answering.emplace_back([exchange, asked] {
+          asked.wait();
+          answer(exchange);
+        });
+      },
+      {.limits = {.all_body_bytes = 2500}});
+  const std::string request = cat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(1000, 'x'));
+  TestingClient worked_on(server.port()), half_sent(server.port()), late(server.port());
+  worked_on.send(request);
+  EXPECT_TRUE(soon([&] { return server->stats().requests == 1; }));
+  half_sent.send(request.substr(0, request.size() - 1));
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1999; }));
+  late.send(request);
+  EXPECT_EQ(late.read_answer().status, 503);
+  half_sent.send("x");
+  may_answer.set_value();
+  EXPECT_EQ(worked_on.read_answer().status, 200);
+  EXPECT_EQ(half_sent.read_answer().status, 200);
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 0; }));
+  worked_on.send(request);
+  EXPECT_EQ(worked_on.read_answer().status, 200);
+  for (std::thread& thread : answering) thread.join();
+}
+
 TEST(ServerLimits, ConnectionsPastTheLimitAreClosed) {
   TestingServer server(answer, {.limits = {.connections = 2}});
   TestingClient first(server.port()), second(server.port());

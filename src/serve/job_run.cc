@@ -15,6 +15,7 @@ JobRun::JobRun(std::shared_ptr<JobSurroundings> around, std::string rid, TextRul
                std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
     : around_(std::move(around)),
       rid_(std::move(rid)),
+      began_(exchange->request().arrived),
       text_(around_->tokenizer, std::move(rules)),
       on_progress_(std::move(on_progress)),
       exchange_(std::move(exchange)) {}

@@ -75,8 +75,8 @@ class JobRun final : public RunningJob, public std::enable_shared_from_this<JobR
 
   const std::shared_ptr<JobSurroundings> around_;
   const std::string rid_;
-  const Clock::time_point began_ = Clock::now();
-  uint64_t number_ = 0;  // in the registry, since before the engine knew of it
+  const Clock::time_point began_;  // when the request arrived
+  uint64_t number_ = 0;            // in the registry, since before the engine knew of it
 
   // Of the deliveries, which come one at a time.
   TextStream text_;

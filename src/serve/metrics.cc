@@ -134,6 +134,8 @@ void write_engine(MetricsText& text, const engine::EngineStats& stats) {
   const PoolTokens pool = pool_tokens(stats);
   text.gauge("sglang:num_running_reqs", "Requests in the running batch.", stats.running);
   text.gauge("sglang:num_queue_reqs", "Requests that wait for their turn.", stats.queued);
+  text.gauge("sglang:num_retracted_reqs", "Requests that wait to come back after they gave their pages to others.",
+             stats.retracted);
   text.gauge("sglang:num_used_tokens", "Tokens that running requests hold in the K/V pool.", pool.used);
   text.gauge("sglang:token_usage", "Used part of the K/V pool, from 0 to 1.", pool.usage());
   text.gauge("sglang:max_total_num_tokens", "Tokens that fit in the K/V pool.", pool.total);

@@ -14,6 +14,7 @@ engine::EngineStats some_stats() {
   engine::EngineStats stats{};
   stats.running = 3;
   stats.queued = 5;
+  stats.retracted = 1;
   stats.total_pages = 100;
   stats.free_pages = 40;
   stats.cached_pages = 50;
@@ -60,6 +61,7 @@ TEST(Metrics, GaugesAreTheEngines) {
   const auto value = [&](const char* name) { return metric_value(families, name, "m"); };
   EXPECT_EQ(value("sglang:num_running_reqs"), 3);
   EXPECT_EQ(value("sglang:num_queue_reqs"), 5);
+  EXPECT_EQ(value("sglang:num_retracted_reqs"), 1);
   EXPECT_EQ(value("sglang:max_total_num_tokens"), 1600);
   EXPECT_EQ(value("sglang:kv_available_tokens"), 640);
   EXPECT_EQ(value("sglang:kv_evictable_tokens"), 560);

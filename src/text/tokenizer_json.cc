@@ -9,6 +9,7 @@
 #include "text/json_fields.h"
 #include "text/known_pre_tokenizers.h"
 #include "text/regex.h"
+#include "text/vocabulary.h"
 
 namespace quire::text {
 namespace {

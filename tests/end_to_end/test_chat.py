@@ -180,6 +180,7 @@ def test_a_long_line_is_taken_whole(terminal):
     screen.type("\x1b[200~" + "word " * 2000 + "\nand more\x1b[201~")
     screen.type("\n")
     assert screen.until(r"this message takes (\d+) tokens")
+    screen.until(PROMPT)
     screen.type("\x04")
     assert screen.process.wait(30) == 0
 
