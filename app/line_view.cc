@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-struct Place {
+struct Spot {
   int row = 0;
   int column = 0;
 };
@@ -16,7 +16,7 @@ struct Place {
 // Prints characters as a terminal of this width would place them.
 class Layout {
  public:
-  Layout(Place place, int columns) : place_(place), columns_(columns) {}
+  Layout(Spot place, int columns) : place_(place), columns_(columns) {}
 
   void put(std::string_view text) {
     while (!text.empty()) {
@@ -30,7 +30,7 @@ class Layout {
     if (place_.column == columns_) next_row();
   }
 
-  const Place& place() const { return place_; }
+  const Spot& place() const { return place_; }
   const std::string& printed() const { return printed_; }
 
  private:
@@ -47,7 +47,7 @@ class Layout {
     place_ = {place_.row + 1, 0};
   }
 
-  Place place_;
+  Spot place_;
   const int columns_;
   std::string printed_;
 };
@@ -61,7 +61,7 @@ std::string LineView::draw(std::string_view prompt, std::string_view text, size_
   layout.put(prompt);
   layout.put(text.substr(0, cursor));
   layout.settle();
-  const Place wanted = layout.place();
+  const Spot wanted = layout.place();
   layout.put(text.substr(cursor));
   layout.settle();
   std::string out = move(cursor_row_, 'A') + "\r\033[J" + layout.printed();

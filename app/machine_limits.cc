@@ -79,7 +79,7 @@ double limit_seconds(const Work& work, const MachineLimits& limits, Isa isa) {
 }
 
 LimitSampler::LimitSampler(Exec& exec, std::span<const Isa> isas)
-    : exec_(exec), memory_(memory_bytes(), Buffer::Advice::huge_pages) {
+    : exec_(exec), memory_(memory_bytes(), Place::host_huge_pages) {
   std::memset(memory_.data(), 1, memory_.size());  // untouched memory is one shared page of zeros and reads too fast
   for (Isa isa : isas) {
     ProductLoop* loop = product_loop(isa);

@@ -20,10 +20,23 @@ function(quire_library name)
   endforeach()
 endfunction()
 
+# quire_on_gpu(attn SOURCES attend_cuda.cu ABSENT cuda_absent.cc): a room's implementations for GPUs, or in a build without
+# CUDA what stands in for them and refuses.
+function(quire_on_gpu room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;ABSENT" ${ARGN})
+  if(QUIRE_CUDA)
+    target_sources(quire_${room} PRIVATE ${ARG_SOURCES})
+    set_source_files_properties(${ARG_SOURCES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    target_link_libraries(quire_${room} PUBLIC CUDA::cudart_static)
+  else()
+    target_sources(quire_${room} PRIVATE ${ARG_ABSENT})
+  endif()
+endfunction()
+
 # Kernels and what runs between them.
 function(quire_hot)
   foreach(room IN LISTS ARGN)
-    target_compile_options(quire_${room} PRIVATE $<$<CONFIG:Release>:-O3>)
+    target_compile_options(quire_${room} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
   endforeach()
 endfunction()
 
@@ -34,7 +47,7 @@ function(quire_compile_together target)
   if(NOT QUIRE_SANITIZE MATCHES "^(address|thread)")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     # The compiler takes the joined source for a header, whose types must not have file-local parts.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

@@ -121,7 +121,7 @@ class Walk {
 
   void follow_chosen_parents(const Step& step, Exec& exec) {
     for (int32_t t = 0; t < step.draft_step; ++t)
-      follow_parents(world_.shape(), world_.inputs(), world_.arena(), t, world_.draft_parents(t).data(), exec);
+      follow_parents(world_.shape(), world_.inputs(), world_.arena(), t, world_.draft_parents(t), exec);
   }
 
   void change_requests() {

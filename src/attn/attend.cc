@@ -1,8 +1,8 @@
-// Picks the implementation of attention for callers: the fast one of the machine that quire was built for.
+// Picks the implementation of attention for callers.
 #include "attn/attention.h"
 
 namespace quire::attn {
 
-void attend(const AttendArgs& args, Exec& exec) { cpu::attend(args, exec); }
+void attend(const AttendArgs& args, Exec& exec) { (exec.stream() ? cuda::attend : cpu::attend)(args, exec); }
 
 }  // namespace quire::attn

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "attn/attention.h"
 #include "attn/expect_near.h"
 #include "attn/testing_case.h"
+#include "base/cuda.h"
 
 namespace quire::attn::testing {
 namespace {
@@ -22,6 +24,8 @@ struct Implementation {
   const char* name;
   AttendFn* attend;
   Isa isa;
+  Place place = Place::host;
+  bool on_gpu() const { return place != Place::host; }
 };
 void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
 
@@ -32,6 +36,7 @@ const Implementation kImplementations[] = {
     {"avx512", cpu::attend, Isa::avx512},
     {"avx512bf16", cpu::attend, Isa::avx512bf16},
     {"amx", cpu::attend, Isa::amx},
+    {"cuda", cuda::attend, Isa::plain, Place::pinned},
 };
 
 // Inputs are rounded beforehand, so only arithmetic and the output's rounding remain; with products of bf16 also the
@@ -46,6 +51,10 @@ float tolerance_of(const Case& c, Isa isa) {
 class Attend : public ::testing::TestWithParam<Implementation> {
  protected:
   void SetUp() override {
+    if (GetParam().on_gpu()) {
+      if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+      stream_.emplace();
+    }
     const std::vector<Isa> available = available_isas();
     if (std::find(available.begin(), available.end(), GetParam().isa) == available.end())
       GTEST_SKIP() << "this machine has no " << GetParam().name;
@@ -55,11 +64,17 @@ class Attend : public ::testing::TestWithParam<Implementation> {
 
   Exec& exec(int32_t threads) {
     std::unique_ptr<Exec>& made = execs_[threads];
-    if (!made) made = std::make_unique<Exec>(ExecOptions{.threads = threads, .isa = GetParam().isa});
+    const ExecOptions options{.threads = threads, .isa = GetParam().isa, .stream = stream_ ? &*stream_ : nullptr};
+    if (!made) made = std::make_unique<Exec>(options);
     return *made;
   }
 
-  Result run(const Case& c) { return run_case(c, GetParam().attend, exec(c.threads)); }
+  // The case where the implementation can reach it.
+  Case placed(Case c) const {
+    c.place = GetParam().place;
+    return c;
+  }
+  Result run(const Case& c) { return run_case(placed(c), GetParam().attend, exec(c.threads)); }
 
   void expect_right(const Case& c) {
     SCOPED_TRACE(to_string(c));
@@ -78,6 +93,7 @@ class Attend : public ::testing::TestWithParam<Implementation> {
   }
 
  private:
+  std::optional<quire::cuda::Stream> stream_;
   std::map<int32_t, std::unique_ptr<Exec>> execs_;
 };
 
@@ -264,13 +280,14 @@ TEST_P(Attend, DraftTreesFollowTheirParents) {
           for (int32_t branch = 0; branch < c.topk; ++branch)
             parents.push_back(static_cast<int32_t>(random() % c.topk));
         }
-      World world(c.world());
+      World world(placed(c).world());
       world.lay_out(step, exec(1));
       world.poison(Poison::guard);
       write_metadata(world.shape(), world.inputs(), world.arena(), exec(1));
       for (int32_t t = 0; t < draft_step; ++t)
-        follow_parents(world.shape(), world.inputs(), world.arena(), t, world.draft_parents(t).data(), exec(1));
+        follow_parents(world.shape(), world.inputs(), world.arena(), t, world.draft_parents(t), exec(1));
       GetParam().attend(world.args(), exec(1));
+      exec(1).wait();
       expect_near(world.result().out, world.expected().out, tolerance_of(c, GetParam().isa), "out");
     }
 }
@@ -406,10 +423,11 @@ TEST_P(Attend, LongEncoderKeysAndChunksOnAnyNumberOfThreads) {
 TEST_P(Attend, PoisonChangesNothing) {
   for (const Case& c : every_mode({.lengths = {600, 15, 130}, .threads = 2})) {
     SCOPED_TRACE(to_string(c));
-    World world(c.world());
+    World world(placed(c).world());
     world.lay_out(c.step(), exec(2));
     write_metadata(world.shape(), world.inputs(), world.arena(), exec(2));
     GetParam().attend(world.args(), exec(2));
+    exec(2).wait();
     EXPECT_EQ(world.result().out_bytes, run(c).out_bytes);  // which poisons
   }
 }
@@ -470,7 +488,7 @@ TEST_P(Attend, StepsFollowEachOtherInOneWorld) {
          .draft_tokens = Life::kNodes,
          .window = 20,
          .window_pool = true};
-  WorldSpec spec = c.world();
+  WorldSpec spec = placed(c).world();
   spec.query_rows = 12 * Life::kRequests;
   World world(spec);
   Life life(11);
@@ -485,6 +503,7 @@ TEST_P(Attend, StepsFollowEachOtherInOneWorld) {
       world.poison(Poison::guard);
       write_metadata(world.shape(), world.inputs(), world.arena(), exec(1));
       GetParam().attend(world.args(), exec(1));
+      exec(1).wait();
       const Attention expected = world.expected();
       expect_near(world.result().out, expected.out, tolerance_of(c, GetParam().isa), "out");
       expect_near(world.result().lse, expected.lse, tolerance_of(c, GetParam().isa), "lse");
@@ -627,7 +646,7 @@ class BadInput : public Attend {
   template <class Change>
   void expect_refused(const Change& change, const std::string& part) {
     const Case c{.lengths = {20, 30}};
-    World world(c.world());
+    World world(placed(c).world());
     world.lay_out(c.step(), exec(1));
     world.poison(Poison::guard);
     write_metadata(world.shape(), world.inputs(), world.arena(), exec(1));
@@ -636,6 +655,7 @@ class BadInput : public Attend {
     change(args);
     try {
       GetParam().attend(args, exec(1));
+      exec(1).wait();
       FAIL() << "expected a refusal with \"" << part << "\"";
     } catch (const CheckError& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
@@ -662,6 +682,7 @@ TEST_P(BadInput, ShapesThatDoNotFit) {
   expect_refused([](AttendArgs& a) { a.q.row_stride = 64; }, "rows overlap");
   expect_refused([](AttendArgs& a) { a.keys.page_size = PageSize(32); }, "page size");
   expect_refused([](AttendArgs& a) { a.q.heads = a.out.heads = 8; }, "[2, 8, 64]");
+  if (GetParam().on_gpu()) return;  // where only the kernel knows, and stays inside
   expect_refused([](AttendArgs& a) { a.q.rows = a.out.rows = 1; }, "the step has 2 query rows");
 }
 

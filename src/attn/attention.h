@@ -71,7 +71,10 @@ AttendFn attend;
 namespace cpu {
 AttendFn attend;
 }  // namespace cpu
-AttendFn attend;  // for callers
+namespace cuda {
+AttendFn attend;  // all addresses are the device's, or pinned
+}  // namespace cuda
+AttendFn attend;  // for callers: on the GPU when exec has a stream
 
 // The checks of the door, shared by all implementations.
 void check_args(const AttendArgs& args);

@@ -163,9 +163,9 @@ std::array<size_t, kBufferCount + 1> layout(const Limits& limits) {
 
 }  // namespace
 
-MetadataArena::MetadataArena(const Limits& limits) : limits_(checked(limits)) {
+MetadataArena::MetadataArena(const Limits& limits, Place place) : limits_(checked(limits)) {
   const auto offsets = layout(limits_);
-  memory_ = Buffer(offsets.back());
+  memory_ = Buffer(offsets.back(), place);
   for (size_t i = 0; i < kBufferCount; ++i) address_[i] = memory_.data() + offsets[i];
 }
 

@@ -153,7 +153,7 @@ int64_t partial_rows(const Limits& limits);
 
 class MetadataArena {
  public:
-  explicit MetadataArena(const Limits& limits);
+  explicit MetadataArena(const Limits& limits, Place place = Place::host);
 
   const Limits& limits() const { return limits_; }
   Shape shape(Buf id) const { return spec(id).shape(limits_); }

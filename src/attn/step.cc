@@ -87,7 +87,7 @@ size_t input_bytes(const Limits& limits) {
 
 }  // namespace
 
-StepInputBuffers::StepInputBuffers(const Limits& limits) : memory_(input_bytes(limits)) {
+StepInputBuffers::StepInputBuffers(const Limits& limits, Place place) : memory_(input_bytes(limits), place) {
   Carver carver(memory_.data());
   inputs_ = carve_inputs(limits, carver);
 }

@@ -51,8 +51,9 @@ struct StepInputs {
 // The owner of one step's inputs: arrays of the arena's limits at fixed addresses, never filled.
 class StepInputBuffers {
  public:
-  explicit StepInputBuffers(const Limits& limits);
+  explicit StepInputBuffers(const Limits& limits, Place place = Place::host);
   StepInputs inputs() const;
+  const Buffer& memory() const { return memory_; }  // all of them, to be copied whole
 
   int32_t& live() const;
   RequestRow* rows() const;

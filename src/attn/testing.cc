@@ -86,9 +86,10 @@ void scrub(kv::KvStore& store, PageId page) {
   for (int32_t offset = 0; offset < size.tokens(); ++offset) scrub(store, size.slot(page, offset));
 }
 
-void fill_bytes(std::vector<float>& storage, int byte) {
-  std::memset(storage.data(), byte, storage.size() * sizeof(float));
-}
+void fill_bytes(const Buffer& storage, int byte) { std::memset(storage.data(), byte, storage.size()); }
+
+Buffer floats(int64_t count, Place place) { return Buffer(static_cast<size_t>(count) * sizeof(float), place); }
+float* floats_of(const Buffer& storage) { return reinterpret_cast<float*>(storage.data()); }
 
 template <class T>
 void fill_hostile(T* array, int64_t count) {
@@ -134,11 +135,10 @@ World::World(const WorldSpec& spec)
       random_(spec.sizes.seed),
       tokens_(spec.sizes),
       pool_(spec.pages, spec.limits.page_size),
-      table_(pool_, table_rows(limits_of(spec)), tokens_per_row(limits_of(spec))),
-      store_(layout_of(spec)),
-      arena_(limits_of(spec)),
-      inputs_(arena_.limits()),
-      sinks_(tokens_.sinks()) {
+      table_(pool_, table_rows(limits_of(spec)), tokens_per_row(limits_of(spec)), spec.place),
+      store_(layout_of(spec), spec.place),
+      arena_(limits_of(spec), spec.place),
+      inputs_(arena_.limits(), spec.place) {
   arrange_pages(pool_, spec.layout, random_);
   arrange_rows(table_, spec.sizes.seed);
   scrub_all(store_);
@@ -146,18 +146,21 @@ World::World(const WorldSpec& spec)
   if (spec.window_pool >= 0) {
     const Limits& limits = arena_.limits();
     window_ = std::make_unique<kv::WindowPool>(spec.pages, limits.page_size, table_rows(limits), tokens_per_row(limits),
-                                               TokenCount{spec.window_pool});
+                                               TokenCount{spec.window_pool}, spec.place);
     arrange_pages(window_->pool(), spec.layout, random_);
     arrange_rows(window_->table(), spec.sizes.seed);
     window_view_ = window_->table().view();
-    window_store_.emplace(layout_of(spec));
+    window_store_.emplace(layout_of(spec), spec.place);
     scrub_all(*window_store_);
     window_store_->set_scales(0, spec.sizes.key_scale, spec.sizes.value_scale);
   }
   const int64_t rows = spec.query_rows + kGuard + 1;  // a poisoned row number stays inside
-  queries_.resize(rows * spec.sizes.heads * spec.sizes.key_dim);
-  out_.resize(rows * spec.sizes.heads * spec.sizes.value_dim);
-  lse_.resize(rows * spec.sizes.heads);
+  queries_ = floats(rows * spec.sizes.heads * spec.sizes.key_dim, spec.place);
+  out_ = floats(rows * spec.sizes.heads * spec.sizes.value_dim, spec.place);
+  lse_ = floats(rows * spec.sizes.heads, spec.place);
+  const std::vector<float> sinks = tokens_.sinks();
+  sinks_ = floats(std::ssize(sinks), spec.place);
+  std::copy(sinks.begin(), sinks.end(), floats_of(sinks_));
 }
 
 void World::lay_out(const Step& step, Exec& exec) {
@@ -484,29 +487,31 @@ AttendArgs World::args_with(const MetadataArena& arena) {
   return {.keys = key_view(arena, shape(), step_.kind),
           .arena = &arena,
           .kv = in_window_pool ? window_store_->layer(0) : store_.layer(0),
-          .q = {.data = reinterpret_cast<const std::byte*>(queries_.data()),
+          .q = {.data = queries_.data(),
                 .type = sizes.query_type,
                 .rows = rows,
                 .heads = sizes.heads,
                 .dim = sizes.key_dim,
                 .row_stride = int64_t{sizes.heads} * sizes.key_dim},
-          .out = {.data = reinterpret_cast<std::byte*>(out_.data()),
+          .out = {.data = out_.data(),
                   .type = spec_.out_type,
                   .rows = rows,
                   .heads = sizes.heads,
                   .dim = sizes.value_dim,
                   .row_stride = int64_t{sizes.heads} * sizes.value_dim},
-          .lse = lse_.data(),
+          .lse = floats_of(lse_),
           .scale = sizes.scale(),
           .softcap = step_.softcap,
           .window = step_.window,
-          .sinks = step_.sinks ? sinks_.data() : nullptr};
+          .sinks = step_.sinks ? floats_of(sinks_) : nullptr};
 }
 
-std::vector<int32_t> World::draft_parents(int32_t step) const {
-  std::vector<int32_t> parents;
-  for (const Sequence& sequence : step_.sequences)
-    parents.insert(parents.end(), sequence.draft_parents[step].begin(), sequence.draft_parents[step].end());
+const int32_t* World::draft_parents(int32_t step) {
+  parents_.resize(std::max<size_t>(parents_.size(), step + 1));
+  parents_[step] = Buffer(step_.sequences.size() * spec_.sizes.topk * sizeof(int32_t), spec_.place);
+  auto* const parents = reinterpret_cast<int32_t*>(parents_[step].data());
+  int32_t* at = parents;
+  for (const Sequence& sequence : step_.sequences) at = std::ranges::copy(sequence.draft_parents[step], at).out;
   return parents;
 }
 
@@ -514,10 +519,10 @@ Result World::result() const {
   Result result;
   result.rows = query_rows(step_, spec_.sizes);
   const int64_t count = result.rows * spec_.sizes.heads * spec_.sizes.value_dim;
-  const auto* bytes = reinterpret_cast<const std::byte*>(out_.data());
+  const std::byte* bytes = out_.data();
   result.out_bytes.assign(bytes, bytes + count * size_of(spec_.out_type));
   for (int64_t i = 0; i < count; ++i) result.out.push_back(load_element(spec_.out_type, bytes, i));
-  result.lse.assign(lse_.begin(), lse_.begin() + result.rows * spec_.sizes.heads);
+  result.lse.assign(floats_of(lse_), floats_of(lse_) + result.rows * spec_.sizes.heads);
   return result;
 }
 

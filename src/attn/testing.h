@@ -50,6 +50,7 @@ struct WorldSpec {
   int32_t query_rows = 64;   // most in a step
   int32_t window_pool = -1;  // the window of layers with a pool of their own; -1: none
   Layout layout = Layout::shuffled;
+  Place place = Place::host;  // pinned: the GPU may attend in it, too
 };
 
 struct Result : Attention {
@@ -83,7 +84,7 @@ class World {
   AttendArgs args() { return args_with(arena_); }
   AttendArgs args_with(const MetadataArena& arena);  // for arenas with a buffer elsewhere
   // draft_tree: [live, topk] for follow_parents(), after the draft step `step`.
-  std::vector<int32_t> draft_parents(int32_t step) const;
+  const int32_t* draft_parents(int32_t step);
   Result result() const;
   Attention expected();
   kv::RequestTable& table() { return table_; }
@@ -141,10 +142,11 @@ class World {
   StepInputBuffers inputs_;
   std::map<int32_t, Request> requests_;
   Step step_;
-  std::vector<float> sinks_;
-  std::vector<float> queries_;  // storage of the query type, 4 bytes an element whatever it is
-  std::vector<float> out_;      // likewise
-  std::vector<float> lse_;
+  Buffer sinks_;
+  Buffer queries_;  // 4 bytes an element, whatever its type
+  Buffer out_;      // likewise
+  Buffer lse_;
+  std::vector<Buffer> parents_;  // of each draft step
 };
 
 }  // namespace quire::attn::testing

@@ -63,7 +63,8 @@ WorldSpec Case::world() const {
           .pages = pages_of(*this),
           .query_rows = testing::query_rows(step(), sizes_of(*this)),
           .window_pool = window_pool ? window : -1,
-          .layout = layout};
+          .layout = layout,
+          .place = place};
 }
 
 Step Case::step() const {
@@ -119,6 +120,7 @@ Result run_case(const Case& c, AttendFn* attend_fn, Exec& exec, WriteMetadataFn*
   world.poison(Poison::guard);
   write(world.shape(), world.inputs(), world.arena(), exec);
   attend_fn(world.args(), exec);
+  exec.wait();
   return world.result();
 }
 

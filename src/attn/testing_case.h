@@ -43,6 +43,7 @@ struct Case {
   int32_t context = 0;  // 0: as long as the longest request
   Layout layout = Layout::shuffled;
   uint64_t seed = 1;
+  Place place = Place::host;
 
   WorldSpec world() const;
   Step step() const;

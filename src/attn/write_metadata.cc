@@ -5,12 +5,12 @@
 namespace quire::attn {
 
 void write_metadata(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, Exec& exec) {
-  cpu::write_metadata(shape, inputs, arena, exec);
+  (exec.stream() ? cuda::write_metadata : cpu::write_metadata)(shape, inputs, arena, exec);
 }
 
 void follow_parents(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, int32_t step,
                     const int32_t* parents, Exec& exec) {
-  cpu::follow_parents(shape, inputs, arena, step, parents, exec);
+  (exec.stream() ? cuda::follow_parents : cpu::follow_parents)(shape, inputs, arena, step, parents, exec);
 }
 
 void check_follow(const StepShape& shape, const Limits& limits, int32_t step) {

@@ -18,7 +18,10 @@ WriteMetadataFn write_metadata;
 namespace cpu {
 WriteMetadataFn write_metadata;
 }  // namespace cpu
-WriteMetadataFn write_metadata;  // for callers
+namespace cuda {
+WriteMetadataFn write_metadata;  // arena, inputs and tables are the device's, or pinned
+}  // namespace cuda
+WriteMetadataFn write_metadata;  // for callers: on the GPU when exec has a stream
 
 // After draft step `step` chose, for each branch of each request, the branch it continues (parents, [live, topk]),
 // reorders the draft tree's branch rows so that row (b, c) holds the path of its parent and then its own slot of
@@ -29,6 +32,9 @@ namespace ref {
 FollowParentsFn follow_parents;
 }
 namespace cpu {
+FollowParentsFn follow_parents;
+}
+namespace cuda {
 FollowParentsFn follow_parents;
 }
 FollowParentsFn follow_parents;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ostream>
 #include <random>
 #include <string>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "attn/choose.h"
 #include "attn/sequence.h"
+#include "base/cuda.h"
 #include "base/expect_refused.h"
 #include "base/graph.h"
 
@@ -39,23 +41,29 @@ Limits limits_for(int32_t page_size) {
 
 // A request table with random pages, a window table with others, inputs, and an arena full of kUnwritten.
 struct World {
-  explicit World(const Limits& of, uint64_t seed = 1)
-      : limits(of), inputs(limits), arena(limits), random(seed), width(limits.text_pages() + limits.encoder_pages()) {
-    pages = random_pages();
-    window_pages = random_pages();
+  explicit World(const Limits& of, uint64_t seed = 1, Place place = Place::host)
+      : limits(of),
+        inputs(limits, place),
+        arena(limits, place),
+        random(seed),
+        width(limits.text_pages() + limits.encoder_pages()) {
+    pages = random_pages(place);
+    window_pages = random_pages(place);
     table = view(pages);
     window = view(window_pages);
     poison();
   }
 
   int32_t draw(int32_t least, int32_t most) { return std::uniform_int_distribution<int32_t>(least, most)(random); }
-  std::vector<PageId> random_pages() {
-    std::vector<PageId> made(static_cast<size_t>(kRows) * width);
-    for (PageId& page : made) page = {draw(1, kPoolPages - 1)};
+  Buffer random_pages(Place place) {
+    const int64_t count = int64_t{kRows} * width;
+    Buffer made(static_cast<size_t>(count) * sizeof(PageId), place);
+    for (int64_t i = 0; i < count; ++i) entries(made)[i] = {draw(1, kPoolPages - 1)};
     return made;
   }
-  kv::TableView view(const std::vector<PageId>& of) const {
-    return {.pages = of.data(),
+  static PageId* entries(const Buffer& of) { return reinterpret_cast<PageId*>(of.data()); }
+  kv::TableView view(const Buffer& of) const {
+    return {.pages = entries(of),
             .stride = width,
             .rows = kRows,
             .width = width,
@@ -113,7 +121,7 @@ struct World {
   MetadataArena arena;
   std::mt19937_64 random;
   int32_t width;
-  std::vector<PageId> pages, window_pages;
+  Buffer pages, window_pages;
   kv::TableView table{.pages = nullptr, .stride = 0, .rows = 0, .width = 0, .page_size = PageSize(1), .pool_pages = 0};
   kv::TableView window = table;
 };
@@ -122,6 +130,27 @@ Exec& one_thread() {
   static Exec exec(ExecOptions{.threads = 1});
   return exec;
 }
+
+// The writers that are compared with the formulas.
+struct Writer {
+  const char* name;
+  WriteMetadataFn* write;
+  FollowParentsFn* follow;
+  Place place = Place::host;
+
+  bool is_available() const { return place == Place::host || quire::cuda::devices() > 0; }
+  Exec& exec() const {
+    if (place == Place::host) return one_thread();
+    static quire::cuda::Stream stream;
+    static Exec exec(ExecOptions{.threads = 1, .stream = &stream});
+    return exec;
+  }
+};
+void PrintTo(const Writer& writer, std::ostream* out) { *out << writer.name; }
+
+const Writer kFormulas{"ref", ref::write_metadata, ref::follow_parents};
+const Writer kFastWriters[] = {{"cpu", cpu::write_metadata, cpu::follow_parents},
+                               {"cuda", cuda::write_metadata, cuda::follow_parents, Place::pinned}};
 
 // Every readable element was written, nothing else was touched.
 void expect_written_exactly(const World& world, const StepShape& step) {
@@ -185,10 +214,18 @@ std::vector<Layers> layers_of(Mode mode) {
   return {{}, {.window = true}};
 }
 
-class Writers : public ::testing::TestWithParam<std::tuple<Mode, int>> {};
+class WriterTest : public ::testing::TestWithParam<Writer> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().is_available()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  }
+};
 
-void expect_writers_agree(Mode mode, int32_t page_size, Form form, const Layers& layers, uint64_t seed) {
-  World fast(limits_for(page_size), seed), plain(limits_for(page_size), seed);
+class Writers : public ::testing::TestWithParam<std::tuple<Writer, Mode, int>> {};
+
+void expect_writers_agree(const Writer& writer, Mode mode, int32_t page_size, Form form, const Layers& layers,
+                          uint64_t seed) {
+  World fast(limits_for(page_size), seed, writer.place), plain(limits_for(page_size), seed);
   const auto live = static_cast<int32_t>(seed % 6);
   const auto captured = static_cast<int32_t>(std::clamp<uint64_t>(live + seed / 6 % 3, 1, 6));
   for (World* world : {&fast, &plain}) {
@@ -199,8 +236,9 @@ void expect_writers_agree(Mode mode, int32_t page_size, Form form, const Layers&
     step.encoder = layers.encoder;
     step.window_table = layers.window ? &world->window : nullptr;
     ASSERT_NO_THROW(check_step(step, world->inputs.inputs(), world->limits));
-    (world == &fast ? cpu::write_metadata : ref::write_metadata)(step, world->inputs.inputs(), world->arena,
-                                                                 one_thread());
+    const Writer& used = world == &fast ? writer : kFormulas;
+    used.write(step, world->inputs.inputs(), world->arena, used.exec());
+    used.exec().wait();
     expect_written_exactly(*world, step);
     expect_invariants(*world, step);
   }
@@ -208,37 +246,44 @@ void expect_writers_agree(Mode mode, int32_t page_size, Form form, const Layers&
 }
 
 TEST_P(Writers, AgreeAndWriteExactlyWhatIsReadable) {
-  const auto [mode, page_size] = GetParam();
+  const auto& [writer, mode, page_size] = GetParam();
+  if (!writer.is_available()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   for (const Form form : {Form::in_place, Form::materialised})
     for (const Layers& layers : layers_of(mode))
       for (uint64_t seed = 0; seed < 24; ++seed) {
         SCOPED_TRACE(cat("form ", static_cast<int>(form), ", local ", layers.local, ", encoder ", layers.encoder,
                          ", window ", layers.window, ", seed ", seed));
-        expect_writers_agree(mode, page_size, form, layers, seed);
+        expect_writers_agree(writer, mode, page_size, form, layers, seed);
         if (HasFatalFailure()) return;
       }
 }
 
-std::string case_name(const ::testing::TestParamInfo<std::tuple<Mode, int>>& info) {
-  return cat(to_string(std::get<0>(info.param)), "_pages_of_", std::get<1>(info.param));
+std::string case_name(const ::testing::TestParamInfo<Writers::ParamType>& info) {
+  const auto& [writer, mode, page_size] = info.param;
+  return cat(writer.name, "_", to_string(mode), "_pages_of_", page_size);
 }
 INSTANTIATE_TEST_SUITE_P(AllModes, Writers,
-                         ::testing::Combine(::testing::Values(Mode::decode, Mode::extend, Mode::draft, Mode::draft_tree,
+                         ::testing::Combine(::testing::ValuesIn(kFastWriters),
+                                            ::testing::Values(Mode::decode, Mode::extend, Mode::draft, Mode::draft_tree,
                                                               Mode::verify, Mode::verify_tree, Mode::draft_extend),
                                             ::testing::Values(1, 16, 32, 64, 128)),
                          case_name);
 
-TEST(WriteMetadata, TreesOfEverySizeAgree) {
+std::string writer_name(const ::testing::TestParamInfo<Writer>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Fast, WriterTest, ::testing::ValuesIn(kFastWriters), writer_name);
+
+TEST_P(WriterTest, TreesOfEverySizeAgree) {
   for (int32_t nodes = 1; nodes <= 40; ++nodes) {
     Limits limits = limits_for(16);
     limits.draft_tokens = nodes;
-    World fast(limits, nodes), plain(limits, nodes);
+    World fast(limits, nodes, GetParam().place), plain(limits, nodes);
     for (World* world : {&fast, &plain}) {
       world->draw_inputs(3);
       if (nodes > 1) world->inputs.tree_mask()[nodes - 1] = 1;  // a mask need not follow the order of the nodes
       const StepShape step = world->shape(Mode::verify_tree, Form::materialised, 4);
-      (world == &fast ? cpu::write_metadata : ref::write_metadata)(step, world->inputs.inputs(), world->arena,
-                                                                   one_thread());
+      const Writer& used = world == &fast ? GetParam() : kFormulas;
+      used.write(step, world->inputs.inputs(), world->arena, used.exec());
+      used.exec().wait();
       expect_written_exactly(*world, step);
     }
     expect_same(fast, plain);
@@ -287,7 +332,7 @@ World small_world(int32_t page_size, int32_t first_length, int32_t second_length
                .chunk = page_size == 1 ? 4 : 16,
                .encoder_context = 20});
   for (int32_t r = 0; r < World::kRows; ++r)
-    for (int32_t c = 0; c < world.width; ++c) world.pages[r * world.width + c] = {10 * r + c + 1};
+    for (int32_t c = 0; c < world.width; ++c) World::entries(world.pages)[r * world.width + c] = {10 * r + c + 1};
   world.inputs.live() = 2;
   world.inputs.rows()[0] = {1};
   world.inputs.rows()[1] = {3};
@@ -550,20 +595,20 @@ TEST(FollowParents, PathsMoveAndSlotsDoNot) {
   EXPECT_EQ(world.row(Buf::draft_branch_page_table, step, 2), (Numbers{120, 101, 122}));
 }
 
-TEST(FollowParents, WritersAgreeAndTouchOnlyLiveRows) {
+TEST_P(WriterTest, FollowParentsAndTouchOnlyLiveRows) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    World fast(limits_for(16), seed), plain(limits_for(16), seed);
+    World fast(limits_for(16), seed, GetParam().place), plain(limits_for(16), seed);
     const auto live = static_cast<int32_t>(seed % 7);
     for (World* world : {&fast, &plain}) {
       world->draw_inputs(live);
-      Numbers parents(static_cast<size_t>(live) * 3);
-      for (int32_t& parent : parents) parent = world->draw(0, 2);
+      const Writer& used = world == &fast ? GetParam() : kFormulas;
+      const Buffer storage((live + 1) * 3 * sizeof(int32_t), used.place);
+      auto* const parents = reinterpret_cast<int32_t*>(storage.data());
+      for (int32_t i = 0; i < live * 3; ++i) parents[i] = world->draw(0, 2);
       const StepShape step = world->shape(Mode::draft_tree, Form::materialised, 6);
-      const bool is_fast = world == &fast;
-      (is_fast ? cpu::write_metadata : ref::write_metadata)(step, world->inputs.inputs(), world->arena, one_thread());
-      for (int32_t i = 0; i < 3; ++i)
-        (is_fast ? cpu::follow_parents : ref::follow_parents)(step, world->inputs.inputs(), world->arena, i,
-                                                              parents.data(), one_thread());
+      used.write(step, world->inputs.inputs(), world->arena, used.exec());
+      for (int32_t i = 0; i < 3; ++i) used.follow(step, world->inputs.inputs(), world->arena, i, parents, used.exec());
+      used.exec().wait();
       expect_written_exactly(*world, step);
     }
     expect_same(fast, plain);

@@ -32,7 +32,7 @@ TEST(Buffer, TakesAddressSpaceAndTouchesNothing) {
 
 TEST(Buffer, IsAlignedWhateverItsSize) {
   for (size_t bytes : {1, 63, 4097}) {
-    const Buffer buffer(bytes, Buffer::Advice::huge_pages);
+    const Buffer buffer(bytes, Place::host_huge_pages);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
     EXPECT_EQ(buffer.bytes().size(), bytes);
     std::fill(buffer.bytes().begin(), buffer.bytes().end(), std::byte{7});

@@ -77,7 +77,8 @@ TEST(CpuFeaturesList, NamesRoundTripAndUnknownOnesListTheKnown) {
     isa_from("sse9");
     ADD_FAILURE();
   } catch (const CheckError& error) {
-    EXPECT_STREQ(error.what(), "instruction set \"sse9\" is not one of plain, avx2, avx512, avx512vnni, avx512bf16, amx");
+    EXPECT_STREQ(error.what(),
+                 "instruction set \"sse9\" is not one of plain, avx2, avx512, avx512vnni, avx512bf16, amx");
   }
 }
 

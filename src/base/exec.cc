@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -152,7 +153,7 @@ struct Exec::Team {
   alignas(kLine) std::atomic<int64_t> next{0};
 };
 
-Exec::Exec(const ExecOptions& options) {
+Exec::Exec(const ExecOptions& options) : stream_(options.stream) {
   check(options.threads >= 0, "a team of ", options.threads, " threads cannot be made");
   // Asking for the best here, before any thread starts, is also what obtains AMX's tile state for all of them.
   check(options.isa <= best_isa(), "instruction set ", to_string(options.isa), " is not available here; the best is ",
@@ -183,12 +184,23 @@ void Exec::parallel(int64_t items, Job job, const void* context) {
 
 void Exec::begin_capture(Graph& graph) {
   check(!capturing(), "a capture has already begun");
+  if (stream_) stream_->begin_capture();
   capture_ = &graph;
 }
 
 void Exec::end_capture() {
   check(capturing(), "no capture has begun");
-  capture_ = nullptr;
+  Graph& graph = *std::exchange(capture_, nullptr);
+  if (stream_) graph.set_captured(stream_->end_capture());
+}
+
+Graph& Exec::recording() {
+  check(!stream_, "an operation of the processor cannot be recorded into a graph of the GPU");
+  return *capture_;
+}
+
+void Exec::wait() {
+  if (stream_) stream_->wait();
 }
 
 int usable_cores() {

@@ -1,5 +1,5 @@
-// Where work runs: a team of threads, the instruction set to use, scratch memory for each thread, and the
-// choice between doing an operation now and recording it into a graph.
+// Where work runs: a team of threads, the instruction set to use, scratch memory for each thread, for operations of
+// the GPU its stream, and the choice between doing an operation now and recording it into a graph.
 //
 // The team is the caller and size - 1 workers. Workers spin for a short while after each job, because the
 // next one usually follows within microseconds, then yield, then sleep in the kernel.
@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/cpu_features.h"
+#include "base/cuda.h"
 
 namespace quire {
 
@@ -20,6 +21,7 @@ struct ExecOptions {
   int threads = 0;  // 0: as many as the cores this process may use, its cgroup's quota considered
   Isa isa = best_isa();
   size_t scratch_bytes = size_t{8} << 20;  // for each thread; address space until it is touched
+  cuda::Stream* stream = nullptr;          // of operations of the GPU, which then are what is recorded
 };
 
 class Exec {
@@ -31,6 +33,8 @@ class Exec {
 
   int threads() const;
   Isa isa() const;
+  cuda::Stream* stream() const { return stream_; }
+  void wait();  // until the GPU has done what it was given; operations of the team have returned already
 
   // Calls job(context, item, thread) once for every item in [0, items), on all threads of the team, and returns
   // when all are done. Items are handed out in ascending order; which threads take part is not fixed. Not
@@ -42,7 +46,8 @@ class Exec {
   std::byte* scratch(int thread) const;
   size_t scratch_bytes() const;
 
-  // Runs op(params, *this) now or, between begin_capture and end_capture, records it with a copy of params.
+  // Runs op(params, *this) now or, between begin_capture and end_capture, records it with a copy of params. For
+  // operations of the team; those of the GPU go to the stream, which records for itself.
   template <class Params>
   void launch(void (*op)(const Params&, Exec&), const Params& params);
 
@@ -55,8 +60,11 @@ class Exec {
   OpTimes* times() const { return times_; }
 
  private:
+  Graph& recording();  // refuses when the graph is one of the GPU
+
   struct Team;
   std::unique_ptr<Team> team_;
+  cuda::Stream* stream_;
   Graph* capture_ = nullptr;
   OpTimes* times_ = nullptr;
 };
@@ -75,7 +83,7 @@ template <class Params>
 void Exec::launch(void (*op)(const Params&, Exec&), const Params& params) {
   static_assert(std::is_trivially_copyable_v<Params>, "recorded parameters are copied as bytes");
   if (capture_)
-    capture_->record(op, params);
+    recording().record(op, params);
   else if (times_) [[unlikely]]
     times_->time(typeid(Params), [&] { op(params, *this); });
   else

@@ -24,6 +24,7 @@ void* Graph::append(const std::type_info& kind, Thunk thunk, void (*op)(), size_
 }
 
 void Graph::replay(Exec& exec) const {
+  if (captured_) return exec.stream()->launch(*captured_);
   if (OpTimes* times = exec.times()) [[unlikely]] {
     for (const Op& op : ops_) times->time(*op.kind, [&] { op.thunk(op.op, params_.data() + op.params_offset, exec); });
     return;

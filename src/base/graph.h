@@ -1,18 +1,22 @@
 // A step recorded once and replayed many times: a list of operations with their parameters by value and
 // every address fixed. Replaying plans nothing, allocates nothing and chooses nothing; what changes from
-// step to step changes in the memory that the recorded addresses point to.
+// step to step changes in the memory that the recorded addresses point to. With a stream of the GPU it is a graph of
+// CUDA, replayed by one call.
 //
 // GraphSet holds one graph for each padded batch size and replays the smallest that fits.
 #pragma once
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/cuda.h"
 
 namespace quire {
 
@@ -33,8 +37,10 @@ class Graph {
                 sizeof(Params));
   }
 
+  void set_captured(std::unique_ptr<cuda::CapturedGraph> captured) { captured_ = std::move(captured); }
+
   void replay(Exec& exec) const;
-  int size() const { return static_cast<int>(ops_.size()); }
+  int size() const { return static_cast<int>(ops_.size()); }  // operations of the team
 
  private:
   static constexpr size_t kParamsAlign = 64;
@@ -54,6 +60,7 @@ class Graph {
   std::vector<Op> ops_;
   Buffer params_;  // one block, grown while recording; ops refer to it by offset
   size_t params_used_ = 0;
+  std::unique_ptr<cuda::CapturedGraph> captured_;
 };
 
 class GraphSet {

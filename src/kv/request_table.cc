@@ -14,10 +14,10 @@ int32_t checked_width(PageSize page_size, int32_t rows, int32_t tokens_per_row) 
 
 }  // namespace
 
-RequestTable::RequestTable(PagePool& pool, int32_t rows, int32_t tokens_per_row)
+RequestTable::RequestTable(PagePool& pool, int32_t rows, int32_t tokens_per_row, Place place)
     : pool_(pool),
       width_(checked_width(pool.page_size(), rows, tokens_per_row)),
-      table_(static_cast<size_t>(rows) * width_ * sizeof(PageId)),
+      table_(static_cast<size_t>(rows) * width_ * sizeof(PageId), place),
       rows_(rows) {
   closed_.reserve(rows - 1);
   for (int32_t row = rows - 1; row > 0; --row) closed_.push_back({row});

@@ -31,8 +31,9 @@ struct TableView {
 
 class RequestTable {
  public:
-  // Rows hold tokens_per_row tokens; row 0 is never handed out (padding uses it).
-  RequestTable(PagePool& pool, int32_t rows, int32_t tokens_per_row);
+  // Rows hold tokens_per_row tokens; row 0 is never handed out (padding uses it). The table is kept by the host: it may
+  // be pinned, never the device's own.
+  RequestTable(PagePool& pool, int32_t rows, int32_t tokens_per_row, Place place = Place::host);
   ~RequestTable();
   RequestTable(const RequestTable&) = delete;
   RequestTable& operator=(const RequestTable&) = delete;

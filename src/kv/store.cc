@@ -138,9 +138,9 @@ std::string to_string(const KvLayout& layout) {
              layout.value_dim, layout.latent ? ", latent}" : "}");
 }
 
-KvStore::KvStore(const KvLayout& layout)
+KvStore::KvStore(const KvLayout& layout, Place place)
     : layout_(checked_layout(layout)),
-      memory_(static_cast<size_t>(layout.layers * layer_bytes(layout)), Buffer::Advice::huge_pages),
+      memory_(static_cast<size_t>(layout.layers * layer_bytes(layout)), place),
       scales_(static_cast<size_t>(layout.layers) * 2, 1.0f) {}
 
 LayerKv KvStore::layer(int32_t index) const {

@@ -48,12 +48,13 @@ struct LayerKv {
   float value_scale;
   int64_t slots;
 
-  bool latent() const { return values == keys; }
+  constexpr bool latent() const { return values == keys; }
 };
 
 class KvStore {
  public:
-  explicit KvStore(const KvLayout& layout);  // throws CheckError printing the layout when it makes no sense
+  // Throws CheckError printing the layout when it makes no sense.
+  explicit KvStore(const KvLayout& layout, Place place = Place::host_huge_pages);
 
   const KvLayout& layout() const { return layout_; }
   LayerKv layer(int32_t index) const;

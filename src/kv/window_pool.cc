@@ -12,8 +12,9 @@ TokenCount checked_window(TokenCount window) {
 
 }  // namespace
 
-WindowPool::WindowPool(int32_t pages, PageSize page_size, int32_t rows, int32_t tokens_per_row, TokenCount window)
-    : pool_(pages, page_size), table_(pool_, rows, tokens_per_row), window_(checked_window(window)) {}
+WindowPool::WindowPool(int32_t pages, PageSize page_size, int32_t rows, int32_t tokens_per_row, TokenCount window,
+                       Place place)
+    : pool_(pages, page_size), table_(pool_, rows, tokens_per_row, place), window_(checked_window(window)) {}
 
 void WindowPool::advance(RequestRow row, int32_t next_position) {
   check(next_position >= 0, "request row ", row, " has no position ", next_position);

@@ -15,7 +15,8 @@ namespace quire::kv {
 class WindowPool {
  public:
   // window: how many tokens before itself a query sees (a query at p sees [p - window, p]).
-  WindowPool(int32_t pages, PageSize page_size, int32_t rows, int32_t tokens_per_row, TokenCount window);
+  WindowPool(int32_t pages, PageSize page_size, int32_t rows, int32_t tokens_per_row, TokenCount window,
+             Place place = Place::host);
 
   RequestRow open() { return table_.open(); }
   void close(RequestRow row) { table_.close(row); }

@@ -14,7 +14,7 @@ constexpr size_t kLarge = 4 * kHugePage;   // has pieces of its own
 constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
 std::shared_ptr<const Buffer> new_piece(size_t bytes) {
-  return std::make_shared<const Buffer>(bytes, Buffer::Advice::huge_pages);
+  return std::make_shared<const Buffer>(bytes, Place::host_huge_pages);
 }
 
 // Where the next small matrix goes. It does not keep the piece: that is for the matrices to do.

@@ -1,0 +1,80 @@
+#include "base/cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/cuda_check.h"
+
+namespace quire::cuda {
+namespace {
+
+cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+}  // namespace
+
+int devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver is no error here
+  return 0;
+}
+
+std::string device_name() {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, 0), "no properties of the device");
+  return properties.name;
+}
+
+std::byte* allocate_device(size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
+  return static_cast<std::byte*>(memory);
+}
+
+void free_device(std::byte* memory) noexcept { cudaFree(memory); }
+
+std::byte* allocate_pinned(size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cannot pin ", bytes,
+             " bytes of host memory");
+  return static_cast<std::byte*>(memory);
+}
+
+void free_pinned(std::byte* memory) noexcept { cudaFreeHost(memory); }
+
+CapturedGraph::~CapturedGraph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)); }
+
+Stream::Stream() {
+  cudaStream_t made;
+  check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "no stream");
+  handle_ = made;
+}
+
+Stream::~Stream() { cudaStreamDestroy(stream_of(handle_)); }
+
+void Stream::copy(std::byte* to, const std::byte* from, size_t bytes) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(handle_)), "cannot copy ", bytes, " bytes");
+}
+
+// Calls of other threads, an allocation for instance, do not break the capture.
+void Stream::begin_capture() {
+  check_cuda(cudaStreamBeginCapture(stream_of(handle_), cudaStreamCaptureModeThreadLocal), "no capture");
+}
+
+std::unique_ptr<CapturedGraph> Stream::end_capture() {
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(stream_of(handle_), &graph), "the capture failed");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(made, "the captured graph cannot be used");
+  return std::make_unique<CapturedGraph>(executable);
+}
+
+void Stream::launch(const CapturedGraph& graph) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.executable()), stream_of(handle_)),
+             "cannot launch a graph");
+}
+
+void Stream::wait() { check_cuda(cudaStreamSynchronize(stream_of(handle_)), "the device failed"); }
+
+}  // namespace quire::cuda

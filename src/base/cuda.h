@@ -1,0 +1,53 @@
+// The GPU in the few words that quire needs, without CUDA's own headers, so that rooms which only pass these on build
+// anywhere. In a build without CUDA there are no devices, and asking for anything of one throws.
+//
+// Errors   CheckError with CUDA's own words; a fault of a kernel shows at the next wait().
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace quire::cuda {
+
+int devices();              // 0: no GPU, no driver, or built without CUDA
+std::string device_name();  // of the one that is used
+
+// Memory of the device, and memory of the host that the device addresses by the same pointer.
+std::byte* allocate_device(size_t bytes);
+void free_device(std::byte* memory) noexcept;
+std::byte* allocate_pinned(size_t bytes);
+void free_pinned(std::byte* memory) noexcept;
+
+// What a stream was given between begin_capture() and end_capture(), to be launched again as one.
+class CapturedGraph {
+ public:
+  explicit CapturedGraph(void* executable) : executable_(executable) {}
+  ~CapturedGraph();
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+  void* executable() const { return executable_; }  // cudaGraphExec_t
+
+ private:
+  void* executable_;
+};
+
+// Work in order. Nothing but wait() and the destructor waits for it.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void* handle() const { return handle_; }                        // cudaStream_t
+  void copy(std::byte* to, const std::byte* from, size_t bytes);  // between any two memories
+  void begin_capture();
+  std::unique_ptr<CapturedGraph> end_capture();
+  void launch(const CapturedGraph& graph);
+  void wait();
+
+ private:
+  void* handle_ = nullptr;
+};
+
+}  // namespace quire::cuda

@@ -1,0 +1,30 @@
+// In place of cuda.cc where the build has no CUDA.
+#include "base/check.h"
+#include "base/cuda.h"
+
+namespace quire::cuda {
+namespace {
+
+[[noreturn]] void refuse() { throw CheckError("quire was built without CUDA"); }
+
+}  // namespace
+
+int devices() { return 0; }
+std::string device_name() { refuse(); }
+
+std::byte* allocate_device(size_t) { refuse(); }
+void free_device(std::byte*) noexcept {}
+std::byte* allocate_pinned(size_t) { refuse(); }
+void free_pinned(std::byte*) noexcept {}
+
+CapturedGraph::~CapturedGraph() = default;
+
+Stream::Stream() { refuse(); }
+Stream::~Stream() = default;
+void Stream::copy(std::byte*, const std::byte*, size_t) { refuse(); }
+void Stream::begin_capture() { refuse(); }
+std::unique_ptr<CapturedGraph> Stream::end_capture() { refuse(); }
+void Stream::launch(const CapturedGraph&) { refuse(); }
+void Stream::wait() { refuse(); }
+
+}  // namespace quire::cuda
