@@ -37,6 +37,12 @@ CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::str
   return app;
 }
 
+void add_device(CLI::App& app, BenchOptions& options) {
+  app.add_option("--device", options.device, "cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, const std::string& command) {
@@ -44,7 +50,13 @@ void add_bench(CLI::App& app, const std::string& command) {
   bench->require_subcommand(1);
 
   const auto attention = std::make_shared<Request>();
-  add_benchmark(*bench, "attention", "decode, prefill and tree verification", command, bench_attention, attention)
+  const auto run_attention = [](const BenchOptions& options) {
+    return options.device == "cuda" ? bench_gpu_attention(options) : bench_attention(options);
+  };
+  CLI::App* const attention_app =
+      add_benchmark(*bench, "attention", "decode, prefill and tree verification", command, run_attention, attention);
+  add_device(*attention_app, attention->options);
+  attention_app
       ->add_option("--isa", attention->isa_names, "instruction set, may be repeated; default: all that work here")
       ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512bf16", "amx"}));
   const auto matmul = std::make_shared<Request>();
@@ -53,8 +65,13 @@ void add_bench(CLI::App& app, const std::string& command) {
       ->add_option("--isa", matmul->isa_names, "instruction set; default: the best that works here")
       ->expected(1)
       ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
-  add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command, bench_metadata,
-                std::make_shared<Request>());
+  const auto metadata = std::make_shared<Request>();
+  const auto run_metadata = [](const BenchOptions& options) {
+    return options.device == "cuda" ? bench_gpu_metadata(options) : bench_metadata(options);
+  };
+  add_device(*add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command,
+                            run_metadata, metadata),
+             metadata->options);
   add_throughput(*bench, command);
   add_serving(*bench, command);
   add_profile(*bench, command);

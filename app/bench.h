@@ -17,14 +17,17 @@ struct BenchOptions {
   std::vector<Isa> isas;  // empty: every one that works here
   std::string filter;     // lines whose name contains it
   int repeat = 0;         // samples of a line; 0: the benchmark's own number
-  bool quick = false;     // fewer lines and samples: does it run, and roughly how fast
+  std::string device = "cpu";
+  bool quick = false;  // fewer lines and samples: does it run, and roughly how fast
 };
 
 void add_bench(CLI::App& app, const std::string& command);
 
 // The results and the machine; the command is the caller's to fill in.
 Report bench_attention(const BenchOptions& options);
+Report bench_gpu_attention(const BenchOptions& options);
 Report bench_matmul(const BenchOptions& options);
 Report bench_metadata(const BenchOptions& options);
+Report bench_gpu_metadata(const BenchOptions& options);
 
 }  // namespace quire::bench

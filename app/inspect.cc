@@ -446,7 +446,7 @@ class Printer {
   void print(std::ostream& out) const {
     out << "{\"sets\": {";
     const char* separator = "\n";
-    for (int set = 0; set <= static_cast<int>(attn::Set::work); ++set) {
+    for (int set = 0; set <= static_cast<int>(attn::Set::split); ++set) {
       const std::string buffers = set_text(static_cast<attn::Set>(set));
       if (buffers.empty()) continue;
       out << separator << "  \"" << to_string(static_cast<attn::Set>(set)) << "\": {" << buffers << "\n  }";

@@ -56,7 +56,7 @@ Json json_of(const MachineLimits& machine) {
 
 Json json_of(const Result& result) {
   Json json = {{"name", result.name},
-               {"device", "cpu"},
+               {"device", result.device},
                {"median_us", result.median_us},
                {"limit_us", optional_json(result.limit_us)},
                {"gbps", optional_json(result.gbps)},
@@ -76,17 +76,18 @@ void print_table(const Report& report, std::ostream& out) {
   std::vector<size_t> widths(table.front().size());
   for (const Cells& cells : table)
     for (size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
-  out << to_string(report.machine) << "\n\n";
+  out << to_string(report.machine) << "\n";
+  if (report.gpu) out << report.gpu->name << ", reads " << number(report.gpu->read_bytes / 1e9) << " GB/s\n";
+  out << "\n";
   for (const Cells& cells : table) print_row(cells, widths, out);
 }
 
 std::string to_json(const Report& report) {
   Json results = Json::array();
   for (const Result& result : report.results) results.push_back(json_of(result));
-  const Json json = {{"machine", json_of(report.machine)},
-                     {"commit", QUIRE_COMMIT},
-                     {"command", report.command},
-                     {"results", results}};
+  Json machine = json_of(report.machine);
+  if (report.gpu) machine["gpu"] = {{"name", report.gpu->name}, {"read_gbps", report.gpu->read_bytes / 1e9}};
+  const Json json = {{"machine", machine}, {"commit", QUIRE_COMMIT}, {"command", report.command}, {"results", results}};
   return json.dump(2);
 }
 

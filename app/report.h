@@ -17,12 +17,19 @@ struct Result {
   std::optional<double> tflops;
   std::string note = {};                    // shown at the end of the line
   std::optional<double> tokens_per_s = {};  // of lines that run a model
+  std::string device = "cpu";
+};
+
+struct GpuLimits {
+  std::string name = {};
+  double read_bytes = 0;  // a second, from its own memory
 };
 
 struct Report {
   MachineLimits machine;
   std::string command;
   std::vector<Result> results;
+  std::optional<GpuLimits> gpu = {};
 };
 
 void print_table(const Report& report, std::ostream& out);

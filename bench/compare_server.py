@@ -295,6 +295,9 @@ def compare_with_constraints(args):
     return results
 
 
+PARTS = {"idle": compare_with_idle, "long-prompts": compare_with_long_prompts, "constraints": compare_with_constraints}
+
+
 # --- the report
 
 
@@ -337,6 +340,7 @@ def parse_args():
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     parser.add_argument("--vocabulary", type=int, default=32000, help="ids of prompts are below this")
     parser.add_argument("--idle-connections", type=int, default=1000)
+    parser.add_argument("--only", choices=PARTS, help="this beside the offline rate, recorded in a file of its own")
     return parse_with_model(parser)
 
 
@@ -349,7 +353,10 @@ def main():
             compare_with_peer(args, turn, samples)
         results += samples.results()
     result, report = compare_with_offline(args)
-    results += [result, *compare_with_idle(args), *compare_with_long_prompts(args), *compare_with_constraints(args)]
+    results.append(result)
+    for name, compare in PARTS.items():
+        if args.only in (None, name):
+            results += compare(args)
     print_table(results)
     record(args, results, report)
 
@@ -359,7 +366,9 @@ def record(args, results, report):
     if args.llama_server:
         command += f" --peer-settings {' '.join(args.peer_settings)}"
     kept = dict(machine=report["machine"], commit=report["commit"], command=command, model=Path(args.model).name)
-    path = args.out / f"{args.machine}-serving.json"
+    if args.only:
+        command += f" --only {args.only}"
+    path = args.out / f"{args.machine}-serving{'-' + args.only if args.only else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kept | dict(results=results), indent=2) + "\n")
     print(f"\nrecorded in {path}")

@@ -475,6 +475,7 @@ Scene scene_using(const BufferSpec& buffer) {
       scene.kind = LayerKind::window;
       break;
     case Set::work:  // the longest request is split
+    case Set::split:
       break;
   }
   return scene;
@@ -519,7 +520,7 @@ bool control_is_caught(const std::string& name) {
 }
 
 int run_all() {
-  int steps = 0, missed = 0;
+  int steps = 0, controls = 0, missed = 0;
   for (const Isa isa : followed_isas()) {
     Exec exec({.threads = 2, .isa = isa});
     const int taken = run_all_steps(exec);
@@ -528,13 +529,15 @@ int run_all() {
     steps += taken;
   }
   for (const BufferSpec& buffer : kBuffers) {
+    if (buffer.set == Set::split) continue;  // of a GPU alone
     const std::string name = to_string(buffer.id);
+    ++controls;
     if (control_is_caught(name)) continue;
     std::printf("not noticed when it is not written: %s\n", name.c_str());
     ++missed;
   }
-  std::printf("MemorySanitizer: %d steps without a report, %d of %d controls noticed\n", steps, kBufferCount - missed,
-              kBufferCount);
+  std::printf("MemorySanitizer: %d steps without a report, %d of %d controls noticed\n", steps, controls - missed,
+              controls);
   return missed == 0 ? 0 : 1;
 }
 

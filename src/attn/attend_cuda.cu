@@ -7,18 +7,10 @@
 //   thread t   scores: key t % 32 against the four rows of its warp       values: columns t, t + 128, ... of all rows
 //
 // A tile is cut where the sequence ends, so a block may have several segments; they follow each other.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-#include <cuda_runtime.h>
-
 #include <cstdint>
-#include <limits>
 
-#include "attn/attention.h"
+#include "attn/attend_cuda.cuh"
 #include "attn/choose.h"
-#include "base/check.h"
-#include "base/cuda_check.h"
 
 namespace quire::attn::cuda {
 namespace {
@@ -36,71 +28,6 @@ struct Attend {
   int32_t chunks;       // tiles side by side where a group has more heads than a tile has rows
   int32_t slot_stride;  // floats of a key and its value in shared memory
 };
-
-__device__ float load(Dtype type, const std::byte* array, int64_t index) {
-  switch (type) {
-    case Dtype::bf16:
-      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(array)[index]);
-    case Dtype::f16:
-      return __half2float(reinterpret_cast<const __half*>(array)[index]);
-    case Dtype::f8e4m3:
-      return static_cast<float>(reinterpret_cast<const __nv_fp8_e4m3*>(array)[index]);
-    default:
-      return reinterpret_cast<const float*>(array)[index];
-  }
-}
-
-__device__ void store(Dtype type, std::byte* array, int64_t index, float value) {
-  switch (type) {
-    case Dtype::bf16:
-      reinterpret_cast<__nv_bfloat16*>(array)[index] = __float2bfloat16_rn(value);
-      break;
-    case Dtype::f16:
-      reinterpret_cast<__half*>(array)[index] = __float2half_rn(value);
-      break;
-    default:
-      reinterpret_cast<float*>(array)[index] = value;
-  }
-}
-
-// --- which keys a row sees, as the reference says it
-
-struct Sequence {
-  const PageId* pages;
-  int64_t start, end;           // positions of the keys in pages
-  int32_t first_row, last_row;  // its query rows: first_row .. last_row - 1
-};
-
-__device__ Sequence sequence_at(const KeyView& keys, int32_t b) {
-  const int64_t first_page = keys.first_page ? keys.first_page[b] : 0;
-  const int64_t start = keys.starts_at_first_page ? first_page << keys.page_size.shift() : 0;
-  return {.pages = keys.pages + (keys.rows ? keys.rows[b].value : b) * keys.stride + first_page,
-          .start = start,
-          .end = start + keys.lengths[b],
-          .first_row = keys.cu_q[b],
-          .last_row = keys.cu_q[b + 1]};
-}
-
-// Positions [first, end) that a row sees; those at or past the sequence's end are its own branch.
-struct Span {
-  int64_t first, end;
-};
-
-__device__ Span span_of(const AttendArgs& args, const Sequence& sequence, int32_t row) {
-  const KeyView& keys = args.keys;
-  if (!keys.branch_lengths && !keys.causal) return {sequence.start, sequence.end};
-  const int64_t end =
-      keys.branch_lengths ? sequence.end + keys.branch_lengths[row] : sequence.end - (sequence.last_row - 1 - row);
-  const int64_t first = args.window < 0 ? sequence.start : max(sequence.start, end - 1 - args.window);
-  return {first, end};
-}
-
-__device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence, int64_t position, int32_t row) {
-  if (position >= sequence.end) return keys.branch_slots[row * keys.branch_stride + (position - sequence.end)].value;
-  const auto key = static_cast<int32_t>(position - sequence.start);
-  const int32_t shift = keys.page_size.shift();
-  return (int64_t{sequence.pages[key >> shift].value} << shift) + (key & ((1 << shift) - 1));
-}
 
 // The last of the live sequences whose rows begin at or before `row`; empty ones before it have none.
 __device__ int32_t sequence_of(const KeyView& keys, int32_t live, int32_t row) {
@@ -227,13 +154,6 @@ __device__ void fold_values(const Attend& a, const Tile& tile, float (&out)[kRow
   }
 }
 
-// With a sink in the denominator; -inf: none.
-__device__ float divisor_factor(const State& state, float sink, float& share) {
-  const float top = fmaxf(state.top, sink);
-  share = expf(state.top - top);
-  return state.sum * share + expf(sink - top);
-}
-
 __device__ void write_rows(const Attend& a, const Segment& segment, const Tile& tile, const State* states,
                            const float (&out)[kRows][kMostColumns]) {
   const AttendArgs& args = a.args;
@@ -243,12 +163,8 @@ __device__ void write_rows(const Attend& a, const Segment& segment, const Tile& 
     const Row row = segment.row(warp * kRowsOfWarp + i);
     if (row.row < 0 || lane != 0) continue;
     const State& state = states[i];
-    float share, factor = 0;
-    if (state.top != -INFINITY) {
-      const float divisor = divisor_factor(state, args.sinks ? args.sinks[row.head] : -INFINITY, share);
-      factor = share / divisor * args.kv.value_scale;
-    }
-    tile.shrink[warp * kRowsOfWarp + i] = factor;
+    tile.shrink[warp * kRowsOfWarp + i] =
+        factor_of(state.top, state.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
     if (args.lse)
       args.lse[row.head * args.q.rows + row.row] = state.top == -INFINITY ? -INFINITY : state.top + logf(state.sum);
   }
@@ -371,17 +287,16 @@ void check_problem(const AttendArgs& args) {
 void attend(const AttendArgs& args, Exec& exec) {
   check_args(args);
   check_problem(args);
-  check(exec.stream() != nullptr, "an operation of the GPU needs an Exec with a stream");
-  if (args.q.rows == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  if (args.q.rows == 0 || (!args.deterministic && decode(args, exec))) return;
   const Attend a = attend_of(args);
   const size_t shared = shared_bytes(a);
-  quire::cuda::check_cuda(
-      cudaFuncSetAttribute(attend_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      "attention needs ", shared, " bytes of shared memory");
+  check_cuda(cudaFuncSetAttribute(attend_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+             "attention needs ", shared, " bytes of shared memory");
   const dim3 grid(static_cast<uint32_t>((args.q.rows + a.positions - 1) / a.positions),
                   static_cast<uint32_t>(args.kv.kv_heads * a.chunks));
-  attend_kernel<<<grid, kThreads, shared, static_cast<cudaStream_t>(exec.stream()->handle())>>>(a);
-  quire::cuda::check_cuda(cudaGetLastError(), "attention was not launched");
+  attend_kernel<<<grid, kThreads, shared, stream>>>(a);
+  check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
 }  // namespace quire::attn::cuda

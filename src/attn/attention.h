@@ -13,9 +13,9 @@
 // Memory   allocates nothing; everything that may change is read when the operation runs, so it can be recorded.
 // Errors   an unsupported problem or a mismatch of shapes throws CheckError that prints it, before any work.
 //
-// One reduction: on one kind of CPU a row's bits depend on its query, its keys and nothing else; not on the mode, the
-// batch, the chunking, the page size or the number of threads. (Stored keys and values are numbers: an infinite or NaN
-// value of a key that only a neighbouring row sees may show, as 0 times it.)
+// One reduction: on one kind of CPU, and on a GPU if `deterministic` is set, a row's bits depend on its query, its keys
+// and nothing else; not on the mode, the batch, the chunking, the page size or the number of threads. (Stored keys and
+// values are numbers: an infinite or NaN value of a key that only a neighbouring row sees may show, as 0 times it.)
 #pragma once
 #include <cstdint>
 
@@ -45,6 +45,7 @@ struct KeyView {
   const TokenSlot* branch_slots;  // [query rows, branch_stride]
   int64_t branch_stride;
   int32_t most_branch_tokens;  // bound of branch_lengths
+  int32_t most_queries;        // bound of a sequence's query rows; 0: only the step knows
   PageSize page_size;
 };
 
@@ -62,6 +63,8 @@ struct AttendArgs {
   float softcap = 0;             // 0: none
   int32_t window = -1;           // tokens before its own that a row sees; -1: all
   const float* sinks = nullptr;  // [heads]; null: none
+  // On a GPU, where it costs time: the one reduction, as below. A CPU has no other.
+  bool deterministic = false;
 };
 
 using AttendFn = void(const AttendArgs&, Exec&);

@@ -55,7 +55,7 @@ constexpr bool split_tile(int64_t keys, int64_t total_keys, int32_t threads) {
   return threads > 1 && keys > kRange && keys * 4 * threads > total_keys;
 }
 // Hence fewer tiles than this are split at a time.
-constexpr int64_t most_split_tiles(int32_t threads) { return int64_t{4} * threads; }
+constexpr int64_t most_split_tiles(int32_t threads) { return threads > 1 ? int64_t{4} * threads : 0; }
 
 // Ranges that touch the positions [first, end).
 constexpr int64_t ranges_of(int64_t first, int64_t end) {

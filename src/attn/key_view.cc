@@ -49,6 +49,7 @@ KeyView empty_view(Set set, PageSize page_size) {
           .branch_slots = nullptr,
           .branch_stride = 0,
           .most_branch_tokens = 0,
+          .most_queries = 0,
           .page_size = page_size};
 }
 
@@ -123,14 +124,7 @@ bool is_written(const StepShape& shape, LayerKind kind) {
   return false;
 }
 
-}  // namespace
-
-KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind kind) {
-  check(is_written(shape, kind), "this ", to_string(shape.mode), " step is not written for layers of the kind ",
-        to_string(kind));
-  const int32_t planes = planes_of(shape.mode, arena.limits());
-  check(!is_draft(shape.mode) || (shape.draft_step >= 0 && shape.draft_step < planes), to_string(shape.mode),
-        " step: draft step ", shape.draft_step, " is not below ", planes);
+KeyView view_of(const MetadataArena& arena, const StepShape& shape, LayerKind kind) {
   switch (kind) {
     case LayerKind::local:
       return local_view(arena, shape);
@@ -141,6 +135,19 @@ KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind k
     default:
       return full_view(arena, shape);
   }
+}
+
+}  // namespace
+
+KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind kind) {
+  check(is_written(shape, kind), "this ", to_string(shape.mode), " step is not written for layers of the kind ",
+        to_string(kind));
+  const int32_t planes = planes_of(shape.mode, arena.limits());
+  check(!is_draft(shape.mode) || (shape.draft_step >= 0 && shape.draft_step < planes), to_string(shape.mode),
+        " step: draft step ", shape.draft_step, " is not below ", planes);
+  KeyView view = view_of(arena, shape, kind);
+  view.most_queries = queries_of_all(shape.mode, arena.limits());
+  return view;
 }
 
 }  // namespace quire::attn

@@ -43,6 +43,8 @@ const char* to_string(Set set) {
       return "window";
     case Set::work:
       return "work";
+    case Set::split:
+      return "split";
   }
   return "unknown set";
 }

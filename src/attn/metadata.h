@@ -62,6 +62,7 @@ enum class Set : uint8_t {
   draft_extend,
   window,
   work,
+  split,  // of a GPU alone: what its blocks leave for each other
 };
 const char* to_string(Set set);  // "decode", "draft.prefix", ...
 
@@ -121,7 +122,15 @@ const char* to_string(Role role);
   X(window, branch_page_table, slot, step, l.batch* l.draft_tokens, l.draft_tokens)             \
   X(work, partial_out, f32, kernel, partial_rows(l), l.value_dim)                               \
   X(work, partial_max, f32, kernel, 1, partial_rows(l))                                         \
-  X(work, partial_sum, f32, kernel, 1, partial_rows(l))
+  X(work, partial_sum, f32, kernel, 1, partial_rows(l))                                         \
+  X(split, partial_out, f32, kernel, kSplitRows, l.value_dim)                                   \
+  X(split, partial_top, f32, kernel, 1, kSplitRows)                                             \
+  X(split, partial_sum, f32, kernel, 1, kSplitRows)                                             \
+  X(split, arrivals, count, step, l.batch, l.kv_heads)
+
+// Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
+inline constexpr int64_t kMostSplitBlocks = 512, kSplitTileRows = 16;
+inline constexpr int64_t kSplitRows = 2 * kMostSplitBlocks * kSplitTileRows;
 
 enum class Buf : uint8_t {
 #define X(set, name, element, role, rows, columns) set##_##name,

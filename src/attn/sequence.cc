@@ -39,6 +39,7 @@ bool set_is_used(Set set, const StepShape& shape) {
     case Set::verify_tree_branch:
       return shape.mode == Mode::verify_tree;
     case Set::work:
+    case Set::split:
       return false;
     default:
       return set == main_set(shape.mode);
@@ -130,19 +131,24 @@ int32_t keys_in_pages(const StepView& step, int32_t b, int32_t plane) {
   }
 }
 
-int32_t queries(const StepView& step, int32_t b) {
-  switch (step.shape.mode) {
+int32_t queries_of_all(Mode mode, const Limits& limits) {
+  switch (mode) {
     case Mode::decode:
     case Mode::draft:
       return 1;
     case Mode::draft_tree:
-      return step.limits.topk;
+      return limits.topk;
     case Mode::verify:
     case Mode::verify_tree:
-      return step.limits.draft_tokens;
+      return limits.draft_tokens;
     default:
-      return is_padding(step, b) ? 0 : step.inputs.extend_lengths[b].value;
+      return 0;
   }
+}
+
+int32_t queries(const StepView& step, int32_t b) {
+  if (!has_extend_lengths(step.shape.mode)) return queries_of_all(step.shape.mode, step.limits);
+  return is_padding(step, b) ? 0 : step.inputs.extend_lengths[b].value;
 }
 
 int32_t encoder_keys(const StepView& step, int32_t b) {

@@ -22,6 +22,7 @@ Buf main_page_table(Mode mode);                            // its materialised t
 bool is_tree(Mode mode);                                   // rows have branches of their own
 bool is_draft(Mode mode);                                  // one plane for each draft step
 bool has_extend_lengths(Mode mode);                        // each request has its own number of queries
+int32_t queries_of_all(Mode mode, const Limits& limits);   // of every request alike; 0: each has its own
 int32_t planes_of(Mode mode, const Limits& limits);        // draft steps that the mode writes at once
 int32_t sequence_planes(Mode mode, const Limits& limits);  // rows of cache_seqlens in its main set
 // Most tokens of a row's own branch, a constant so that the division of work does not depend on the draft step.

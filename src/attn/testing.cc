@@ -503,7 +503,8 @@ AttendArgs World::args_with(const MetadataArena& arena) {
           .scale = sizes.scale(),
           .softcap = step_.softcap,
           .window = step_.window,
-          .sinks = step_.sinks ? floats_of(sinks_) : nullptr};
+          .sinks = step_.sinks ? floats_of(sinks_) : nullptr,
+          .deterministic = spec_.deterministic};
 }
 
 const int32_t* World::draft_parents(int32_t step) {

@@ -51,6 +51,7 @@ struct WorldSpec {
   int32_t window_pool = -1;  // the window of layers with a pool of their own; -1: none
   Layout layout = Layout::shuffled;
   Place place = Place::host;  // pinned: the GPU may attend in it, too
+  bool deterministic = false;
 };
 
 struct Result : Attention {

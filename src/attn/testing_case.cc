@@ -64,7 +64,8 @@ WorldSpec Case::world() const {
           .query_rows = testing::query_rows(step(), sizes_of(*this)),
           .window_pool = window_pool ? window : -1,
           .layout = layout,
-          .place = place};
+          .place = place,
+          .deterministic = deterministic};
 }
 
 Step Case::step() const {

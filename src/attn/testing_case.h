@@ -44,6 +44,7 @@ struct Case {
   Layout layout = Layout::shuffled;
   uint64_t seed = 1;
   Place place = Place::host;
+  bool deterministic = false;
 
   WorldSpec world() const;
   Step step() const;

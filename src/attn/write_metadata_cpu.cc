@@ -115,21 +115,6 @@ struct Step {
   Cut cut;
 };
 
-int32_t queries_of_all(Mode mode, const Limits& limits) {
-  switch (mode) {
-    case Mode::decode:
-    case Mode::draft:
-      return 1;
-    case Mode::draft_tree:
-      return limits.topk;
-    case Mode::verify:
-    case Mode::verify_tree:
-      return limits.draft_tokens;
-    default:
-      return 0;
-  }
-}
-
 Step make_step(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena) {
   const Limits& limits = arena.limits();
   const int32_t added = shape.mode == Mode::draft ? 1 : shape.mode == Mode::verify ? limits.draft_tokens : 0;

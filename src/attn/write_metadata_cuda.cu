@@ -11,10 +11,13 @@
 #include "attn/sequence.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
-#include "base/cuda_check.h"
+#include "base/cuda_call.h"
 
 namespace quire::attn::cuda {
 namespace {
+
+using quire::cuda::check_cuda;
+using quire::cuda::stream_of;
 
 constexpr int32_t kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
 constexpr int32_t kTableBlocks = 64;  // for page tables and tree slots
@@ -89,6 +92,8 @@ struct Write {
   BranchTarget branches;
   LocalTarget chunks;
   EncoderTarget encoded;
+  int32_t* arrivals;  // [requests, kv heads] of parts of split keys
+  int32_t arrival_count;
   Errands errands;
 };
 
@@ -177,27 +182,25 @@ __device__ int64_t tiles_of(const Write& w, int32_t queries) {
   return (queries + w.tile_positions - 1) / w.tile_positions;
 }
 
+// Items and parts in one scan, each in a half of the sum: both are below 2^31.
 template <class CutOf>
 __device__ void write_items(const Write& w, int32_t count, int32_t* items, int32_t* parts, Sums& sums, CutOf cut_of) {
-  const int64_t total = sum_of(count, sums, [&](int32_t i) {
+  const auto keys_of_tiles = [&](int32_t i) {
     const Cut cut = cut_of(i);
     return cut.tiles * cut.keys;
-  });
-  const auto is_split = [&](const Cut& cut) { return split_tile(cut.keys, total, w.threads); };
+  };
+  const int64_t total = w.threads > 1 ? sum_of(count, sums, keys_of_tiles) : 0;
   scan(
       count, sums,
       [&](int32_t i) {
         const Cut cut = cut_of(i);
-        return is_split(cut) ? cut.tiles * cut.ranges : cut.tiles;
+        const int64_t split = split_tile(cut.keys, total, w.threads) ? cut.tiles * cut.ranges : 0;
+        return (split ? split : cut.tiles) << 32 | split;
       },
-      [&](int32_t i, int64_t before) { items[i] = static_cast<int32_t>(before); });
-  scan(
-      count, sums,
-      [&](int32_t i) {
-        const Cut cut = cut_of(i);
-        return is_split(cut) ? cut.tiles * cut.ranges : 0;
-      },
-      [&](int32_t i, int64_t before) { parts[i] = static_cast<int32_t>(before); });
+      [&](int32_t i, int64_t before) {
+        items[i] = static_cast<int32_t>(before >> 32);
+        parts[i] = static_cast<int32_t>(before);
+      });
 }
 
 // --- sets of whole sequences
@@ -483,6 +486,8 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
   if (block < w.errands.planes) {
+    if (block == 0)
+      for (int32_t i = threadIdx.x; i < w.arrival_count; i += kThreads) w.arrivals[i] = 0;
     write_sequences(step, w.main, block, sums);
     if (w.window) write_sequences(step, w.windowed, block, sums);
     return;
@@ -582,11 +587,6 @@ EncoderTarget encoder_target(const MetadataArena& arena) {
           .table_stride = arena.shape(Buf::encoder_encoder_page_table).columns};
 }
 
-int32_t queries_of_all(Mode mode, const Limits& limits) {
-  if (has_extend_lengths(mode)) return 0;
-  return is_tree(mode) ? branch_rows(mode, limits) : mode == Mode::verify ? limits.draft_tokens : 1;
-}
-
 int32_t added_keys(Mode mode, const Limits& limits) {
   return mode == Mode::draft ? 1 : mode == Mode::verify ? limits.draft_tokens : 0;
 }
@@ -616,6 +616,8 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .branches = {},
           .chunks = local_target(arena),
           .encoded = encoder_target(arena),
+          .arrivals = arena.counts(Buf::split_arrivals),
+          .arrival_count = static_cast<int32_t>(arena.words(Buf::split_arrivals).size()),
           .errands = {.planes = sequence_planes(shape.mode, limits),
                       .local = shape.local,
                       .encoder = shape.encoder,
@@ -627,11 +629,6 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
   return w;
 }
 
-cudaStream_t stream_of(Exec& exec) {
-  check(exec.stream() != nullptr, "an operation of the GPU needs an Exec with a stream");
-  return static_cast<cudaStream_t>(exec.stream()->handle());
-}
-
 }  // namespace
 
 void write_metadata(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, Exec& exec) {
@@ -641,7 +638,7 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
   write_kernel<<<w.errands.all(), kThreads, shared, stream_of(exec)>>>(w);
-  quire::cuda::check_cuda(cudaGetLastError(), "the metadata writer was not launched");
+  check_cuda(cudaGetLastError(), "the metadata writer was not launched");
 }
 
 void follow_parents(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, int32_t step,
@@ -656,7 +653,7 @@ void follow_parents(const StepShape& shape, const StepInputs& inputs, const Meta
                       .branches = limits.topk,
                       .step = step};
   follow_kernel<<<shape.captured, kThreads, limits.topk * sizeof(int32_t), stream_of(exec)>>>(follow);
-  quire::cuda::check_cuda(cudaGetLastError(), "the branches were not reordered");
+  check_cuda(cudaGetLastError(), "the branches were not reordered");
 }
 
 }  // namespace quire::attn::cuda

@@ -39,6 +39,9 @@ Limits limits_for(int32_t page_size) {
           .threads = 3};
 }
 
+// The writers of a CPU have no part in them.
+bool is_left_to_kernels(Set set) { return set == Set::work || set == Set::split; }
+
 // A request table with random pages, a window table with others, inputs, and an arena full of kUnwritten.
 struct World {
   explicit World(const Limits& of, uint64_t seed = 1, Place place = Place::host)
@@ -70,10 +73,9 @@ struct World {
             .page_size = limits.page_size,
             .pool_pages = kPoolPages};
   }
-  // The work set stays as it is: writers have no part in it.
   void poison() {
     for (const BufferSpec& buffer : kBuffers)
-      if (buffer.set != Set::work) std::ranges::fill(arena.words(buffer.id), kUnwritten);
+      if (!is_left_to_kernels(buffer.set)) std::ranges::fill(arena.words(buffer.id), kUnwritten);
   }
 
   StepShape shape(Mode mode, Form form, int32_t captured) const {
@@ -155,7 +157,7 @@ const Writer kFastWriters[] = {{"cpu", cpu::write_metadata, cpu::follow_parents}
 // Every readable element was written, nothing else was touched.
 void expect_written_exactly(const World& world, const StepShape& step) {
   for (const BufferSpec& buffer : kBuffers) {
-    if (buffer.set == Set::work) continue;
+    if (is_left_to_kernels(buffer.set)) continue;
     const std::span<int32_t> words = world.arena.words(buffer.id);
     const Shape shape = world.arena.shape(buffer.id);
     for (int64_t r = 0; r < shape.rows; ++r) {
@@ -170,7 +172,7 @@ void expect_written_exactly(const World& world, const StepShape& step) {
 
 void expect_same(const World& a, const World& b) {
   for (const BufferSpec& buffer : kBuffers) {
-    if (buffer.set == Set::work) continue;
+    if (is_left_to_kernels(buffer.set)) continue;
     const auto left = a.arena.words(buffer.id), right = b.arena.words(buffer.id);
     const auto [at, other] = std::mismatch(left.begin(), left.end(), right.begin());
     ASSERT_TRUE(at == left.end()) << to_string(buffer.id) << " word " << at - left.begin() << ": " << *at << " and "
@@ -185,7 +187,7 @@ bool is_prefix_sum(const std::string& name) {
 void expect_invariants(const World& world, const StepShape& step) {
   for (const BufferSpec& buffer : kBuffers) {
     const int32_t slots = kPoolPages * world.limits.page_size.tokens();
-    for (int64_t r = 0; buffer.set != Set::work && r < world.arena.shape(buffer.id).rows; ++r) {
+    for (int64_t r = 0; !is_left_to_kernels(buffer.set) && r < world.arena.shape(buffer.id).rows; ++r) {
       const Numbers values = world.row(buffer.id, step, r);
       if (values.empty()) continue;
       if (is_prefix_sum(buffer.name)) {
@@ -309,7 +311,7 @@ TEST(WriteMetadata, ShrinkingAndGrowingBatchesOnOneRecordedGraph) {
       fresh.inputs.live() = live;
       ref::write_metadata(step, world.inputs.inputs(), fresh.arena, one_thread());
       for (const BufferSpec& buffer : kBuffers)
-        for (int64_t r = 0; buffer.set != Set::work && r < world.arena.shape(buffer.id).rows; ++r) {
+        for (int64_t r = 0; !is_left_to_kernels(buffer.set) && r < world.arena.shape(buffer.id).rows; ++r) {
           const int64_t count = readable(buffer, step, world.inputs.inputs(), world.limits, r);
           const int32_t* expected = fresh.arena.words(buffer.id).data() + r * fresh.arena.shape(buffer.id).columns;
           ASSERT_EQ(world.row(buffer.id, step, r), Numbers(expected, expected + count))

@@ -2,12 +2,25 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/cuda_check.h"
+#include "base/cuda_call.h"
 
 namespace quire::cuda {
 namespace {
 
-cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "no event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "an event is not recorded"); }
+  cudaEvent_t event() const { return event_; }
+
+ private:
+  cudaEvent_t event_;
+};
 
 }  // namespace
 
@@ -49,20 +62,20 @@ Stream::Stream() {
   handle_ = made;
 }
 
-Stream::~Stream() { cudaStreamDestroy(stream_of(handle_)); }
+Stream::~Stream() { cudaStreamDestroy(as_stream(handle_)); }
 
 void Stream::copy(std::byte* to, const std::byte* from, size_t bytes) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(handle_)), "cannot copy ", bytes, " bytes");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(handle_)), "cannot copy ", bytes, " bytes");
 }
 
 // Calls of other threads, an allocation for instance, do not break the capture.
 void Stream::begin_capture() {
-  check_cuda(cudaStreamBeginCapture(stream_of(handle_), cudaStreamCaptureModeThreadLocal), "no capture");
+  check_cuda(cudaStreamBeginCapture(as_stream(handle_), cudaStreamCaptureModeThreadLocal), "no capture");
 }
 
 std::unique_ptr<CapturedGraph> Stream::end_capture() {
   cudaGraph_t graph = nullptr;
-  check_cuda(cudaStreamEndCapture(stream_of(handle_), &graph), "the capture failed");
+  check_cuda(cudaStreamEndCapture(as_stream(handle_), &graph), "the capture failed");
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
@@ -71,10 +84,21 @@ std::unique_ptr<CapturedGraph> Stream::end_capture() {
 }
 
 void Stream::launch(const CapturedGraph& graph) {
-  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.executable()), stream_of(handle_)),
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.executable()), as_stream(handle_)),
              "cannot launch a graph");
 }
 
-void Stream::wait() { check_cuda(cudaStreamSynchronize(stream_of(handle_)), "the device failed"); }
+double Stream::seconds_of(const std::function<void()>& work) {
+  const Event begin, end;
+  begin.record(as_stream(handle_));
+  work();
+  end.record(as_stream(handle_));
+  wait();
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, begin.event(), end.event()), "no time");
+  return milliseconds * 1e-3;
+}
+
+void Stream::wait() { check_cuda(cudaStreamSynchronize(as_stream(handle_)), "the device failed"); }
 
 }  // namespace quire::cuda

@@ -4,6 +4,7 @@
 // Errors   CheckError with CUDA's own words; a fault of a kernel shows at the next wait().
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,7 @@ class Stream {
   std::unique_ptr<CapturedGraph> end_capture();
   void launch(const CapturedGraph& graph);
   void wait();
+  double seconds_of(const std::function<void()>& work);  // as the GPU's clock has it; waits for the work
 
  private:
   void* handle_ = nullptr;

@@ -26,5 +26,6 @@ void Stream::begin_capture() { refuse(); }
 std::unique_ptr<CapturedGraph> Stream::end_capture() { refuse(); }
 void Stream::launch(const CapturedGraph&) { refuse(); }
 void Stream::wait() { refuse(); }
+double Stream::seconds_of(const std::function<void()>&) { refuse(); }
 
 }  // namespace quire::cuda

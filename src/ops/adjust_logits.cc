@@ -1,6 +1,9 @@
 #include "ops/adjust_logits.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -43,16 +46,30 @@ void penalise_frequency(const SampleRow& row, std::span<float> logits, std::vect
   }
 }
 
-void apply_mask(const uint32_t* mask, std::span<float> logits) {
-  for (size_t first = 0; first < logits.size(); first += 32) {
-    const auto word = logits.subspan(first, std::min<size_t>(32, logits.size() - first));
-    const uint32_t allowed = mask[first / 32];
-    if (allowed == 0)
-      std::fill(word.begin(), word.end(), kForbidden);
-    else if (allowed != ~uint32_t{0})
-      for (size_t i = 0; i < word.size(); ++i)
-        if (!(allowed >> i & 1)) word[i] = kForbidden;
+// Bit by bit but without a branch, which half of a mixed word would mispredict: compilers make vectors of the loop.
+void apply_word(uint32_t allowed, float* logits) {
+  constexpr size_t kBits = 32;
+  constexpr auto kForbiddenBits = std::bit_cast<uint32_t>(kForbidden);
+  static constexpr auto kBit = [] {
+    std::array<uint32_t, kBits> bit{};
+    for (size_t i = 0; i < kBits; ++i) bit[i] = uint32_t{1} << i;
+    return bit;
+  }();
+  uint32_t bits[kBits];
+  std::memcpy(bits, logits, sizeof(bits));
+  for (size_t i = 0; i < kBits; ++i) {
+    const uint32_t hidden = (allowed & kBit[i]) == 0 ? ~uint32_t{0} : 0;
+    bits[i] = (bits[i] & ~hidden) | (kForbiddenBits & hidden);
   }
+  std::memcpy(logits, bits, sizeof(bits));
+}
+
+void apply_mask(const uint32_t* mask, std::span<float> logits) {
+  const size_t whole = logits.size() / 32;
+  for (size_t word = 0; word < whole; ++word)
+    if (mask[word] != ~uint32_t{0}) apply_word(mask[word], logits.data() + word * 32);
+  for (size_t i = whole * 32; i < logits.size(); ++i)
+    if (!(mask[whole] >> (i % 32) & 1)) logits[i] = kForbidden;
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+// The preparation of a step on a GPU: the writer's time as a node of a captured graph, and the host's time for all it
+// has to do, one upload of the inputs and one launch.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "attn/write_metadata.h"
+#include "base/check.h"
+#include "bench.h"
+#include "timing.h"
+#include "tree.h"
+
+namespace quire::bench {
+namespace {
+
+using attn::Form;
+using attn::Mode;
+
+constexpr int kGpuMetadataRounds = 51, kQuickGpuMetadataRounds = 5;
+constexpr int32_t kWritersInGraph = 32;  // so that a graph's start is spread over them
+constexpr int32_t kStepsInARow = 64;     // launched before the host waits
+constexpr int32_t kKeys = 4096, kExtendTokens = 16, kEncoderTokens = 512;
+
+constexpr attn::Limits kLimits{.batch = 32,
+                               .context = 16384,
+                               .page_size = PageSize(1),
+                               .topk = 4,
+                               .draft_steps = 4,
+                               .draft_tokens = 8,
+                               .chunk = 2048,
+                               .encoder_context = kEncoderTokens,
+                               .heads = 32,
+                               .kv_heads = 8};
+
+struct GpuStep {
+  const char* name;
+  Mode mode;
+  bool local = false, encoder = false;
+  Form form = Form::in_place;
+};
+constexpr GpuStep kGpuSteps[] = {{.name = "decode", .mode = Mode::decode},
+                                 {.name = "local", .mode = Mode::decode, .local = true},
+                                 {.name = "encoder", .mode = Mode::decode, .encoder = true},
+                                 {.name = "extend", .mode = Mode::extend},
+                                 {.name = "draft", .mode = Mode::draft},
+                                 {.name = "draft_tree", .mode = Mode::draft_tree},
+                                 {.name = "verify", .mode = Mode::verify},
+                                 {.name = "verify_tree", .mode = Mode::verify_tree},
+                                 {.name = "decode", .mode = Mode::decode, .form = Form::materialised},
+                                 {.name = "verify_tree", .mode = Mode::verify_tree, .form = Form::materialised}};
+
+class GpuMetadataWorld {
+ public:
+  explicit GpuMetadataWorld(Exec& exec)
+      : exec_(exec),
+        width_(kLimits.text_pages() + kLimits.encoder_pages()),
+        table_(static_cast<size_t>(kLimits.batch + 1) * width_ * sizeof(PageId), Place::device),
+        arena_(kLimits, Place::device),
+        host_(kLimits, Place::pinned),
+        device_(kLimits, Place::device) {
+    fill_table();
+    fill_inputs();
+  }
+
+  attn::StepShape shape(const GpuStep& step) const {
+    return {.mode = step.mode,
+            .form = step.form,
+            .captured = kLimits.batch,
+            .local = step.local,
+            .encoder = step.encoder,
+            .table = {.pages = reinterpret_cast<const PageId*>(table_.data()),
+                      .stride = width_,
+                      .rows = kLimits.batch + 1,
+                      .width = width_,
+                      .page_size = kLimits.page_size,
+                      .pool_pages = kLimits.batch * width_ + 1}};
+  }
+  void check(const attn::StepShape& shape) const { attn::check_step(shape, host_.inputs(), kLimits); }
+  void write(const attn::StepShape& shape) { attn::write_metadata(shape, device_.inputs(), arena_, exec_); }
+  void upload() { exec_.stream()->copy(device_.memory().data(), host_.memory().data(), host_.memory().size()); }
+
+ private:
+  void fill_table() {
+    const Buffer pages(table_.size(), Place::pinned);
+    auto* const entries = reinterpret_cast<PageId*>(pages.data());
+    const int32_t count = kLimits.batch * width_;
+    std::fill_n(entries, width_, PageId{0});
+    for (int32_t i = 0; i < count; ++i) entries[width_ + i] = {i + 1};
+    std::shuffle(entries + width_, entries + width_ + count, std::minstd_rand(1));
+    exec_.stream()->copy(table_.data(), pages.data(), pages.size());
+    exec_.wait();
+  }
+
+  void fill_inputs() {
+    host_.live() = kLimits.batch;
+    for (int32_t i = 0; i < kLimits.batch; ++i) {
+      host_.rows()[i] = {i + 1};
+      host_.lengths()[i] = {kKeys - i};
+      host_.extend_lengths()[i] = {kExtendTokens};
+      host_.encoder_lengths()[i] = {kEncoderTokens - i};
+      fill_tree_mask(host_.tree_mask() + i * kLimits.draft_tokens * kLimits.draft_tokens, kLimits.draft_tokens);
+    }
+    for (int32_t i = 0; i < kLimits.batch * kLimits.topk * kLimits.draft_steps; ++i) host_.draft_slots()[i] = {i + 1};
+    upload();
+    exec_.wait();
+  }
+
+  Exec& exec_;
+  int32_t width_;
+  Buffer table_;
+  attn::MetadataArena arena_;
+  attn::StepInputBuffers host_, device_;
+};
+
+// Medians in microseconds.
+struct Times {
+  double writer, host;
+};
+
+Times times_of(const attn::StepShape& shape, GpuMetadataWorld& world, int rounds, Exec& exec) {
+  const auto captured = [&](int32_t writers) {
+    Graph graph;
+    exec.begin_capture(graph);
+    for (int32_t i = 0; i < writers; ++i) world.write(shape);
+    exec.end_capture();
+    graph.replay(exec);
+    exec.wait();
+    return graph;
+  };
+  const Graph many = captured(kWritersInGraph), one = captured(1);
+  std::vector<double> writer, host;
+  for (int round = 0; round < rounds; ++round) {
+    writer.push_back(exec.stream()->seconds_of([&] { many.replay(exec); }) / kWritersInGraph);
+    host.push_back(seconds_of([&] {
+                     for (int32_t step = 0; step < kStepsInARow; ++step) {
+                       world.upload();
+                       one.replay(exec);
+                     }
+                   }) /
+                   kStepsInARow);
+    exec.wait();
+  }
+  return {median(writer) * 1e6, median(host) * 1e6};
+}
+
+}  // namespace
+
+Report bench_gpu_metadata(const BenchOptions& options) {
+  check(cuda::devices() > 0, "this machine has no GPU, or quire was built without CUDA");
+  cuda::Stream stream;
+  Exec exec(ExecOptions{.threads = 1, .stream = &stream});
+  GpuMetadataWorld world(exec);
+  Report report{.machine = LimitSampler(exec, {}).limits(), .command = "", .results = {}};
+  report.gpu = {.name = cuda::device_name()};
+  const int rounds = options.repeat ? options.repeat : options.quick ? kQuickGpuMetadataRounds : kGpuMetadataRounds;
+  for (const GpuStep& step : kGpuSteps) {
+    const std::string name = cat("metadata/", step.name, "/batch=", kLimits.batch,
+                                 step.form == Form::materialised ? "/form=materialised" : "");
+    if (name.find(options.filter) == std::string::npos) continue;
+    const attn::StepShape shape = world.shape(step);
+    world.check(shape);
+    const Times times = times_of(shape, world, rounds, exec);
+    const auto add = [&](const char* what, double us) {
+      report.results.push_back(
+          {.name = name + what, .median_us = us, .limit_us = {}, .gbps = {}, .tflops = {}, .device = "cuda"});
+    };
+    add("/writer", times.writer);
+    add("/host", times.host);
+  }
+  check(!report.results.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");
+  return report;
+}
+
+}  // namespace quire::bench

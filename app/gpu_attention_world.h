@@ -1,0 +1,40 @@
+// What `quire bench attention --device cuda` runs on: requests whose keys and values lie on the GPU in pages in random
+// order, and one captured graph that attends to layer after layer, so that no cache helps.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "attention_lines.h"
+#include "attn/attention.h"
+#include "attn/step.h"
+#include "base/buffer.h"
+#include "base/exec.h"
+#include "base/graph.h"
+
+namespace quire::bench {
+
+class GpuAttentionWorld {
+ public:
+  GpuAttentionWorld(const AttentionLine& line, Exec& exec);
+  double run();  // seconds of one attend call, of a replay of all
+
+ private:
+  void fill_table();
+  void fill_store();
+  void describe_requests();
+  kv::TableView table() const;
+  kv::LayerKv layer(int32_t index) const;
+  attn::AttendArgs args(int32_t layer) const;
+
+  AttentionLine line_;
+  Exec& exec_;
+  int32_t width_;  // pages of a request
+  int32_t layers_;
+  Buffer table_, store_, q_, out_;
+  attn::MetadataArena arena_;
+  attn::StepInputBuffers inputs_;
+  attn::StepShape shape_;
+  Graph graph_;
+};
+
+}  // namespace quire::bench

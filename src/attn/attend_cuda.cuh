@@ -1,0 +1,94 @@
+// What the attention kernels of the GPU share: elements of any type, and which keys a row sees, as the reference says
+// it.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "attn/attention.h"
+#include "base/cuda_call.h"
+
+namespace quire::attn::cuda {
+
+using quire::cuda::check_cuda;
+using quire::cuda::stream_of;
+
+inline __device__ float load(Dtype type, const std::byte* array, int64_t index) {
+  switch (type) {
+    case Dtype::bf16:
+      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(array)[index]);
+    case Dtype::f16:
+      return __half2float(reinterpret_cast<const __half*>(array)[index]);
+    case Dtype::f8e4m3:
+      return static_cast<float>(reinterpret_cast<const __nv_fp8_e4m3*>(array)[index]);
+    default:
+      return reinterpret_cast<const float*>(array)[index];
+  }
+}
+
+inline __device__ void store(Dtype type, std::byte* array, int64_t index, float value) {
+  switch (type) {
+    case Dtype::bf16:
+      reinterpret_cast<__nv_bfloat16*>(array)[index] = __float2bfloat16_rn(value);
+      break;
+    case Dtype::f16:
+      reinterpret_cast<__half*>(array)[index] = __float2half_rn(value);
+      break;
+    default:
+      reinterpret_cast<float*>(array)[index] = value;
+  }
+}
+
+struct Sequence {
+  const PageId* pages;
+  int64_t start, end;           // positions of the keys in pages
+  int32_t first_row, last_row;  // its query rows: first_row .. last_row - 1
+};
+
+inline __device__ Sequence sequence_at(const KeyView& keys, int32_t b) {
+  const int64_t first_page = keys.first_page ? keys.first_page[b] : 0;
+  const int64_t start = keys.starts_at_first_page ? first_page << keys.page_size.shift() : 0;
+  return {.pages = keys.pages + (keys.rows ? keys.rows[b].value : b) * keys.stride + first_page,
+          .start = start,
+          .end = start + keys.lengths[b],
+          .first_row = keys.cu_q[b],
+          .last_row = keys.cu_q[b + 1]};
+}
+
+// Positions [first, end) that a row sees; those at or past the sequence's end are its own branch.
+struct Span {
+  int64_t first, end;
+};
+
+inline __device__ Span span_of(const AttendArgs& args, const Sequence& sequence, int32_t row) {
+  const KeyView& keys = args.keys;
+  if (!keys.branch_lengths && !keys.causal) return {sequence.start, sequence.end};
+  const int64_t end =
+      keys.branch_lengths ? sequence.end + keys.branch_lengths[row] : sequence.end - (sequence.last_row - 1 - row);
+  const int64_t first = args.window < 0 ? sequence.start : max(sequence.start, end - 1 - args.window);
+  return {first, end};
+}
+
+inline __device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence, int64_t position, int32_t row) {
+  if (position >= sequence.end) return keys.branch_slots[row * keys.branch_stride + (position - sequence.end)].value;
+  const auto key = static_cast<int32_t>(position - sequence.start);
+  const int32_t shift = keys.page_size.shift();
+  return (int64_t{sequence.pages[key >> shift].value} << shift) + (key & ((1 << shift) - 1));
+}
+
+// With a sink of this logit in the denominator (-inf: none): what a row's sum of weighted values is multiplied by.
+inline __device__ float factor_of(float top, float sum, float sink, float value_scale) {
+  if (top == -INFINITY) return 0;
+  const float most = fmaxf(top, sink);
+  const float share = expf(top - most);
+  return share / (sum * share + expf(sink - most)) * value_scale;
+}
+
+// For few queries of each sequence over many keys: the keys are split over the whole machine. False: not for this
+// problem.
+bool decode(const AttendArgs& args, Exec& exec);
+
+}  // namespace quire::attn::cuda
