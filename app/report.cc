@@ -54,6 +54,16 @@ Json json_of(const MachineLimits& machine) {
           {"peak_gflops", peaks}};
 }
 
+Json json_of(const GpuLimits& gpu) {
+  Json json = {{"name", gpu.name}};
+  if (gpu.read_bytes) json["read_gbps"] = *gpu.read_bytes / 1e9;
+  return json;
+}
+
+std::string to_string(const GpuLimits& gpu) {
+  return gpu.read_bytes ? cat(gpu.name, ", reads ", number(*gpu.read_bytes / 1e9), " GB/s") : gpu.name;
+}
+
 Json json_of(const Result& result) {
   Json json = {{"name", result.name},
                {"device", result.device},
@@ -77,7 +87,7 @@ void print_table(const Report& report, std::ostream& out) {
   for (const Cells& cells : table)
     for (size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
   out << to_string(report.machine) << "\n";
-  if (report.gpu) out << report.gpu->name << ", reads " << number(report.gpu->read_bytes / 1e9) << " GB/s\n";
+  if (report.gpu) out << to_string(*report.gpu) << "\n";
   out << "\n";
   for (const Cells& cells : table) print_row(cells, widths, out);
 }
@@ -86,7 +96,7 @@ std::string to_json(const Report& report) {
   Json results = Json::array();
   for (const Result& result : report.results) results.push_back(json_of(result));
   Json machine = json_of(report.machine);
-  if (report.gpu) machine["gpu"] = {{"name", report.gpu->name}, {"read_gbps", report.gpu->read_bytes / 1e9}};
+  if (report.gpu) machine["gpu"] = json_of(*report.gpu);
   const Json json = {{"machine", machine}, {"commit", QUIRE_COMMIT}, {"command", report.command}, {"results", results}};
   return json.dump(2);
 }

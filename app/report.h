@@ -22,7 +22,7 @@ struct Result {
 
 struct GpuLimits {
   std::string name = {};
-  double read_bytes = 0;  // a second, from its own memory
+  std::optional<double> read_bytes = {};  // a second, from its own memory; where it was measured
 };
 
 struct Report {

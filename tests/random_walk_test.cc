@@ -9,12 +9,15 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "attn/testing_case.h"
+#include "base/cuda.h"
+#include "base/graph.h"
 #include "expect_dense.h"
 
 namespace quire::attn::testing {
@@ -70,16 +73,20 @@ std::vector<Mode> modes_of(const Terrain& terrain) {
           Mode::verify, Mode::verify_tree, Mode::draft_extend};
 }
 
+bool has_gpu() { return quire::cuda::devices() > 0; }
+
 WorldSpec spec_of(const Terrain& terrain) {
   WorldSpec spec = case_of(terrain).world();
   spec.query_rows = kBatch * kMostChunk;
+  if (has_gpu()) spec.place = Place::pinned;
   return spec;
 }
 
 // What has happened, so that a walk that never meets something fails.
 struct Tally {
   std::map<Mode, int32_t> steps;
-  int32_t arrived = 0, ended = 0, forked = 0, rolled_back = 0, compacted = 0, padded = 0, idle = 0, long_steps = 0;
+  int32_t arrived = 0, ended = 0, forked = 0, rolled_back = 0, compacted = 0, padded = 0, idle = 0, long_steps = 0,
+          on_gpu = 0;
 };
 
 class Walk {
@@ -89,6 +96,9 @@ class Walk {
     for (const Isa isa : available_isas())
       execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 1, .isa = isa}));
     execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 2}));
+    if (!has_gpu()) return;
+    stream_.emplace();
+    execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 1, .stream = &*stream_}));
   }
 
   void step() {
@@ -98,9 +108,10 @@ class Walk {
     Exec& exec = *execs_[below(std::ssize(execs_))];
     world_.lay_out(step, exec);
     world_.poison(Poison::guard);
-    write_metadata(world_.shape(), world_.inputs(), world_.arena(), exec);
-    if (step.mode == Mode::draft_tree) follow_chosen_parents(step, exec);
-    attend(world_.args(), exec);
+    if (exec.stream())
+      replay_captured(step, exec);
+    else
+      compute(step, exec);
     expect_dense(world_.result(), world_.expected());
     commit(step, exec);
   }
@@ -118,6 +129,23 @@ class Walk {
 
   int32_t below(int64_t bound) { return static_cast<int32_t>(random_() % static_cast<uint64_t>(bound)); }
   bool one_in(int32_t n) { return below(n) == 0; }
+
+  void compute(const Step& step, Exec& exec) {
+    write_metadata(world_.shape(), world_.inputs(), world_.arena(), exec);
+    if (step.mode == Mode::draft_tree) follow_chosen_parents(step, exec);
+    attend(world_.args(), exec);
+  }
+
+  // On the GPU the metadata's writer is the first node of the step's graph.
+  void replay_captured(const Step& step, Exec& exec) {
+    Graph graph;
+    exec.begin_capture(graph);
+    compute(step, exec);
+    exec.end_capture();
+    graph.replay(exec);
+    exec.wait();
+    ++tally_.on_gpu;
+  }
 
   void follow_chosen_parents(const Step& step, Exec& exec) {
     for (int32_t t = 0; t < step.draft_step; ++t)
@@ -266,7 +294,8 @@ class Walk {
   Terrain terrain_;
   World world_;
   std::mt19937_64 random_;
-  std::vector<std::unique_ptr<Exec>> execs_;  // each instruction set alone, then the best with two threads
+  std::optional<quire::cuda::Stream> stream_;
+  std::vector<std::unique_ptr<Exec>> execs_;  // each instruction set alone, the best with two threads, the GPU
   std::map<int32_t, Request> requests_;
   int32_t next_id_ = 0;
   Tally tally_;
@@ -284,10 +313,11 @@ TEST_P(RandomWalk, EveryStepIsRight) {
   const Tally& tally = walk.tally();
   std::printf(
       "%d steps: %d requests arrived, %d ended, %d forked, %d rolled back, %d paths compacted, %d steps padded, "
-      "%d idle, %d long\n",
+      "%d idle, %d long, %d on a GPU\n",
       steps, tally.arrived, tally.ended, tally.forked, tally.rolled_back, tally.compacted, tally.padded, tally.idle,
-      tally.long_steps);
+      tally.long_steps, tally.on_gpu);
   EXPECT_EQ(steps, kSteps);
+  EXPECT_EQ(tally.on_gpu > 0, has_gpu());
   EXPECT_LT(tally.idle, kSteps / 4);
   const std::vector<Mode> modes = modes_of(GetParam());
   EXPECT_EQ(tally.steps.size(), modes.size());

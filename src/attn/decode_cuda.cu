@@ -24,11 +24,11 @@
 namespace quire::attn::cuda {
 namespace {
 
-constexpr int32_t kWarp = 32, kWarps = 6, kThreads = kWarps * kWarp;
+constexpr int32_t kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int32_t kRows = kSplitTileRows;  // of a tensor-core tile
 constexpr int32_t kTile = 16;              // keys that a warp takes at a time
 constexpr int32_t kUnit = 64;              // keys by which the work is cut
-constexpr int32_t kStages = 3;
+
 constexpr float kLog2e = 1.4426950408889634f;
 
 template <int32_t kDim>
@@ -37,6 +37,7 @@ constexpr int32_t kStageBytes = 2 * kTile* kDim * 2;  // K, then V
 struct Decode {
   AttendArgs args;
   int32_t group, batch;
+  int32_t rows;      // most of a kv head: heads of the group x query rows
   float* split_out;  // [2 * blocks, kRows, dim]
   float* split_top;  // [2 * blocks, kRows]
   float* split_sum;
@@ -358,7 +359,7 @@ __device__ Seen seen_by(const Decode& d, const Part& part) {
 
 // A warp's tiles, ahead of their use: of each part the keys kTile * (warp, warp + kWarps, ...). Tile after tile goes to
 // the next of the warp's stages, whatever part it is of.
-template <int32_t kDim>
+template <int32_t kDim, int32_t kStages>
 class Loader {
  public:
   static constexpr int32_t kStride = kWarps * kTile;
@@ -379,26 +380,43 @@ class Loader {
   }
 
  private:
+  // The slots of two tiles at once, a half of the warp each: from `key` on, -1 past the part's end.
+  __device__ int32_t look_up_two(int32_t key) const {
+    const int32_t lane = threadIdx.x % kWarp;
+    return look_up(walk_.args.keys, part_, key + lane / kTile * kStride + lane % kTile);
+  }
+
   // The next part in which the warp has a tile.
   __device__ void next_part() {
-    const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int32_t warp = threadIdx.x / kWarp;
     has_tile_ = false;
     while (!has_tile_ && !walk_.over()) {
       part_ = walk_.next();
       key_ = part_.first + warp * kTile;
       has_tile_ = key_ < part_.end;
     }
-    if (has_tile_) slot_ = look_up(walk_.args.keys, part_, key_ + lane % kTile);
+    second_ = false;
+    if (!has_tile_) return;
+    slots_ = look_up_two(key_);
+    next_slots_ = look_up_two(key_ + 2 * kStride);
+  }
+
+  // Table entries are asked for at least two tiles before they are needed: they may come from far away.
+  __device__ void next_tile() {
+    key_ += kStride;
+    if (key_ >= part_.end) return next_part();
+    if (second_) {
+      slots_ = next_slots_;
+      next_slots_ = look_up_two(key_ + 2 * kStride);
+    }
+    second_ = !second_;
   }
 
   __device__ void load_next() {
     if (has_tile_) {
-      load_tile<kDim>(walk_.args, part_, slot_, stages_ + loaded_ * kStageBytes<kDim>);
-      key_ += kStride;
-      if (key_ < part_.end)
-        slot_ = look_up(walk_.args.keys, part_, key_ + static_cast<int32_t>(threadIdx.x) % kTile);
-      else
-        next_part();
+      load_tile<kDim>(walk_.args, part_, __shfl_sync(~0u, slots_, threadIdx.x % kTile + (second_ ? kTile : 0)),
+                      stages_ + loaded_ * kStageBytes<kDim>);
+      next_tile();
     }
     loaded_ = loaded_ + 1 == kStages ? 0 : loaded_ + 1;
     commit_copies();  // also when there is nothing: groups are counted
@@ -407,18 +425,18 @@ class Loader {
   Walk walk_;
   Part part_;
   uint32_t stages_;
-  int32_t key_, slot_;
-  bool has_tile_;
+  int32_t key_, slots_, next_slots_;
+  bool has_tile_, second_;  // second_: the tile's slots are those of the warp's second half
   int32_t loaded_ = 0, taken_ = 0;
 };
 
-template <class T, int32_t kDim>
-__device__ void fold_part(const Decode& d, const Part& part, Loader<kDim>& loader, Sums<kDim>& sums) {
+template <class T, int32_t kDim, class TileLoader>
+__device__ void fold_part(const Decode& d, const Part& part, TileLoader& loader, Sums<kDim>& sums) {
   uint32_t q[kDim / 16][4];
   load_queries<kDim>(d, part, q);
   const Seen seen = seen_by(d, part);
   for (int32_t key = part.first + static_cast<int32_t>(threadIdx.x) / kWarp * kTile; key < part.end;
-       key += Loader<kDim>::kStride)
+       key += TileLoader::kStride)
     fold_tile<T, kDim>(d.args, q, seen, key, loader.take(), sums);
 }
 
@@ -432,7 +450,7 @@ struct Meeting {
 // Into row-major f32 in shared memory: out[row][column], with the row's top and sum in `meeting` of warp 0. out has
 // room for a result of each warp.
 template <int32_t kDim>
-__device__ void meet(Sums<kDim>& sums, float* out, Meeting& meeting, int32_t rows) {
+__device__ void meet(const Decode& d, Sums<kDim>& sums, float* out, Meeting& meeting, int32_t rows) {
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
@@ -451,9 +469,9 @@ __device__ void meet(Sums<kDim>& sums, float* out, Meeting& meeting, int32_t row
     const float share = top == -INFINITY ? 0 : exp2f(sums.top[half] - top);
     if (row >= rows) continue;
 #pragma unroll
-    for (int32_t d = 0; d < kDim / 8; ++d) {
-      float2 both = {sums.out[d][2 * half] * share, sums.out[d][2 * half + 1] * share};
-      reinterpret_cast<float2*>(out + warp * kRows * kDim)[(row * kDim + d * 8 + lane % 4 * 2) / 2] = both;
+    for (int32_t n = 0; n < kDim / 8; ++n) {
+      float2 both = {sums.out[n][2 * half] * share, sums.out[n][2 * half + 1] * share};
+      reinterpret_cast<float2*>(out + warp * d.rows * kDim)[(row * kDim + n * 8 + lane % 4 * 2) / 2] = both;
     }
   }
   float top = -INFINITY, sum = 0;  // of row threadIdx.x
@@ -469,7 +487,7 @@ __device__ void meet(Sums<kDim>& sums, float* out, Meeting& meeting, int32_t row
   }
   for (int32_t i = threadIdx.x; i < rows * kDim; i += kThreads) {
     float total = 0;
-    for (int32_t w = 0; w < kWarps; ++w) total += out[w * kRows * kDim + i];
+    for (int32_t w = 0; w < kWarps; ++w) total += out[w * d.rows * kDim + i];
     out[i] = total;  // only this thread reads or writes element i of warp 0
   }
   __syncthreads();
@@ -532,10 +550,10 @@ struct Parts {
 // What merging needs of shared memory, where the warps met.
 template <int32_t kDim>
 struct MergeMemory {
-  float* out;     // [kRows, kDim]
+  float* out;     // [rows, kDim]
   float* shares;  // [parts, kRows]
-  __device__ explicit MergeMemory(float* memory) : out(memory), shares(memory + kRows * kDim) {}
-  static constexpr size_t bytes(int32_t parts) { return (kRows * kDim + parts * kRows) * sizeof(float); }
+  __device__ MergeMemory(float* memory, int32_t rows) : out(memory), shares(memory + rows * kDim) {}
+  static constexpr size_t bytes(int32_t rows, int32_t parts) { return (rows * kDim + parts * kRows) * sizeof(float); }
 };
 
 __device__ void load_shares(const Decode& d, const Parts& parts, float* shares, Meeting& meeting, int32_t rows) {
@@ -567,7 +585,7 @@ __device__ void load_shares(const Decode& d, const Parts& parts, float* shares, 
 template <int32_t kDim>
 __device__ void merge_parts(const Decode& d, const Parts& parts, float* memory, Meeting& meeting, int32_t rows) {
   constexpr int32_t kAhead = 8;
-  const MergeMemory<kDim> at(memory);
+  const MergeMemory<kDim> at(memory, d.rows);
   const int32_t quads = rows * kDim / 4;
   const auto load = [&](int32_t part, int32_t quad) {
     return __ldcg(reinterpret_cast<const float4*>(d.split_out + parts.slot(part) * kRows * kDim) + quad);
@@ -596,13 +614,13 @@ __device__ void merge_parts(const Decode& d, const Parts& parts, float* memory, 
 
 // --- the kernel
 
-template <class T, int32_t kDim>
-__device__ void attend_part(const Decode& d, const Part& part, const Runs& runs, int32_t run, Loader<kDim>& loader,
+template <class T, int32_t kDim, class TileLoader>
+__device__ void attend_part(const Decode& d, const Part& part, const Runs& runs, int32_t run, TileLoader& loader,
                             float* out, Meeting& meeting) {
   const int32_t rows = (part.sequence.last_row - part.sequence.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
   Sums<kDim> sums;
   fold_part<T, kDim>(d, part, loader, sums);
-  meet<kDim>(sums, out, meeting, rows);
+  meet<kDim>(d, sums, out, meeting, rows);
   const int32_t first_run = runs.run_of(part.first_unit), last_run = runs.run_of(part.first_unit + part.units - 1);
   if (first_run != last_run) {
     const Parts parts{.first_slot = slot_of_part(runs, first_run, part, kv_heads),
@@ -635,20 +653,21 @@ __device__ void write_empty_rows(const Decode& d, int32_t live, const int32_t* p
 }
 
 // Shared memory: the warps' stages, where they meet or a block merges, and the units before each sequence.
-template <int32_t kDim>
+template <int32_t kDim, int32_t kStages>
 constexpr size_t kStagesBytes = kWarps* kStages* kStageBytes<kDim>;
 
 template <int32_t kDim>
-constexpr size_t meeting_bytes(int32_t blocks) {
-  return std::max(kWarps * kRows * kDim * sizeof(float), MergeMemory<kDim>::bytes(blocks));
+constexpr size_t meeting_bytes(int32_t rows, int32_t parts) {
+  return std::max(kWarps * rows * kDim * sizeof(float), MergeMemory<kDim>::bytes(rows, parts));
 }
 
-template <class T, int32_t kDim>
+template <class T, int32_t kDim, int32_t kStages>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Meeting meeting;
-  auto* const out = reinterpret_cast<float*>(memory + kStagesBytes<kDim>);
-  auto* const prefix = reinterpret_cast<int32_t*>(memory + kStagesBytes<kDim> + d.meeting_bytes);  // [live + 1]
+  auto* const out = reinterpret_cast<float*>(memory + kStagesBytes<kDim, kStages>);
+  auto* const prefix =
+      reinterpret_cast<int32_t*>(memory + kStagesBytes<kDim, kStages> + d.meeting_bytes);  // [live + 1]
   const AttendArgs& args = d.args;
   const int32_t live = *args.keys.live;
   count_units(args, live, prefix);
@@ -657,25 +676,42 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   if (run < runs.count) {
     Walk walk(args, prefix, live, runs, run);
     const int32_t warp = threadIdx.x / kWarp;
-    Loader<kDim> loader(walk, shared_address(memory + warp * kStages * kStageBytes<kDim>));
+    Loader<kDim, kStages> loader(walk, shared_address(memory + warp * kStages * kStageBytes<kDim>));
     while (!walk.over()) attend_part<T, kDim>(d, walk.next(), runs, run, loader, out, meeting);
   }
   write_empty_rows(d, live, prefix);
 }
 
-template <class T, int32_t kDim>
-void launch(Decode d, cudaStream_t stream) {
-  int32_t processors = 0;
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), "no count of multiprocessors");
+int32_t attribute(cudaDeviceAttr which) {
+  int32_t value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
+  return value;
+}
+
+// False: it takes more shared memory than there is.
+template <class T, int32_t kDim, int32_t kStages>
+bool launch(Decode d, cudaStream_t stream) {
   const int32_t kv_heads = d.args.kv.kv_heads;
-  const int32_t blocks = std::max(1, std::min<int32_t>(processors, kMostSplitBlocks) / kv_heads) * kv_heads;
-  d.meeting_bytes = meeting_bytes<kDim>(blocks);
-  const size_t shared = kStagesBytes<kDim> + d.meeting_bytes + (static_cast<size_t>(d.batch) + 1) * sizeof(int32_t);
-  const auto kernel = decode_kernel<T, kDim>;
+  const int32_t processors = std::min<int32_t>(attribute(cudaDevAttrMultiProcessorCount), kMostSplitBlocks);
+  const int32_t blocks = std::max(1, processors / kv_heads) * kv_heads;
+  d.meeting_bytes = meeting_bytes<kDim>(d.rows, blocks / kv_heads);
+  const size_t shared =
+      kStagesBytes<kDim, kStages> + d.meeting_bytes + (static_cast<size_t>(d.batch) + 1) * sizeof(int32_t);
+  if (shared + sizeof(Meeting) + 256 > static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)))
+    return false;
+  const auto kernel = decode_kernel<T, kDim, kStages>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
   kernel<<<blocks, kThreads, shared, stream>>>(d);
   check_cuda(cudaGetLastError(), "attention was not launched");
+  return true;
+}
+
+// As many bytes under way as the rows leave room for.
+template <class T>
+bool launch(const Decode& d, cudaStream_t stream) {
+  if (d.args.kv.key_dim == 64) return launch<T, 64, 5>(d, stream) || launch<T, 64, 2>(d, stream);
+  return launch<T, 128, 3>(d, stream) || launch<T, 128, 2>(d, stream);
 }
 
 // 16-byte pieces are copied, so rows must begin at multiples of 16 bytes; pages of keys and values do, at these dims.
@@ -702,18 +738,14 @@ bool decode(const AttendArgs& args, Exec& exec) {
   const Decode d{.args = args,
                  .group = args.q.heads / args.kv.kv_heads,
                  .batch = arena.limits().batch,
+                 .rows = args.keys.most_queries * (args.q.heads / args.kv.kv_heads),
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_top = arena.floats(Buf::split_partial_top),
                  .split_sum = arena.floats(Buf::split_partial_sum),
                  .arrivals = arena.counts(Buf::split_arrivals),
                  .meeting_bytes = 0};
   const cudaStream_t stream = stream_of(exec);
-  const bool is_bf16 = args.kv.type == Dtype::bf16;
-  if (args.kv.key_dim == 128)
-    is_bf16 ? launch<__nv_bfloat16, 128>(d, stream) : launch<__half, 128>(d, stream);
-  else
-    is_bf16 ? launch<__nv_bfloat16, 64>(d, stream) : launch<__half, 64>(d, stream);
-  return true;
+  return args.kv.type == Dtype::bf16 ? launch<__nv_bfloat16>(d, stream) : launch<__half>(d, stream);
 }
 
 }  // namespace quire::attn::cuda
