@@ -1,12 +1,9 @@
 // The preparation of a step on a GPU: the writer's time as a node of a captured graph, and the host's time for all it
 // has to do, one upload of the inputs and one launch.
-#include <algorithm>
-#include <numeric>
-#include <random>
-
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "bench.h"
+#include "gpu_table.h"
 #include "timing.h"
 #include "tree.h"
 
@@ -53,12 +50,10 @@ class GpuMetadataWorld {
  public:
   explicit GpuMetadataWorld(Exec& exec)
       : exec_(exec),
-        width_(kLimits.text_pages() + kLimits.encoder_pages()),
-        table_(static_cast<size_t>(kLimits.batch + 1) * width_ * sizeof(PageId), Place::device),
+        table_(kLimits.batch, kLimits.text_pages() + kLimits.encoder_pages(), kLimits.page_size, *exec.stream()),
         arena_(kLimits, Place::device),
         host_(kLimits, Place::pinned),
         device_(kLimits, Place::device) {
-    fill_table();
     fill_inputs();
   }
 
@@ -68,29 +63,13 @@ class GpuMetadataWorld {
             .captured = kLimits.batch,
             .local = step.local,
             .encoder = step.encoder,
-            .table = {.pages = reinterpret_cast<const PageId*>(table_.data()),
-                      .stride = width_,
-                      .rows = kLimits.batch + 1,
-                      .width = width_,
-                      .page_size = kLimits.page_size,
-                      .pool_pages = kLimits.batch * width_ + 1}};
+            .table = table_.view()};
   }
   void check(const attn::StepShape& shape) const { attn::check_step(shape, host_.inputs(), kLimits); }
   void write(const attn::StepShape& shape) { attn::write_metadata(shape, device_.inputs(), arena_, exec_); }
   void upload() { exec_.stream()->copy(device_.memory().data(), host_.memory().data(), host_.memory().size()); }
 
  private:
-  void fill_table() {
-    const Buffer pages(table_.size(), Place::pinned);
-    auto* const entries = reinterpret_cast<PageId*>(pages.data());
-    const int32_t count = kLimits.batch * width_;
-    std::fill_n(entries, width_, PageId{0});
-    for (int32_t i = 0; i < count; ++i) entries[width_ + i] = {i + 1};
-    std::shuffle(entries + width_, entries + width_ + count, std::minstd_rand(1));
-    exec_.stream()->copy(table_.data(), pages.data(), pages.size());
-    exec_.wait();
-  }
-
   void fill_inputs() {
     host_.live() = kLimits.batch;
     for (int32_t i = 0; i < kLimits.batch; ++i) {
@@ -106,8 +85,7 @@ class GpuMetadataWorld {
   }
 
   Exec& exec_;
-  int32_t width_;
-  Buffer table_;
+  GpuTable table_;
   attn::MetadataArena arena_;
   attn::StepInputBuffers host_, device_;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <random>
 
 #include "attn/write_metadata.h"
@@ -59,15 +58,14 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
       exec_(exec),
       width_(PageSize(line.page).pages_for(tokens_each(line))),
       layers_(layers_needed(line)),
-      table_(static_cast<size_t>(line.batch + 1) * width_ * sizeof(PageId), Place::device),
+      table_(line.batch, width_, PageSize(line.page), *exec.stream()),
       store_(static_cast<size_t>(layers_ * layer_elements(line, width_) * size_of(line.type)), Place::device),
       q_(static_cast<size_t>(line.rows() * int64_t{line.heads.query} * line.heads.dim * size_of(line.type)),
          Place::device),
       out_(q_.size(), Place::device),
       arena_(limits_of(line), Place::device),
       inputs_(arena_.limits(), Place::device),
-      shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = table()} {
-  fill_table();
+      shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = table_.view()} {
   fill_store();
   describe_requests();
   attn::write_metadata(shape_, inputs_.inputs(), arena_, exec_);
@@ -75,17 +73,6 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
   for (int32_t call = 0; call < std::max(layers_, kLeastCalls); ++call) attn::attend(args(call % layers_), exec_);
   exec_.end_capture();
   graph_.replay(exec_);
-  exec_.wait();
-}
-
-void GpuAttentionWorld::fill_table() {
-  const int32_t pages = line_.batch * width_;
-  const Buffer host(table_.size(), Place::pinned);
-  auto* const entries = reinterpret_cast<PageId*>(host.data());
-  std::fill_n(entries, width_, PageId{0});
-  for (int32_t i = 0; i < pages; ++i) entries[width_ + i] = {i + 1};
-  std::shuffle(entries + width_, entries + width_ + pages, std::minstd_rand(1));
-  exec_.stream()->copy(table_.data(), host.data(), host.size());
   exec_.wait();
 }
 
@@ -111,15 +98,6 @@ void GpuAttentionWorld::describe_requests() {
   attn::check_step(shape_, host.inputs(), arena_.limits());
   exec_.stream()->copy(inputs_.memory().data(), host.memory().data(), host.memory().size());
   exec_.wait();
-}
-
-kv::TableView GpuAttentionWorld::table() const {
-  return {.pages = reinterpret_cast<const PageId*>(table_.data()),
-          .stride = width_,
-          .rows = line_.batch + 1,
-          .width = width_,
-          .page_size = PageSize(line_.page),
-          .pool_pages = line_.batch * width_ + 1};
 }
 
 kv::LayerKv GpuAttentionWorld::layer(int32_t index) const {

@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/exec.h"
 #include "base/graph.h"
+#include "gpu_table.h"
 
 namespace quire::bench {
 
@@ -19,10 +20,8 @@ class GpuAttentionWorld {
   double run();  // seconds of one attend call, of a replay of all
 
  private:
-  void fill_table();
   void fill_store();
   void describe_requests();
-  kv::TableView table() const;
   kv::LayerKv layer(int32_t index) const;
   attn::AttendArgs args(int32_t layer) const;
 
@@ -30,7 +29,8 @@ class GpuAttentionWorld {
   Exec& exec_;
   int32_t width_;  // pages of a request
   int32_t layers_;
-  Buffer table_, store_, q_, out_;
+  GpuTable table_;
+  Buffer store_, q_, out_;
   attn::MetadataArena arena_;
   attn::StepInputBuffers inputs_;
   attn::StepShape shape_;

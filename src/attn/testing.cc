@@ -158,6 +158,8 @@ World::World(const WorldSpec& spec)
   queries_ = floats(rows * spec.sizes.heads * spec.sizes.key_dim, spec.place);
   out_ = floats(rows * spec.sizes.heads * spec.sizes.value_dim, spec.place);
   lse_ = floats(rows * spec.sizes.heads, spec.place);
+  const Limits& limits = arena_.limits();  // nothing can be allocated later, while a graph is captured
+  parents_ = Buffer(size_t{sizeof(int32_t)} * limits.planes() * limits.batch * limits.topk, spec.place);
   const std::vector<float> sinks = tokens_.sinks();
   sinks_ = floats(std::ssize(sinks), spec.place);
   std::copy(sinks.begin(), sinks.end(), floats_of(sinks_));
@@ -508,9 +510,8 @@ AttendArgs World::args_with(const MetadataArena& arena) {
 }
 
 const int32_t* World::draft_parents(int32_t step) {
-  parents_.resize(std::max<size_t>(parents_.size(), step + 1));
-  parents_[step] = Buffer(step_.sequences.size() * spec_.sizes.topk * sizeof(int32_t), spec_.place);
-  auto* const parents = reinterpret_cast<int32_t*>(parents_[step].data());
+  auto* const parents =
+      reinterpret_cast<int32_t*>(parents_.data()) + int64_t{step} * arena_.limits().batch * spec_.sizes.topk;
   int32_t* at = parents;
   for (const Sequence& sequence : step_.sequences) at = std::ranges::copy(sequence.draft_parents[step], at).out;
   return parents;

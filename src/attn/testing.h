@@ -147,7 +147,7 @@ class World {
   Buffer queries_;  // 4 bytes an element, whatever its type
   Buffer out_;      // likewise
   Buffer lse_;
-  std::vector<Buffer> parents_;  // of each draft step
+  Buffer parents_;  // [draft steps, batch, topk]
 };
 
 }  // namespace quire::attn::testing

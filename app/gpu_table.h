@@ -1,0 +1,22 @@
+// A request table in the GPU's own memory, for benchmarks: request i has row i + 1, and its pages lie anywhere.
+#pragma once
+#include <cstdint>
+
+#include "base/buffer.h"
+#include "base/cuda.h"
+#include "kv/request_table.h"
+
+namespace quire::bench {
+
+class GpuTable {
+ public:
+  GpuTable(int32_t requests, int32_t pages_each, PageSize page_size, cuda::Stream& stream);
+  kv::TableView view() const;
+
+ private:
+  int32_t requests_, width_;
+  PageSize page_size_;
+  Buffer entries_;
+};
+
+}  // namespace quire::bench
