@@ -28,11 +28,10 @@ constexpr int32_t kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int32_t kRows = kSplitTileRows;  // of a tensor-core tile
 constexpr int32_t kTile = 16;              // keys that a warp takes at a time
 constexpr int32_t kUnit = 64;              // keys by which the work is cut
-
 constexpr float kLog2e = 1.4426950408889634f;
 
 template <int32_t kDim>
-constexpr int32_t kStageBytes = 2 * kTile* kDim * 2;  // K, then V
+constexpr int32_t kStageBytes = 4 * kTile * kDim;  // K, then V, two bytes an element
 
 struct Decode {
   AttendArgs args;
