@@ -17,10 +17,11 @@ void for_anyone(Shared exchange, Service& service, const Caller&) {
   function(std::move(exchange), service);
 }
 
+// Asked once each: the answer's two halves must agree while the server begins to drain.
 void health(Shared exchange, Service& service, const Caller&) {
-  const char* status = service.draining() ? "draining" : service.works() ? "ok" : "broken";
-  exchange->respond(
-      {.status = service.draining() || !service.works() ? 503 : 200, .body = cat(R"({"status":")", status, R"("})")});
+  const bool draining = service.draining(), works = service.works();
+  const char* status = draining ? "draining" : works ? "ok" : "broken";
+  exchange->respond({.status = !draining && works ? 200 : 503, .body = cat(R"({"status":")", status, R"("})")});
 }
 
 void metrics(Shared exchange, Service& service, const Caller&) {
