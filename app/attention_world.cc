@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "attention_problem.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "gather.h"
@@ -12,10 +13,6 @@
 
 namespace quire::bench {
 namespace {
-
-constexpr int32_t kSpareTokens = 16;  // of each request, behind the line's own: the nodes of a tree
-
-int32_t tokens_each(const AttentionLine& line) { return line.tokens + kSpareTokens; }
 
 int32_t pages_needed(const AttentionLine& line) {
   return line.batch * PageSize(line.page).pages_for(tokens_each(line));
@@ -37,38 +34,6 @@ kv::KvLayout layout_of(const AttentionLine& line) {
           .kv_heads = line.heads.kv,
           .key_dim = line.heads.dim,
           .value_dim = line.heads.dim};
-}
-
-attn::Limits limits_of(const AttentionLine& line, int threads) {
-  return {.batch = line.batch,
-          .context = line.tokens,
-          .page_size = PageSize(line.page),
-          .draft_tokens = line.nodes,
-          .heads = line.heads.query,
-          .kv_heads = line.heads.kv,
-          .key_dim = line.heads.dim,
-          .value_dim = line.heads.dim,
-          .threads = threads};
-}
-
-attn::Mode mode_of(Kind kind) {
-  switch (kind) {
-    case Kind::decode:
-      return attn::Mode::decode;
-    case Kind::prefill:
-      return attn::Mode::extend;
-    case Kind::verify_tree:
-      return attn::Mode::verify_tree;
-  }
-  throw CheckError("a kind of line without a mode");
-}
-
-Buffer random_elements(int64_t count, Dtype type, uint32_t seed) {
-  Buffer elements(static_cast<size_t>(count * size_of(type)));
-  std::minstd_rand random(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  for (int64_t i = 0; i < count; ++i) store_element(type, elements.data(), i, uniform(random));
-  return elements;
 }
 
 // The pool hands out the page freed last first, so freeing all pages in random order shuffles it.

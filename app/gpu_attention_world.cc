@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
+#include "attention_problem.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "tree.h"
@@ -13,9 +13,6 @@ namespace {
 
 constexpr int32_t kLeastCalls = 8;  // in a graph: its start is spread over them
 constexpr double kLayersBytes = 600e6;
-constexpr int32_t kSpareTokens = 16;  // of each request, behind the line's own: the nodes of a tree
-
-int32_t tokens_each(const AttentionLine& line) { return line.tokens + kSpareTokens; }
 
 int64_t layer_elements(const AttentionLine& line, int32_t width) {
   return 2 * (int64_t{line.batch} * width + 1) * line.page * line.heads.kv * line.heads.dim;
@@ -24,31 +21,6 @@ int64_t layer_elements(const AttentionLine& line, int32_t width) {
 int32_t layers_needed(const AttentionLine& line) {
   const double bytes = 2.0 * line.batch * line.tokens * line.heads.kv * line.heads.dim * size_of(line.type);
   return std::max(2, static_cast<int32_t>(std::ceil(kLayersBytes / bytes)));
-}
-
-attn::Limits limits_of(const AttentionLine& line) {
-  return {.batch = line.batch,
-          .context = line.tokens,
-          .page_size = PageSize(line.page),
-          .draft_tokens = line.nodes,
-          .heads = line.heads.query,
-          .kv_heads = line.heads.kv,
-          .key_dim = line.heads.dim,
-          .value_dim = line.heads.dim};
-}
-
-attn::Mode mode_of(Kind kind) {
-  return kind == Kind::decode    ? attn::Mode::decode
-         : kind == Kind::prefill ? attn::Mode::extend
-                                 : attn::Mode::verify_tree;
-}
-
-Buffer random_elements(int64_t count, Dtype type, uint32_t seed) {
-  Buffer elements(static_cast<size_t>(count * size_of(type)), Place::pinned);
-  std::minstd_rand random(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  for (int64_t i = 0; i < count; ++i) store_element(type, elements.data(), i, uniform(random));
-  return elements;
 }
 
 }  // namespace
@@ -63,7 +35,7 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
       q_(static_cast<size_t>(line.rows() * int64_t{line.heads.query} * line.heads.dim * size_of(line.type)),
          Place::device),
       out_(q_.size(), Place::device),
-      arena_(limits_of(line), Place::device),
+      arena_(limits_of(line, 1), Place::device),
       inputs_(arena_.limits(), Place::device),
       shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = table_.view()} {
   fill_store();
@@ -79,7 +51,7 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
 // The same few random rows again and again: what matters is where keys lie, not how they differ.
 void GpuAttentionWorld::fill_store() {
   constexpr int64_t kElements = 8 << 20;
-  const Buffer random = random_elements(kElements, line_.type, 2);
+  const Buffer random = random_elements(kElements, line_.type, 2, Place::pinned);
   for (size_t at = 0; at < store_.size(); at += random.size())
     exec_.stream()->copy(store_.data() + at, random.data(), std::min(random.size(), store_.size() - at));
   exec_.stream()->copy(q_.data(), random.data(), std::min(q_.size(), random.size()));

@@ -7,14 +7,11 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
+#include "timing.h"
 
 namespace quire::bench {
 
 using Clock = std::chrono::steady_clock;
-
-inline double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 class ModelClient {
  public:

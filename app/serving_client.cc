@@ -10,6 +10,7 @@
 #include "serving_connection.h"
 #include "serving_readiness.h"
 #include "serving_socket.h"
+#include "timing.h"
 
 namespace quire::bench {
 namespace {
@@ -18,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 
 constexpr std::chrono::seconds kPatience{300};
-
-double seconds_between(Time begin, Time end) { return std::chrono::duration<double>(end - begin).count(); }
 
 void read_stream(const AnswerReader& answer, Time began, RequestOutcome& outcome) {
   const std::vector<Time>& times = answer.token_times();

@@ -6,11 +6,15 @@
 
 namespace quire::bench {
 
+inline double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
 template <class Work>
 double seconds_of(Work&& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_between(begin, std::chrono::steady_clock::now());
 }
 
 // At least one value.

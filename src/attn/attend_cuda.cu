@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
-#include "attn/choose.h"
 
 namespace quire::attn::cuda {
 namespace {
@@ -272,21 +271,10 @@ Attend attend_of(const AttendArgs& args) {
           .slot_stride = args.kv.key_dim + values + 1};  // odd: lanes that read different keys have banks of their own
 }
 
-void check_problem(const AttendArgs& args) {
-  choose({.query_type = args.q.type,
-          .kv_type = args.kv.type,
-          .heads = args.q.heads,
-          .kv_heads = args.kv.kv_heads,
-          .key_dim = args.kv.key_dim,
-          .value_dim = args.kv.value_dim},
-         Isa::plain);
-}
-
 }  // namespace
 
 void attend(const AttendArgs& args, Exec& exec) {
   check_args(args);
-  check_problem(args);
   const cudaStream_t stream = stream_of(exec);
   if (args.q.rows == 0 || (!args.deterministic && decode(args, exec))) return;
   const Attend a = attend_of(args);

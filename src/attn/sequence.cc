@@ -69,6 +69,19 @@ SequenceSet sequence_set(Set set) {
   throw CheckError(cat("the set ", to_string(set), " does not describe whole sequences"));
 }
 
+SequenceTarget sequence_target(const MetadataArena& arena, const SequenceSet& set, Buf page_table) {
+  return {.live_count = arena.counts(set.live_count),
+          .lengths = arena.counts(set.cache_seqlens),
+          .cu_q = arena.counts(set.cu_seqlens_q),
+          .cu_k = arena.counts(set.cu_seqlens_k),
+          .rows = arena.rows(set.request_row),
+          .first_page = arena.counts(set.first_page),
+          .items = arena.counts(set.cu_items),
+          .parts = arena.counts(set.cu_parts),
+          .table = arena.pages(page_table),
+          .table_stride = arena.shape(page_table).columns};
+}
+
 Set main_set(Mode mode) {
   switch (mode) {
     case Mode::decode:
@@ -118,17 +131,14 @@ bool is_used(const BufferSpec& buffer, const StepShape& shape) {
   return !is_table_of_decode || buffer.id == main_page_table(shape.mode);
 }
 
+int32_t added_keys(Mode mode, const Limits& limits) {
+  return mode == Mode::draft ? 1 : mode == Mode::verify ? limits.draft_tokens : 0;
+}
+
 int32_t keys_in_pages(const StepView& step, int32_t b, int32_t plane) {
   if (is_padding(step, b)) return 1;
-  const int32_t given = step.inputs.lengths[b].value;
-  switch (step.shape.mode) {
-    case Mode::draft:
-      return given + plane + 1;
-    case Mode::verify:
-      return given + step.limits.draft_tokens;
-    default:
-      return given;
-  }
+  const int32_t drafted = step.shape.mode == Mode::draft ? plane : 0;
+  return step.inputs.lengths[b].value + added_keys(step.shape.mode, step.limits) + drafted;
 }
 
 int32_t queries_of_all(Mode mode, const Limits& limits) {

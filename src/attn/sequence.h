@@ -17,12 +17,28 @@ struct SequenceSet {
 };
 SequenceSet sequence_set(Set set);  // throws CheckError for the other sets
 
+// The same, with their addresses, for writers.
+struct SequenceTarget {
+  int32_t* live_count;
+  int32_t* lengths;  // [planes, batch]
+  int32_t* cu_q;
+  int32_t* cu_k;  // [planes, batch + 1]
+  RequestRow* rows;
+  int32_t* first_page;
+  int32_t* items;  // [planes, batch + 1]
+  int32_t* parts;
+  PageId* table;
+  int64_t table_stride;
+};
+SequenceTarget sequence_target(const MetadataArena& arena, const SequenceSet& set, Buf page_table);
+
 Set main_set(Mode mode);                                   // the set that layers of kind full read
 Buf main_page_table(Mode mode);                            // its materialised table
 bool is_tree(Mode mode);                                   // rows have branches of their own
 bool is_draft(Mode mode);                                  // one plane for each draft step
 bool has_extend_lengths(Mode mode);                        // each request has its own number of queries
 int32_t queries_of_all(Mode mode, const Limits& limits);   // of every request alike; 0: each has its own
+int32_t added_keys(Mode mode, const Limits& limits);       // to the given length, at the first draft step
 int32_t planes_of(Mode mode, const Limits& limits);        // draft steps that the mode writes at once
 int32_t sequence_planes(Mode mode, const Limits& limits);  // rows of cache_seqlens in its main set
 // Most tokens of a row's own branch, a constant so that the division of work does not depend on the draft step.

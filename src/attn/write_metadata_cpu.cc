@@ -117,7 +117,6 @@ struct Step {
 
 Step make_step(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena) {
   const Limits& limits = arena.limits();
-  const int32_t added = shape.mode == Mode::draft ? 1 : shape.mode == Mode::verify ? limits.draft_tokens : 0;
   return {.mode = shape.mode,
           .materialised = shape.form == Form::materialised,
           .encoder = shape.encoder,
@@ -125,7 +124,7 @@ Step make_step(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .captured = shape.captured,
           .page_size = limits.page_size,
           .planes = sequence_planes(shape.mode, limits),
-          .added_keys = added,
+          .added_keys = added_keys(shape.mode, limits),
           .queries = queries_of_all(shape.mode, limits),
           .branch = most_branch_tokens(shape.mode, limits),
           .in = inputs,
@@ -157,33 +156,12 @@ void pad_table(Entry* table, int64_t stride, int64_t first, int64_t end) {
 
 // --- sets of whole sequences
 
-// One set's buffers, resolved once.
-struct Target {
-  int32_t* live_count;
-  int32_t* lengths;  // [planes, batch]
-  int32_t* cu_q;
-  int32_t* cu_k;  // [planes, batch + 1]
-  RequestRow* rows;
-  int32_t* first_page;
-  int32_t* items;  // [planes, batch + 1]
-  int32_t* parts;
-  PageId* table;
-  int64_t table_stride;
+struct Target : SequenceTarget {
   int32_t batch;
 };
 
 Target target_of(const MetadataArena& arena, const SequenceSet& set, Buf page_table) {
-  return {.live_count = arena.counts(set.live_count),
-          .lengths = arena.counts(set.cache_seqlens),
-          .cu_q = arena.counts(set.cu_seqlens_q),
-          .cu_k = arena.counts(set.cu_seqlens_k),
-          .rows = arena.rows(set.request_row),
-          .first_page = arena.counts(set.first_page),
-          .items = arena.counts(set.cu_items),
-          .parts = arena.counts(set.cu_parts),
-          .table = arena.pages(page_table),
-          .table_stride = arena.limits().text_pages(),
-          .batch = arena.limits().batch};
+  return {sequence_target(arena, set, page_table), arena.limits().batch};
 }
 
 void write_first_pages(const Step& step, int32_t* first_page) {

@@ -24,17 +24,7 @@ constexpr int32_t kTableBlocks = 64;  // for page tables and tree slots
 
 // --- what the kernel is given: addresses, resolved on the host
 
-struct Target {
-  int32_t* live_count;
-  int32_t* lengths;  // [planes, batch]
-  int32_t* cu_q;
-  int32_t* cu_k;  // [planes, batch + 1]
-  RequestRow* rows;
-  int32_t* first_page;
-  int32_t* items;  // [planes, batch + 1]
-  int32_t* parts;
-  PageId* table;
-  int64_t table_stride;
+struct Target : SequenceTarget {
   const PageId* source;  // the request table
   int64_t source_stride;
 };
@@ -101,7 +91,6 @@ struct Write {
 
 struct Sums {
   int64_t warp[kWarps];
-  int64_t carry;
 };
 
 __device__ int64_t warp_prefix(int64_t value) {
@@ -537,18 +526,7 @@ __global__ void __launch_bounds__(kThreads) follow_kernel(const __grid_constant_
 // --- what the host prepares
 
 Target target_of(const MetadataArena& arena, const SequenceSet& set, Buf page_table, const kv::TableView& table) {
-  return {.live_count = arena.counts(set.live_count),
-          .lengths = arena.counts(set.cache_seqlens),
-          .cu_q = arena.counts(set.cu_seqlens_q),
-          .cu_k = arena.counts(set.cu_seqlens_k),
-          .rows = arena.rows(set.request_row),
-          .first_page = arena.counts(set.first_page),
-          .items = arena.counts(set.cu_items),
-          .parts = arena.counts(set.cu_parts),
-          .table = arena.pages(page_table),
-          .table_stride = arena.shape(page_table).columns,
-          .source = table.pages,
-          .source_stride = table.stride};
+  return {sequence_target(arena, set, page_table), table.pages, table.stride};
 }
 
 BranchTarget branch_target(const MetadataArena& arena, Mode mode) {
@@ -585,10 +563,6 @@ EncoderTarget encoder_target(const MetadataArena& arena) {
           .parts = arena.counts(Buf::encoder_cu_parts),
           .table = arena.pages(Buf::encoder_encoder_page_table),
           .table_stride = arena.shape(Buf::encoder_encoder_page_table).columns};
-}
-
-int32_t added_keys(Mode mode, const Limits& limits) {
-  return mode == Mode::draft ? 1 : mode == Mode::verify ? limits.draft_tokens : 0;
 }
 
 Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena) {

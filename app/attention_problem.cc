@@ -1,0 +1,46 @@
+#include "attention_problem.h"
+
+#include <random>
+
+#include "base/check.h"
+
+namespace quire::bench {
+
+int32_t tokens_each(const AttentionLine& line) {
+  constexpr int32_t kSpareTokens = 16;
+  return line.tokens + kSpareTokens;
+}
+
+attn::Limits limits_of(const AttentionLine& line, int threads) {
+  return {.batch = line.batch,
+          .context = line.tokens,
+          .page_size = PageSize(line.page),
+          .draft_tokens = line.nodes,
+          .heads = line.heads.query,
+          .kv_heads = line.heads.kv,
+          .key_dim = line.heads.dim,
+          .value_dim = line.heads.dim,
+          .threads = threads};
+}
+
+attn::Mode mode_of(Kind kind) {
+  switch (kind) {
+    case Kind::decode:
+      return attn::Mode::decode;
+    case Kind::prefill:
+      return attn::Mode::extend;
+    case Kind::verify_tree:
+      return attn::Mode::verify_tree;
+  }
+  throw CheckError("a kind of line without a mode");
+}
+
+Buffer random_elements(int64_t count, Dtype type, uint32_t seed, Place place) {
+  Buffer elements(static_cast<size_t>(count * size_of(type)), place);
+  std::minstd_rand random(seed);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (int64_t i = 0; i < count; ++i) store_element(type, elements.data(), i, uniform(random));
+  return elements;
+}
+
+}  // namespace quire::bench
