@@ -1,0 +1,323 @@
+// Hopper's own instructions, one function each: barriers that count bytes, copies of boxes of a tensor, products by a
+// warpgroup. Only code for sm_90a has them; everything here is empty elsewhere, where no kernel that uses it is
+// launched.
+//
+// Operands of products lie in shared memory as panels: lines of 128 bytes, one for each row, 64 columns wide, whose
+// 16-byte pieces are permuted by the line's number (the 128-byte swizzle). A panel begins at a multiple of 1024 bytes.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define QUIRE_HOPPER 1
+#else
+#define QUIRE_HOPPER 0
+#endif
+
+namespace quire::attn::cuda::hopper {
+
+constexpr int32_t kWarpgroup = 128;
+constexpr int32_t kPanelColumns = 64, kLineBytes = 128;
+
+inline __device__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Where 16-byte piece `piece` of line `line` of a panel lies.
+inline __device__ uint32_t piece_at(uint32_t panel, int32_t line, int32_t piece) {
+  return panel + line * kLineBytes + ((piece ^ (line & 7)) << 4);
+}
+
+// One thread of the warp.
+inline __device__ bool is_elected() {
+#if QUIRE_HOPPER
+  uint32_t elected = 0;
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  elect.sync _|p, 0xffffffff;\n"
+      "  selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+#else
+  return false;
+#endif
+}
+
+// --- registers move between warpgroups
+
+template <int32_t kRegisters>
+__device__ void take_registers() {
+#if QUIRE_HOPPER
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int32_t kRegisters>
+__device__ void give_registers() {
+#if QUIRE_HOPPER
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
+// --- barriers
+
+// Named barriers of some of a block's threads; 0 is __syncthreads's.
+inline __device__ void sync_named(int32_t id, int32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+inline __device__ void arrive_named(int32_t id, int32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A barrier in shared memory: a phase is over when its arrivals came, and all bytes that they announced.
+using Barrier = uint64_t;
+
+inline __device__ void init_barrier(Barrier* barrier, int32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// What was written before this, barriers included, is there for the copy engine and the tensor cores.
+inline __device__ void fence_async() {
+#if QUIRE_HOPPER
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+inline __device__ void arrive(Barrier* barrier) {
+#if QUIRE_HOPPER
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+inline __device__ void arrive_expecting(Barrier* barrier, int32_t bytes) {
+#if QUIRE_HOPPER
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+// Arrives when all cp.async of this thread so far are done.
+inline __device__ void arrive_with_copies(Barrier* barrier) {
+#if QUIRE_HOPPER
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+inline __device__ void wait(Barrier* barrier, uint32_t phase) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "{\n"
+      "  .reg .pred done;\n"
+      "again:\n"
+      "  mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "  @done bra over;\n"
+      "  bra again;\n"
+      "over:\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+
+// A barrier's phases in turn, for a ring of `count` stages.
+struct Turn {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ void next(int32_t count) {
+    if (++stage == count) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// --- copies
+
+// 16 bytes, or zeros where there is nothing to read.
+inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
+               : "memory");
+}
+inline __device__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+inline __device__ void prefetch_map(const CUtensorMap* map) {
+#if QUIRE_HOPPER
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
+#endif
+}
+// A box of a tensor [slots, heads, columns] from the given place on; the barrier counts its bytes.
+inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column, int32_t head,
+                                int32_t slot) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot)
+      : "memory");
+#endif
+}
+
+// --- products of a warpgroup
+
+// How a product finds its operand: rows of 8 lines follow each other at 1024 bytes. `panels`: the distance of panels
+// for an operand whose rows are the dimension that is summed over (values), else of no meaning.
+inline __device__ uint64_t operand(uint32_t address, uint32_t panels = 16) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightLines = 1024;
+  return ((address & 0x3ffff) >> 4) | (uint64_t{panels >> 4} << 16) | ((kEightLines >> 4) << 32) | kSwizzle128;
+}
+
+inline __device__ void fence_products() {
+#if QUIRE_HOPPER
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+inline __device__ void commit_products() {
+#if QUIRE_HOPPER
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int32_t kLeft>
+__device__ void wait_for_products() {
+#if QUIRE_HOPPER
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+// The instruction wants each of its registers named. c[N / 2]: this thread's share of 64 x N sums, as mma.sync has
+// them: four for every eight columns, two neighbours of row lane / 4 (+ 16 for each warp), two of the row eight below.
+#define QUIRE_PRODUCT_KEYS_64(TYPE)                                                                                 \
+  asm volatile(                                                                                                     \
+      "{\n"                                                                                                         \
+      "  .reg .pred p;\n"                                                                                           \
+      "  setp.ne.b32 p, %34, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                 \
+      " {"                                                                                                          \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                           \
+      "%32, %33, p, 1, 1, 0, 0;\n"                                                                                  \
+      "}"                                                                                                           \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                   \
+      : "l"(a), "l"(b), "r"(add))
+#define QUIRE_PRODUCT_KEYS_128(TYPE)                                                                                \
+  asm volatile(                                                                                                     \
+      "{\n"                                                                                                         \
+      "  .reg .pred p;\n"                                                                                           \
+      "  setp.ne.b32 p, %66, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                \
+      " {"                                                                                                          \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                           \
+      "%64, %65, p, 1, 1, 0, 0;\n"                                                                                  \
+      "}"                                                                                                           \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),     \
+        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),     \
+        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),     \
+        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),     \
+        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])                   \
+      : "l"(a), "l"(b), "r"(add))
+#define QUIRE_PRODUCT_VALUES_32(TYPE)                                                                               \
+  asm volatile(                                                                                                     \
+      "{\n"                                                                                                         \
+      "  .reg .pred p;\n"                                                                                           \
+      "  setp.ne.b32 p, %21, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                                 \
+      " {"                                                                                                          \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "                                     \
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 1;\n"                                                                    \
+      "}"                                                                                                           \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])                    \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define QUIRE_PRODUCT_VALUES_64(TYPE)                                                                               \
+  asm volatile(                                                                                                     \
+      "{\n"                                                                                                         \
+      "  .reg .pred p;\n"                                                                                           \
+      "  setp.ne.b32 p, %37, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                 \
+      " {"                                                                                                          \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                           \
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"                                                                    \
+      "}"                                                                                                           \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                   \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define QUIRE_PRODUCT_VALUES_128(TYPE)                                                                              \
+  asm volatile(                                                                                                     \
+      "{\n"                                                                                                         \
+      "  .reg .pred p;\n"                                                                                           \
+      "  setp.ne.b32 p, %69, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                \
+      " {"                                                                                                          \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                           \
+      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"                                                                    \
+      "}"                                                                                                           \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),     \
+        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),     \
+        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),     \
+        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),     \
+        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])                   \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
+// c (+)= A B^T of 16 columns of each: 64 rows of queries, kN rows of keys.
+template <class T, int32_t kN>
+__device__ void multiply_keys([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
+                              [[maybe_unused]] int32_t add) {
+#if QUIRE_HOPPER
+  constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64 && kBf16)
+    QUIRE_PRODUCT_KEYS_64("bf16");
+  else if constexpr (kN == 64)
+    QUIRE_PRODUCT_KEYS_64("f16");
+  else if constexpr (kBf16)
+    QUIRE_PRODUCT_KEYS_128("bf16");
+  else
+    QUIRE_PRODUCT_KEYS_128("f16");
+#endif
+}
+
+// c (+)= A B: 64 rows of 16 weights in registers, 16 rows of kN columns of values.
+template <class T, int32_t kN>
+__device__ void multiply_values([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
+                                [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
+#if QUIRE_HOPPER
+  constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
+  static_assert(kN == 32 || kN == 64 || kN == 128);
+  if constexpr (kN == 32 && kBf16)
+    QUIRE_PRODUCT_VALUES_32("bf16");
+  else if constexpr (kN == 32)
+    QUIRE_PRODUCT_VALUES_32("f16");
+  else if constexpr (kN == 64 && kBf16)
+    QUIRE_PRODUCT_VALUES_64("bf16");
+  else if constexpr (kN == 64)
+    QUIRE_PRODUCT_VALUES_64("f16");
+  else if constexpr (kBf16)
+    QUIRE_PRODUCT_VALUES_128("bf16");
+  else
+    QUIRE_PRODUCT_VALUES_128("f16");
+#endif
+}
+#undef QUIRE_PRODUCT_KEYS_64
+#undef QUIRE_PRODUCT_KEYS_128
+#undef QUIRE_PRODUCT_VALUES_32
+#undef QUIRE_PRODUCT_VALUES_64
+#undef QUIRE_PRODUCT_VALUES_128
+
+}  // namespace quire::attn::cuda::hopper
