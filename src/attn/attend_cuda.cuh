@@ -91,4 +91,7 @@ inline __device__ float factor_of(float top, float sum, float sink, float value_
 // problem.
 bool decode(const AttendArgs& args, Exec& exec);
 
+// For many queries of each sequence, on a Hopper GPU. False: not for this problem, or not on this GPU.
+bool prefill(const AttendArgs& args, Exec& exec);
+
 }  // namespace quire::attn::cuda

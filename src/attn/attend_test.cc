@@ -25,6 +25,7 @@ struct Implementation {
   AttendFn* attend;
   Isa isa;
   Place place = Place::host;
+  Dtype query_type = Dtype::f32, kv_type = Dtype::f32;  // these stand in for f32 where a case has nothing else
   bool on_gpu() const { return place != Place::host; }
 };
 void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
@@ -37,6 +38,13 @@ const Implementation kImplementations[] = {
     {"avx512bf16", cpu::attend, Isa::avx512bf16},
     {"amx", cpu::attend, Isa::amx},
     {"cuda", cuda::attend, Isa::plain, Place::pinned},
+};
+
+// A GPU has kernels of their own for these, so they go through all modes and variants, too.
+const Implementation kNarrowOnGpu[] = {
+    {"cuda_bf16", cuda::attend, Isa::plain, Place::pinned, Dtype::bf16, Dtype::bf16},
+    {"cuda_f16", cuda::attend, Isa::plain, Place::pinned, Dtype::f16, Dtype::f16},
+    {"cuda_fp8", cuda::attend, Isa::plain, Place::pinned, Dtype::bf16, Dtype::f8e4m3},
 };
 
 // Inputs are rounded beforehand, so only arithmetic and the output's rounding remain; with products of bf16 also the
@@ -71,14 +79,19 @@ class Attend : public ::testing::TestWithParam<Implementation> {
     return *made;
   }
 
-  // The case where the implementation can reach it.
+  // The case where the implementation can reach it, and of its types.
   Case placed(Case c) const {
     c.place = GetParam().place;
+    if (c.query_type == Dtype::f32 && c.kv_type == Dtype::f32) {
+      c.query_type = GetParam().query_type;
+      c.kv_type = GetParam().kv_type;
+    }
     return c;
   }
   Result run(const Case& c) { return run_case(placed(c), GetParam().attend, exec(c.threads)); }
 
-  void expect_right(const Case& c) {
+  void expect_right(const Case& given) {
+    const Case c = placed(given);
     SCOPED_TRACE(to_string(c));
     const Result result = run(c);
     const Attention expected = expected_of(c);
@@ -410,6 +423,27 @@ TEST_P(Attend, LongSequencesOnAnyNumberOfThreads) {
     }
 }
 
+// Rows that fill tiles, with a prefix and without, at every page size and head dim.
+TEST_P(Attend, LongExtends) {
+  const Case base{.mode = Mode::extend, .heads = 6, .lengths = {300, 1, 129, 1100}, .extend = {300, 1, 100, 257}};
+  for (const int32_t page_size : {1, 16, 32, 64, 128}) {
+    Case c = base;
+    c.page_size = page_size;
+    expect_right_in_both_forms(c);
+    c.window = 70;
+    expect_right(c);
+  }
+  for (const auto& [key_dim, value_dim] : {std::pair{96, 96}, {128, 128}, {192, 128}, {256, 256}})
+    for (const int32_t page_size : {1, 16, 64}) {
+      Case c = base;
+      c.page_size = page_size;
+      c.key_dim = key_dim;
+      c.value_dim = value_dim;
+      c.out_type = GetParam().query_type;
+      expect_right(c);
+    }
+}
+
 TEST_P(Attend, LongEncoderKeysAndChunksOnAnyNumberOfThreads) {
   for (const int32_t threads : {1, 3}) {
     expect_right({.kind = LayerKind::encoder, .lengths = {5, 3}, .encoder = {1300, 60}, .threads = threads});
@@ -484,13 +518,13 @@ class Life {
 };
 
 TEST_P(Attend, StepsFollowEachOtherInOneWorld) {
-  Case c{.lengths = std::vector<int32_t>(Life::kRequests, Life::kContext),
-         .topk = 3,
-         .draft_steps = Life::kDraftSteps,
-         .draft_tokens = Life::kNodes,
-         .window = 20,
-         .window_pool = true};
-  WorldSpec spec = placed(c).world();
+  const Case c = placed({.lengths = std::vector<int32_t>(Life::kRequests, Life::kContext),
+                         .topk = 3,
+                         .draft_steps = Life::kDraftSteps,
+                         .draft_tokens = Life::kNodes,
+                         .window = 20,
+                         .window_pool = true});
+  WorldSpec spec = c.world();
   spec.query_rows = 12 * Life::kRequests;
   World world(spec);
   Life life(11);
@@ -700,6 +734,7 @@ TEST_P(BadInput, NumbersThatMakeNoSense) {
 const auto kAll = ::testing::ValuesIn(kImplementations);
 std::string name_of(const ::testing::TestParamInfo<Implementation>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Implementations, Attend, kAll, name_of);
+INSTANTIATE_TEST_SUITE_P(Narrow, Attend, ::testing::ValuesIn(kNarrowOnGpu), name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, OneReduction, kAll, name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, BadInput, kAll, name_of);
 

@@ -1,0 +1,875 @@
+// Many queries of each sequence, bf16 or f16, on Hopper GPUs: bound by the tensor cores, so all that counts is that
+// they never wait, neither for keys nor for the softmax.
+//
+// A tile is kRows packed rows (query row x head of the group) of one sequence and kv head, against kKeys keys at a
+// time, from its last key to its first, so that what must be masked comes first. A block has three warpgroups:
+//
+//   producer    fills a ring of stages with keys and values: by the copy engine where a page has all keys of a step,
+//   else
+//               row by row with cp.async (boxes of fewer rows cost the engine more time than it has)
+//   consumers   two of them, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
+//               tensor cores together, then the softmax of S is made while O is still being summed. The two take turns
+//               in giving, so that one's softmax is made during the other's products.
+//
+// Blocks stay: each takes the next tile from a counter when it has done with one, heaviest tiles of a sequence first,
+// and the producer is at the next tile's keys while the consumers write their results.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "attn/attend_cuda.cuh"
+#include "attn/hopper.cuh"
+#include "attn/tensor_map.h"
+
+namespace quire::attn::cuda {
+namespace {
+
+using hopper::Barrier;
+using hopper::kLineBytes;
+using hopper::kPanelColumns;
+using hopper::kWarpgroup;
+using hopper::Turn;
+
+constexpr int32_t kWarp = 32, kConsumers = 2, kThreads = (1 + kConsumers) * kWarpgroup;
+constexpr int32_t kRowsEach = 64, kRows = kConsumers * kRowsEach;
+constexpr int32_t kTileRing = 4;
+constexpr int32_t kLeastBox = 64;
+constexpr int32_t kProducerRegisters = 72, kConsumerRegisters = 216;
+constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
+constexpr int32_t kMostCached = 512;
+constexpr float kLog2e = 1.4426950408889634f, kSlack = 8;
+
+struct Prefill {
+  CUtensorMap key_boxes, value_boxes;
+  AttendArgs args;
+  int32_t group;
+  int32_t box;      // tokens that the copy engine copies at once; 0: rows are copied one by one
+  int32_t* next;    // the counter of tiles; zero before and after
+  float factor;     // of scores, to powers of two
+  float cap_scale;  // with a softcap: of scores, to its argument
+};
+
+constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
+
+// Shared memory, in panels: queries, then the stages of keys, then those of values.
+template <int32_t kKeyDim, int32_t kValueDim>
+struct Layout {
+  static constexpr int32_t kKeys = kValueDim > 128 ? 64 : 128;  // as many as registers have room for
+  static constexpr int32_t kKeyPanels = panels(kKeyDim), kValuePanels = panels(kValueDim);
+  static constexpr int32_t kQueryPanel = kRows * kLineBytes, kPanel = kKeys * kLineBytes;
+  static constexpr int32_t kQueryBytes = kKeyPanels * kQueryPanel;
+  static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
+  static constexpr int32_t kStages = std::min(4, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
+  static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
+
+  uint32_t base;
+  __device__ uint32_t queries() const { return base; }
+  __device__ uint32_t keys(int32_t stage) const { return base + kQueryBytes + stage * kKeyBytes; }
+  __device__ uint32_t values(int32_t stage) const {
+    return base + kQueryBytes + kStages * kKeyBytes + stage * kValueBytes;
+  }
+};
+
+// Packed rows [first, rows) of a sequence, at most kRows of them, of one kv head, and the keys that any of them sees,
+// counted from the sequence's first.
+struct Tile {
+  Sequence sequence;
+  int32_t kv_head, first, rows;
+  int32_t length;                 // keys of the sequence
+  int32_t first_key, end_key;     // seen by any row
+  int32_t last_first, least_end;  // keys between these are seen by all rows
+
+  __device__ int32_t query_row(int32_t packed, int32_t group) const { return sequence.first_row + packed / group; }
+};
+
+// What the warps of a block tell each other, after the panels.
+struct Board {
+  Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
+  Barrier edge;  // values of which some rows must become zeros before they are full
+  Barrier tile_full[kTileRing], tile_empty[kTileRing];
+  Tile tile[kTileRing];
+  bool has_tile[kTileRing];
+  int32_t first_rows[kMostCached];  // of sequences, if there are not more
+};
+
+template <class Memory>
+constexpr size_t kSharedBytes = Memory::kBytes + sizeof(Board);
+
+__device__ void init_barriers(Board& board, bool boxes, int32_t stages) {
+  constexpr int32_t kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+  const int32_t producer_warps = boxes ? 1 : kWarpgroup / kWarp;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    hopper::init_barrier(&board.keys_full[stage], boxes ? 1 : kWarpgroup);
+    hopper::init_barrier(&board.values_full[stage], boxes ? 1 : kWarpgroup);
+    hopper::init_barrier(&board.keys_empty[stage], kConsumerWarps);
+    hopper::init_barrier(&board.values_empty[stage], kConsumerWarps);
+  }
+  hopper::init_barrier(&board.edge, 1);
+  for (int32_t i = 0; i < kTileRing; ++i) {
+    hopper::init_barrier(&board.tile_full[i], 1);
+    hopper::init_barrier(&board.tile_empty[i], kConsumerWarps + producer_warps);
+  }
+  hopper::fence_async();
+}
+
+// --- the tiles
+
+// All tiles of a step. A sequence has places for as many as its rows may need wherever they begin, so that no sum over
+// sequences has to be made: at most one of its places has no rows.
+struct Work {
+  const Prefill& p;
+  const int32_t* first_rows;  // cu_q, or a copy of it nearby
+  int32_t live;
+
+  // The first place of sequence b.
+  __device__ int32_t place(int32_t b) const { return first_rows[b] * p.group / kRows + b; }
+  __device__ int32_t count() const { return live == 0 ? 0 : place(live) * p.args.kv.kv_heads; }
+
+  // Whether there are rows. The kv heads of the last tile of the last sequence come first: they have the most keys.
+  __device__ bool find(int32_t index, Tile& tile) const {
+    const AttendArgs& args = p.args;
+    const int32_t at = place(live) - 1 - index / args.kv.kv_heads;
+    int32_t b = 0, high = live;
+    while (high - b > 1) {
+      const int32_t middle = (b + high) / 2;
+      (place(middle) <= at ? b : high) = middle;
+    }
+    tile.first = (at - place(b)) * kRows;
+    tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group;
+    if (tile.first >= tile.rows) return false;
+    tile.sequence = sequence_at(args.keys, b);
+    tile.kv_head = index % args.kv.kv_heads;
+    const Sequence& sequence = tile.sequence;
+    tile.length = static_cast<int32_t>(sequence.end - sequence.start);
+    const int32_t last = min(tile.first + kRows, tile.rows) - 1;
+    const Span early = span_of(args, sequence, tile.query_row(tile.first, p.group));
+    const Span late = span_of(args, sequence, tile.query_row(last, p.group));
+    tile.first_key = static_cast<int32_t>(early.first - sequence.start);
+    tile.end_key = static_cast<int32_t>(late.end - sequence.start);
+    tile.last_first = static_cast<int32_t>(late.first - sequence.start);
+    tile.least_end = static_cast<int32_t>(early.end - sequence.start);
+    return true;
+  }
+};
+
+// Steps of kKeys keys, counted from the sequence's first: end - 1, end - 2, ... first.
+template <int32_t kKeys>
+struct Steps {
+  int32_t first, end;
+  __device__ explicit Steps(const Tile& tile)
+      : first(tile.first_key / kKeys),
+        end(tile.end_key > tile.first_key ? (tile.end_key + kKeys - 1) / kKeys : first) {}
+};
+
+// The tiles that this block takes, as one of its roles comes to them.
+class Tiles {
+ public:
+  __device__ explicit Tiles(Board& board) : board_(board) {}
+
+  // Stays until it is given back, in the same order; null: there are no more.
+  __device__ const Tile* take() {
+    hopper::wait(&board_.tile_full[taken_.stage], taken_.phase);
+    const Tile* const tile = board_.has_tile[taken_.stage] ? &board_.tile[taken_.stage] : nullptr;
+    taken_.next(kTileRing);
+    return tile;
+  }
+  __device__ void give() {
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.tile_empty[given_.stage]);
+    given_.next(kTileRing);
+  }
+
+ private:
+  Board& board_;
+  Turn taken_, given_;
+};
+
+// Decides which tiles the block takes; one thread's. The first place is the block's own; every place that was taken,
+// one without rows included, is followed by one count, so the counter wraps to zero.
+class Publisher {
+ public:
+  __device__ Publisher(const Work& work, Board& board) : work_(work), board_(board) {}
+
+  __device__ void publish_first() { publish(blockIdx.x); }
+  __device__ void publish_next() { publish(next_index()); }
+
+ private:
+  __device__ int32_t next_index() const {
+    return gridDim.x + atomicInc(reinterpret_cast<unsigned*>(work_.p.next), static_cast<unsigned>(work_.count() - 1));
+  }
+
+  __device__ void publish(int32_t index) {
+    hopper::wait(&board_.tile_empty[turn_.stage], turn_.phase ^ 1);
+    const int32_t count = work_.count();
+    while (index < count && !work_.find(index, board_.tile[turn_.stage])) index = next_index();
+    board_.has_tile[turn_.stage] = index < count;
+    hopper::arrive(&board_.tile_full[turn_.stage]);
+    turn_.next(kTileRing);
+  }
+
+  const Work& work_;
+  Board& board_;
+  Turn turn_;
+};
+
+// --- the producer
+
+// Where the keys of a tile come from.
+struct Source {
+  const PageId* pages;
+  int32_t first_key, length, kv_head;
+
+  __device__ explicit Source(const Tile& tile)
+      : pages(tile.sequence.pages), first_key(tile.first_key), length(tile.length), kv_head(tile.kv_head) {}
+  __device__ int32_t slot_of(int32_t key, int32_t shift) const {
+    return (pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
+  }
+};
+
+// Copies by the engine, for one warp: a lane looks up a box, one lane gives them to the engine.
+template <class Memory>
+class BoxLoader {
+ public:
+  static constexpr int32_t kKeys = Memory::kKeys;
+
+  __device__ BoxLoader(const Prefill& p, Memory memory, Board& board)
+      : p_(p), memory_(memory), board_(board), shift_(p.args.keys.page_size.shift()) {
+    hopper::prefetch_map(&p.key_boxes);
+    hopper::prefetch_map(&p.value_boxes);
+  }
+
+  __device__ int32_t look_up(const Source& source, int32_t step) const {
+    const Range range(source, step, p_.box);
+    const int32_t box = threadIdx.x;
+    return box >= range.first_box && box < range.end_box ? source.slot_of(step * kKeys + box * p_.box, shift_) : 0;
+  }
+
+  __device__ void load_keys(const Source& source, int32_t step, int32_t slot) {
+    hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
+    load<Memory::kKeyPanels>(source, Range(source, step, p_.box), slot, &p_.key_boxes, &board_.keys_full[keys_.stage],
+                             memory_.keys(keys_.stage));
+    keys_.next(Memory::kStages);
+  }
+
+  __device__ void load_values(const Source& source, int32_t step, int32_t slot) {
+    hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
+    const uint32_t to = memory_.values(values_.stage);
+    Barrier* const full = &board_.values_full[values_.stage];
+    const Range range(source, step, p_.box);
+    const bool is_whole = range.first == 0 && range.end == kKeys;
+    load<Memory::kValuePanels>(source, range, slot, &p_.value_boxes, is_whole ? full : &board_.edge, to);
+    if (!is_whole) clear_outside(range, to, full);
+    values_.next(Memory::kStages);
+  }
+
+ private:
+  // Keys of a step that exist for the tile, and the boxes that have any of them.
+  struct Range {
+    int32_t first, end, first_box, end_box;
+    __device__ Range(const Source& source, int32_t step, int32_t box)
+        : first(max(source.first_key - step * kKeys, 0)),
+          end(min(source.length - step * kKeys, kKeys)),
+          first_box(first / box),
+          end_box((end + box - 1) / box) {}
+  };
+
+  template <int32_t kPanels>
+  __device__ void load(const Source& source, const Range& range, int32_t slot, const CUtensorMap* map, Barrier* full,
+                       uint32_t to) const {
+    const bool issues = threadIdx.x == 0;
+    if (issues) hopper::arrive_expecting(full, (range.end_box - range.first_box) * p_.box * kLineBytes * kPanels);
+    for (int32_t box = range.first_box; box < range.end_box; ++box) {
+      const int32_t from = __shfl_sync(~0u, slot, box);
+      for (int32_t panel = 0; panel < kPanels && issues; ++panel)
+        hopper::copy_box(to + panel * Memory::kPanel + box * p_.box * kLineBytes, map, full, panel * kPanelColumns,
+                         source.kv_head, from);
+    }
+  }
+
+  // A weight of zero times what lies before the first key, or past the last, must be zero.
+  __device__ void clear_outside(const Range& range, uint32_t to, Barrier* full) {
+    hopper::wait(&board_.edge, edge_phase_);
+    edge_phase_ ^= 1;
+    for (int32_t panel = 0; panel < Memory::kValuePanels; ++panel) {
+      clear_lines(to + panel * Memory::kPanel, 0, range.first);
+      clear_lines(to + panel * Memory::kPanel, range.end, kKeys);
+    }
+    hopper::fence_async();
+    __syncwarp();
+    if (threadIdx.x == 0) hopper::arrive(full);
+  }
+  static __device__ void clear_lines(uint32_t panel, int32_t first, int32_t end) {
+    for (int32_t i = first * (kLineBytes / 16) + threadIdx.x; i < end * (kLineBytes / 16); i += kWarp)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(panel + i * 16), "r"(0) : "memory");
+  }
+
+  const Prefill& p_;
+  const Memory memory_;
+  Board& board_;
+  const int32_t shift_;
+  Turn keys_, values_;
+  uint32_t edge_phase_ = 0;
+};
+
+// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them.
+template <class Memory, int32_t kKeyDim, int32_t kValueDim>
+class RowLoader {
+ public:
+  static constexpr int32_t kKeys = Memory::kKeys, kKeysEach = kKeys / (kWarpgroup / kWarp);
+
+  __device__ RowLoader(const Prefill& p, Memory memory, Board& board)
+      : p_(p), memory_(memory), board_(board), shift_(p.args.keys.page_size.shift()) {}
+
+  // -1: none of the tile's rows sees it.
+  __device__ int32_t look_up(const Source& source, int32_t step) const {
+    const int32_t key = step * kKeys + first_line() + lane() % kKeysEach;
+    return key >= source.first_key && key < source.length ? source.slot_of(key, shift_) : -1;
+  }
+
+  __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
+    hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
+    load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
+    hopper::arrive_with_copies(&board_.keys_full[keys_.stage]);
+    keys_.next(Memory::kStages);
+  }
+
+  __device__ void load_values(const Source& source, int32_t, int32_t slot) {
+    hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
+    load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
+    hopper::arrive_with_copies(&board_.values_full[values_.stage]);
+    values_.next(Memory::kStages);
+  }
+
+ private:
+  static __device__ int32_t lane() { return threadIdx.x % kWarp; }
+  static __device__ int32_t first_line() { return threadIdx.x % kWarpgroup / kWarp * kKeysEach; }
+
+  // Eight lanes have a line, four lines go at once.
+  template <int32_t kDim>
+  __device__ void load(const std::byte* rows, int64_t stride, int32_t kv_head, int32_t slot, uint32_t to) const {
+    const int32_t piece = lane() % 8;
+    const std::byte* const from = rows + (int64_t{kv_head} * kDim + piece * 8) * 2;
+    const uint32_t bytes = static_cast<uint32_t>(stride) * 2;
+#pragma unroll
+    for (int32_t i = 0; i < kKeysEach / 4; ++i) {
+      const int32_t key = i * 4 + lane() / 8, at = __shfl_sync(~0u, slot, key);
+      const bool exists = at >= 0;
+      const std::byte* const row = from + uint64_t{exists ? static_cast<uint32_t>(at) : 0u} * bytes;
+      const uint32_t line = hopper::piece_at(to, first_line() + key, piece);
+#pragma unroll
+      for (int32_t panel = 0; panel < panels(kDim); ++panel)
+        if (panel * kPanelColumns + piece * 8 < kDim)
+          hopper::copy_async(line + panel * Memory::kPanel, row + panel * kLineBytes, exists);
+    }
+  }
+
+  const Prefill& p_;
+  const Memory memory_;
+  Board& board_;
+  const int32_t shift_;
+  Turn keys_, values_;
+};
+
+// Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
+// looked up a step ahead, also across tiles.
+template <int32_t kKeys, class Loader>
+__device__ void produce(const Work& work, Board& board, Loader loader) {
+  Tiles tiles(board);
+  Publisher publisher(work, board);
+  const bool publishes = threadIdx.x == 0;
+  if (publishes) publisher.publish_first();
+  const Tile* tile = tiles.take();
+  if (!tile) return;
+  Source source(*tile);
+  Steps<kKeys> steps(*tile);
+  int32_t slot = loader.look_up(source, steps.end - 1);
+  while (true) {
+    if (publishes) publisher.publish_next();
+    int32_t before = 0;
+    for (int32_t step = steps.end - 1; step >= steps.first; --step) {
+      const int32_t next = loader.look_up(source, step - 1);
+      loader.load_keys(source, step, slot);
+      if (step < steps.end - 1) loader.load_values(source, step + 1, before);
+      before = slot;
+      slot = next;
+    }
+    const Tile* const last = tile;
+    tile = tiles.take();
+    const Source next_source(tile ? *tile : *last);
+    const Steps<kKeys> next_steps(tile ? *tile : *last);
+    slot = loader.look_up(next_source, next_steps.end - 1);
+    if (steps.first < steps.end) loader.load_values(source, steps.first, before);
+    tiles.give();
+    if (!tile) return;
+    source = next_source;
+    steps = next_steps;
+  }
+}
+
+// --- the consumers
+
+__device__ float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+template <class T>
+__device__ uint32_t pair(float low, float high) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    memcpy(&bits, &both, sizeof(bits));
+  } else {
+    const __half2 both = __floats2half2_rn(low, high);
+    memcpy(&bits, &both, sizeof(bits));
+  }
+  return bits;
+}
+
+__device__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// A thread's two rows of a tile, lane / 4 of its warp's 16 and the eighth below, in its columns.
+template <int32_t kValueDim>
+struct Sums {
+  float out[kValueDim / 2] = {};
+  float top[2] = {-INFINITY, -INFINITY};  // of raw scores
+  float sum[2] = {0, 0};                  // of this thread's columns alone until the end
+};
+
+__device__ int32_t lane_row() {
+  const int32_t thread = threadIdx.x % kWarpgroup;
+  return thread / kWarp * 16 + thread % kWarp / 4;
+}
+
+// Keys [first, end) that the thread's two rows see.
+struct Seen {
+  int32_t first[2], end[2];
+};
+
+__device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
+  Seen seen;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const int32_t packed = tile.first + consumer * kRowsEach + lane_row() + half * 8;
+    const Span span = packed < tile.rows ? span_of(p.args, tile.sequence, tile.query_row(packed, p.group)) : Span{0, 0};
+    seen.first[half] = static_cast<int32_t>(span.first - tile.sequence.start);
+    seen.end[half] = static_cast<int32_t>(span.end - tile.sequence.start);
+  }
+  return seen;
+}
+
+template <int32_t kKeys>
+__device__ void cap(float (&scores)[kKeys / 2], float softcap, float cap_scale) {
+#pragma unroll
+  for (float& score : scores) {
+    const float both = power_of_two(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
+    score = softcap * (1 - __fdividef(2.0f, 1 + both));
+  }
+}
+
+template <int32_t kKeys>
+__device__ void mask(float (&scores)[kKeys / 2], const Seen& seen, int32_t first_key) {
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    const int32_t key = first_key + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2, half = i / 2 % 2;
+    if (key < seen.first[half] || key >= seen.end[half]) scores[i] = -INFINITY;
+  }
+}
+
+// Scores become weights; shrink: what earlier sums are multiplied by. The top that weights are relative to is an
+// earlier one as long as no weight is more than 2^kSlack for it: sums then stay as they are.
+template <int32_t kKeys, class Sums>
+__device__ void fold_scores(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&shrink)[2]) {
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    float top = sums.top[half];
+#pragma unroll
+    for (int32_t i = 2 * half; i < kKeys / 2; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
+    top = quad_max(top);
+    if ((top - sums.top[half]) * factor <= kSlack) top = sums.top[half];
+    const float base = top == -INFINITY ? 0 : top * factor;
+    shrink[half] = power_of_two(sums.top[half] * factor - base);
+    sums.top[half] = top;
+    float sum = sums.sum[half] * shrink[half];
+#pragma unroll
+    for (int32_t i = 2 * half; i < kKeys / 2; i += 4) {
+      scores[i] = power_of_two(fmaf(scores[i], factor, -base));
+      scores[i + 1] = power_of_two(fmaf(scores[i + 1], factor, -base));
+      sum += scores[i] + scores[i + 1];
+    }
+    sums.sum[half] = sum;
+  }
+}
+
+// A consumer's 64 rows of a tile.
+template <class T, int32_t kKeyDim, int32_t kValueDim>
+class Consumer {
+ public:
+  using Memory = Layout<kKeyDim, kValueDim>;
+  static constexpr int32_t kKeys = Memory::kKeys;
+
+  __device__ Consumer(const Prefill& p, Memory memory, Board& board, int32_t consumer)
+      : p_(p), memory_(memory), board_(board), consumer_(consumer) {
+    if (consumer == 1) pass_turn();  // the first one begins
+  }
+
+  // Begins to load the tile's queries; nobody reads the earlier ones any more.
+  __device__ void load_queries(const Tile& tile) const {
+    constexpr int32_t kPieces = kKeyDim / 8;
+    sync();
+    const ConstHeadRows& q = p_.args.q;
+    const int32_t thread = threadIdx.x % kWarpgroup;
+    for (int32_t i = thread; i < kRowsEach * kPieces; i += kWarpgroup) {
+      const int32_t row = consumer_ * kRowsEach + i / kPieces, piece = i % kPieces, packed = tile.first + row;
+      const bool exists = packed < tile.rows;
+      const int64_t at = exists ? int64_t{tile.query_row(packed, p_.group)} * q.row_stride +
+                                      int64_t{tile.kv_head * p_.group + packed % p_.group} * kKeyDim + piece * 8
+                                : 0;
+      hopper::copy_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8),
+                         q.data + at * 2, exists);
+    }
+  }
+
+  __device__ void wait_for_queries() const {
+    hopper::wait_for_all_copies();
+    hopper::fence_async();
+    sync();
+  }
+
+  // All steps of a tile; `meanwhile` is called when the queries are read no more and the last values are being summed.
+  template <class Sums, class Meanwhile>
+  __device__ void fold(const Tile& tile, Sums& sums, const Meanwhile& meanwhile) {
+    const Steps<kKeys> steps(tile);
+    if (steps.first == steps.end) return meanwhile();
+    const Seen seen = seen_by(p_, tile, consumer_);
+    float scores[kKeys / 2] = {}, shrink[2];
+    uint32_t weights[kKeys / 4];
+    wait_for_keys();
+    wait_for_turn();
+    hopper::fence_products();
+    multiply_keys(scores);
+    pass_turn();
+    hopper::wait_for_products<0>();
+    give_keys();
+    weigh(tile, seen, steps.end - 1, scores, sums, shrink);
+    pack(scores, weights);
+#pragma unroll 1
+    for (int32_t step = steps.end - 2; step >= steps.first; --step) {
+      wait_for_keys();
+      wait_for_turn();
+      hopper::fence_products();
+      multiply_keys(scores);
+      wait_for_values();
+      multiply_values(weights, sums.out);
+      pass_turn();
+      hopper::wait_for_products<1>();
+      give_keys();
+      weigh(tile, seen, step, scores, sums, shrink);
+      hopper::wait_for_products<0>();
+      give_values();
+      if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1))
+#pragma unroll
+        for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= shrink[i / 2 % 2];
+      pack(scores, weights);
+    }
+    wait_for_values();
+    hopper::fence_products();
+    multiply_values(weights, sums.out);
+    meanwhile();
+    hopper::wait_for_products<0>();
+    give_values();
+  }
+
+  template <class Sums>
+  __device__ void write(const Tile& tile, const Sums& sums) const {
+    const AttendArgs& args = p_.args;
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const float sum = quad_sum(sums.sum[half]), top = sums.top[half] * (p_.factor / kLog2e);
+      const int32_t packed = tile.first + consumer_ * kRowsEach + lane_row() + half * 8;
+      const bool exists = packed < tile.rows;
+      const int32_t head = tile.kv_head * p_.group + packed % p_.group, row = tile.query_row(packed, p_.group);
+      const float sink = exists && args.sinks ? args.sinks[head] : -INFINITY;
+      const float factor = factor_of(top, sum, sink, args.kv.value_scale);
+      const int64_t at = row * args.out.row_stride + int64_t{head} * kValueDim;
+      if (exists && args.lse && threadIdx.x % 4 == 0)
+        args.lse[head * args.q.rows + row] = top == -INFINITY ? -INFINITY : top + logf(sum);
+      write_row(sums.out, half, factor, exists, at);
+    }
+  }
+
+ private:
+  // Columns of neighbouring lanes are exchanged, so that each lane stores 16 bytes.
+  __device__ void write_row(const float (&out)[kValueDim / 2], int32_t half, float factor, bool exists,
+                            int64_t at) const {
+    const HeadRows& rows = p_.args.out;
+    const int32_t lane = threadIdx.x % 4;
+    if (rows.type != p_.args.q.type) {
+#pragma unroll
+      for (int32_t i = 2 * half; i < kValueDim / 2; i += 4)
+        for (int32_t j = 0; j < 2; ++j)
+          if (exists) store(rows.type, rows.data, at + i / 4 * 8 + lane * 2 + j, out[i + j] * factor);
+      return;
+    }
+#pragma unroll
+    for (int32_t first = 0; first < kValueDim / 8; first += 4) {  // four groups of eight columns
+      uint32_t words[4];
+#pragma unroll
+      for (int32_t n = 0; n < 4; ++n) {
+        const int32_t i = (first + n) * 4 + 2 * half;
+        words[n] = pair<T>(out[i] * factor, out[i + 1] * factor);
+      }
+      exchange(words, lane, 1);
+      exchange(words, lane, 2);
+      if (exists)
+        *reinterpret_cast<uint4*>(rows.data + (at + (first + lane) * 8) * 2) =
+            make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+
+  // One step of transposing four words of four lanes: of each two words `distance` apart, the one that is the other
+  // lane's goes there.
+  static __device__ void exchange(uint32_t (&words)[4], int32_t lane, int32_t distance) {
+    const bool upper = lane & distance;
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      const uint32_t given = upper ? words[i] : words[i + distance];
+      const uint32_t taken = __shfl_xor_sync(~0u, given, distance);
+      (upper ? words[i] : words[i + distance]) = taken;
+    }
+  }
+
+  __device__ void sync() const { hopper::sync_named(1 + kConsumers + consumer_, kWarpgroup); }
+  __device__ void wait_for_turn() const { hopper::sync_named(1 + consumer_, kConsumers * kWarpgroup); }
+  __device__ void pass_turn() const { hopper::arrive_named(1 + (consumer_ ^ 1), kConsumers * kWarpgroup); }
+
+  // Rows that were copied one by one were not written by the copy engine.
+  __device__ void wait_for_keys() const {
+    hopper::wait(&board_.keys_full[keys_.stage], keys_.phase);
+    if (p_.box == 0) hopper::fence_async();
+  }
+  __device__ void wait_for_values() const {
+    hopper::wait(&board_.values_full[values_.stage], values_.phase);
+    if (p_.box == 0) hopper::fence_async();
+  }
+  __device__ void give_keys() {
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.keys_empty[keys_.stage]);
+    keys_.next(Memory::kStages);
+  }
+  __device__ void give_values() {
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.values_empty[values_.stage]);
+    values_.next(Memory::kStages);
+  }
+
+  __device__ void multiply_keys(float (&scores)[kKeys / 2]) const {
+    const uint32_t queries = memory_.queries() + consumer_ * kRowsEach * kLineBytes, keys = memory_.keys(keys_.stage);
+#pragma unroll
+    for (int32_t step = 0; step < kKeyDim / 16; ++step) {
+      const uint32_t panel = step / 4, columns = step % 4 * 32;
+      hopper::multiply_keys<T, kKeys>(scores, hopper::operand(queries + panel * Memory::kQueryPanel + columns),
+                                      hopper::operand(keys + panel * Memory::kPanel + columns), step > 0);
+    }
+    hopper::commit_products();
+  }
+
+  __device__ void multiply_values(const uint32_t (&weights)[kKeys / 4], float (&out)[kValueDim / 2]) const {
+    constexpr int32_t kWide = 128, kWides = kValueDim / kWide, kRest = kValueDim % kWide;
+    const uint32_t values = memory_.values(values_.stage);
+#pragma unroll
+    for (int32_t step = 0; step < kKeys / 16; ++step) {
+      const uint32_t lines = values + step * 16 * kLineBytes;
+      const auto at = [&](int32_t column) {
+        return hopper::operand(lines + column / kPanelColumns * Memory::kPanel, Memory::kPanel);
+      };
+#pragma unroll
+      for (int32_t wide = 0; wide < kWides; ++wide)
+        hopper::multiply_values<T, kWide>(out + wide * kWide / 2, weights + step * 4, at(wide * kWide), 1);
+      if constexpr (kRest >= kPanelColumns)
+        hopper::multiply_values<T, kPanelColumns>(out + kWides * kWide / 2, weights + step * 4, at(kWides * kWide), 1);
+      if constexpr (kRest % kPanelColumns != 0)
+        hopper::multiply_values<T, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2,
+                                                          weights + step * 4, at(kValueDim - kRest % kPanelColumns), 1);
+    }
+    hopper::commit_products();
+  }
+
+  template <class Sums>
+  __device__ void weigh(const Tile& tile, const Seen& seen, int32_t step, float (&scores)[kKeys / 2], Sums& sums,
+                        float (&shrink)[2]) const {
+    const int32_t first = step * kKeys;
+    if (p_.args.softcap > 0) cap<kKeys>(scores, p_.args.softcap, p_.cap_scale);
+    if (first < tile.last_first || first + kKeys > tile.least_end) mask<kKeys>(scores, seen, first);
+    fold_scores<kKeys>(scores, p_.factor, sums, shrink);
+  }
+
+  // Sums of two groups of eight columns are, in pairs, the operand of 16 weights.
+  static __device__ void pack(const float (&scores)[kKeys / 2], uint32_t (&weights)[kKeys / 4]) {
+#pragma unroll
+    for (int32_t i = 0; i < kKeys / 4; ++i) weights[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
+  }
+
+  const Prefill& p_;
+  const Memory memory_;
+  Board& board_;
+  const int32_t consumer_;
+  Turn keys_, values_;
+};
+
+// The next tile's queries come while this one's results are made and written.
+template <class T, int32_t kKeyDim, int32_t kValueDim>
+__device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Board& board, int32_t number) {
+  Consumer<T, kKeyDim, kValueDim> consumer(p, memory, board, number);
+  Tiles tiles(board);
+  const Tile* tile = tiles.take();
+  if (tile) consumer.load_queries(*tile);
+  while (tile) {
+    consumer.wait_for_queries();
+    Sums<kValueDim> sums;
+    const Tile* next = nullptr;
+    consumer.fold(*tile, sums, [&] {
+      next = tiles.take();
+      if (next) consumer.load_queries(*next);
+    });
+    consumer.write(*tile, sums);
+    tiles.give();
+    tile = next;
+  }
+}
+
+// Rows past those of live sequences.
+__device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
+  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x) {
+    for (int32_t i = threadIdx.x; i < args.out.heads * args.out.dim; i += kThreads)
+      store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
+    for (int32_t head = threadIdx.x; args.lse && head < args.q.heads; head += kThreads)
+      args.lse[head * args.q.rows + row] = -INFINITY;
+  }
+}
+
+template <class T, int32_t kKeyDim, int32_t kValueDim>
+__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_constant__ Prefill p) {
+  using Memory = Layout<kKeyDim, kValueDim>;
+  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
+  const Memory memory{hopper::shared_address(shared)};
+  Board& board = *reinterpret_cast<Board*>(shared + Memory::kBytes);
+  const KeyView& keys = p.args.keys;
+  const int32_t live = *keys.live;
+  const bool cached = live < kMostCached;
+  for (int32_t b = threadIdx.x; cached && b <= live; b += kThreads) board.first_rows[b] = keys.cu_q[b];
+  if (threadIdx.x == 0) init_barriers(board, p.box > 0, Memory::kStages);
+  __syncthreads();
+  const Work work{p, cached ? board.first_rows : keys.cu_q, live};
+  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
+  const int32_t warpgroup = threadIdx.x / kWarpgroup;
+  if (warpgroup == 0) {
+    hopper::give_registers<kProducerRegisters>();
+    if (p.box == 0)
+      produce<Memory::kKeys>(work, board, RowLoader<Memory, kKeyDim, kValueDim>(p, memory, board));
+    else if (threadIdx.x < kWarp)
+      produce<Memory::kKeys>(work, board, BoxLoader<Memory>(p, memory, board));
+  } else {
+    hopper::take_registers<kConsumerRegisters>();
+    consume<T, kKeyDim, kValueDim>(p, memory, board, warpgroup - 1);
+  }
+}
+
+// --- the host's side
+
+int32_t attribute(cudaDeviceAttr which) {
+  int32_t value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
+  return value;
+}
+
+bool is_hopper() {
+  static const bool is = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  return is;
+}
+
+template <class T, int32_t kKeyDim, int32_t kValueDim>
+void launch(Prefill p, cudaStream_t stream) {
+  using Memory = Layout<kKeyDim, kValueDim>;
+  if (p.args.keys.page_size.tokens() >= kLeastBox) {
+    p.box = std::min(p.args.keys.page_size.tokens(), Memory::kKeys);
+    p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
+    p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
+  }
+  const auto kernel = prefill_kernel<T, kKeyDim, kValueDim>;
+  constexpr size_t kShared = kSharedBytes<Memory>;
+  static_assert(kShared <= 227 * 1024);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
+             "attention needs ", kShared, " bytes of shared memory");
+  kernel<<<attribute(cudaDevAttrMultiProcessorCount), kThreads, kShared, stream>>>(p);
+  check_cuda(cudaGetLastError(), "attention was not launched");
+}
+
+template <class T>
+void launch(const Prefill& p, cudaStream_t stream) {
+  switch (p.args.kv.key_dim) {
+    case 64:
+      launch<T, 64, 64>(p, stream);
+      break;
+    case 96:
+      launch<T, 96, 96>(p, stream);
+      break;
+    case 128:
+      launch<T, 128, 128>(p, stream);
+      break;
+    case 192:
+      launch<T, 192, 128>(p, stream);
+      break;
+    default:
+      launch<T, 256, 256>(p, stream);
+  }
+}
+
+bool has_dims(const kv::LayerKv& kv) {
+  if (kv.key_dim == 192) return kv.value_dim == 128;
+  return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
+}
+
+// 16-byte pieces are copied, so rows must begin at multiples of 16 bytes.
+bool is_aligned(const AttendArgs& args) {
+  const auto aligned = [](const void* pointer, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
+  };
+  return aligned(args.kv.keys, args.kv.key_stride) && aligned(args.kv.values, args.kv.value_stride) &&
+         aligned(args.q.data, args.q.row_stride) && aligned(args.out.data, args.out.row_stride);
+}
+
+bool fits(const AttendArgs& args) {
+  const kv::LayerKv& kv = args.kv;
+  return (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type && !kv.latent() && has_dims(kv) &&
+         !args.keys.branch_lengths && args.scale > 0 && is_aligned(args);
+}
+
+}  // namespace
+
+bool prefill(const AttendArgs& args, Exec& exec) {
+  if (!fits(args) || !is_hopper()) return false;
+  const float scale = args.scale * args.kv.key_scale;
+  const Prefill p{.key_boxes = {},
+                  .value_boxes = {},
+                  .args = args,
+                  .group = args.q.heads / args.kv.kv_heads,
+                  .box = 0,
+                  .next = args.arena->counts(Buf::split_arrivals),
+                  .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
+                  .cap_scale = args.softcap > 0 ? scale / args.softcap : 0};
+  if (args.kv.type == Dtype::bf16)
+    launch<__nv_bfloat16>(p, stream_of(exec));
+  else
+    launch<__half>(p, stream_of(exec));
+  return true;
+}
+
+}  // namespace quire::attn::cuda
