@@ -91,4 +91,7 @@ inline __device__ float factor_of(float top, float sum, float sink, float value_
 // problem.
 bool decode(const AttendArgs& args, Exec& exec);
 
+// The same for latent keys, on a Hopper GPU.
+bool latent_decode(const AttendArgs& args, Exec& exec);
+
 }  // namespace quire::attn::cuda
