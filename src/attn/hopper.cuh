@@ -166,6 +166,11 @@ inline __device__ uint64_t operand(uint32_t address, uint32_t panels = 16) {
   return ((address & 0x3ffff) >> 4) | (uint64_t{panels >> 4} << 16) | ((kEightLines >> 4) << 32) | kSwizzle128;
 }
 
+// The operand that many bytes further on. Its address is all that changes, so the upper half stays where it is.
+inline __device__ uint64_t further(uint64_t operand, int32_t bytes) {
+  return (operand & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(operand) + bytes / 16);
+}
+
 inline __device__ void fence_products() {
 #if QUIRE_HOPPER
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

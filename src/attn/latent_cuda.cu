@@ -44,7 +44,7 @@ constexpr int32_t kLeastBox = 16;  // slots
 
 constexpr int32_t kWarp = 32, kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
 constexpr int32_t kMultiplying = 2 * kWarpgroup;  // threads of the leader and the follower
-constexpr int32_t kLoadRegisters = 56, kMultiplyRegisters = 224;
+constexpr int32_t kLoadRegisters = 40, kMultiplyRegisters = 232;
 static_assert(kLoadRegisters + 2 * kMultiplyRegisters <= 65536 / kThreads / 8 * 8 * 3, "more registers than there are");
 constexpr float kLog2e = 1.4426950408889634f;
 
@@ -64,15 +64,7 @@ struct Latent {
   int32_t arrival_stride;
 };
 
-struct alignas(1024) Shared {
-  std::byte queries[kTileBytes];
-  std::byte keys[kStages][kTileBytes];
-  std::byte weights[kPanelBytes];
-  Barrier full[kStages], free[kStages];
-  float shrink[kRows];  // of a row's sums before this tile's weights are added
-  float top[kRows], sum[kRows];
-  bool is_last;
-};
+// --- how the work is cut
 
 // While the work is cut, in place of the first keys.
 struct Counts {
@@ -80,8 +72,6 @@ struct Counts {
   int32_t before[];  // [live + 1] units in the sequences before
 };
 constexpr int64_t kMostSequences = (kStages * kTileBytes - sizeof(Counts)) / sizeof(int32_t) - 1;
-
-// --- how the work is cut
 
 // Keys of a sequence that any of its rows sees, counted from the sequence's first key. Units are aligned.
 struct Keys {
@@ -167,7 +157,7 @@ struct Walk {
   int32_t b, before;  // a sequence at or before that of `unit`, and the units before it
 
   __device__ Walk(const Counts& counts, int32_t live, const Runs& runs, int32_t run)
-      : unit(runs.begin(run)), end(runs.begin(run + 1)), b(0) {
+      : unit(runs.begin(min(run, runs.count))), end(runs.begin(min(run + 1, runs.count))), b(0) {
     int32_t high = live;
     while (high - b > 1) {
       const int32_t middle = (b + high) / 2;
@@ -195,11 +185,26 @@ struct Walk {
   }
 };
 
+// --- the thread block
+
+struct alignas(1024) Shared {
+  std::byte queries[kTileBytes];
+  std::byte keys[kStages][kTileBytes];
+  std::byte weights[kPanelBytes];
+  Barrier full[kStages], free[kStages];
+  float shrink[kRows];  // of a row's sums before this tile's weights are added
+  float top[kRows], sum[kRows];
+  bool is_last;
+  Runs runs;
+  Walk walk;  // of the threads that multiply: they have no registers to spare
+  Part part;
+  bool has_part;
+};
+
 // What a thread block knows of its work.
 struct Job {
   const Latent& d;
   Shared& shared;
-  Runs runs;
   int32_t run, row_block;
 };
 
@@ -343,8 +348,8 @@ __device__ void multiply_queries(const Job& job, int32_t stage, float (&scores)[
   fence_products();
 #pragma unroll
   for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t at = (step / kOfPanel * kPanelBytes + step % kOfPanel * 32) / 16;
-    multiply_keys<T, kKeys>(scores, queries + at, keys + at, step > 0);
+    const int32_t at = step / kOfPanel * kPanelBytes + step % kOfPanel * 32;
+    multiply_keys<T, kKeys>(scores, further(queries, at), further(keys, at), step > 0);
   }
   commit_products();
 }
@@ -359,7 +364,7 @@ __device__ void multiply_weights(const Job& job, int32_t stage, Out& out) {
   fence_products();
 #pragma unroll
   for (int32_t step = 0; step < kKeys / 16; ++step)
-    multiply_shared_values<T>(out, weights + step * 32 / 16, values + step * 16 * kLineBytes / 16, 1);
+    multiply_shared_values<T>(out, further(weights, step * 32), further(values, step * 16 * kLineBytes), 1);
   commit_products();
 }
 
@@ -580,7 +585,7 @@ struct Parts {
 
 // A part's place in the workspace: a thread block leaves at most two, where its run begins and where it ends.
 __device__ int64_t slot_of_part(const Job& job, int32_t run, const Part& part) {
-  return 2 * (int64_t{run} * job.d.row_blocks + job.row_block) + (job.runs.begin(run) < part.first_unit ? 1 : 0);
+  return 2 * (int64_t{run} * job.d.row_blocks + job.row_block) + (job.shared.runs.begin(run) < part.first_unit ? 1 : 0);
 }
 
 __device__ float2* sums_at(const Latent& d, int64_t slot, int32_t row) {
@@ -648,8 +653,8 @@ __device__ void finish_part(const Job& job, const Part& part, Out& out) {
   sync_named(kMeeting, kMultiplying);
   Ends ends{{job.shared.top[row_of(0)], job.shared.top[row_of(1)]},
             {job.shared.sum[row_of(0)], job.shared.sum[row_of(1)]}};
-  const int32_t first_run = job.runs.run_of(part.first_unit);
-  const int32_t last_run = job.runs.run_of(part.first_unit + part.units - 1);
+  const int32_t first_run = job.shared.runs.run_of(part.first_unit);
+  const int32_t last_run = job.shared.runs.run_of(part.first_unit + part.units - 1);
   if (first_run != last_run) {
     const Parts parts{.first_slot = slot_of_part(job, first_run, part),
                       .second_slot = slot_of_part(job, first_run + 1, part),
@@ -662,12 +667,26 @@ __device__ void finish_part(const Job& job, const Part& part, Out& out) {
   write_rows(job, part, ends, out);
 }
 
+// Goes to the next part that has rows; false: there is none.
+__device__ bool next_part(const Job& job) {
+  Shared& shared = job.shared;
+  sync_named(kMeeting, kMultiplying);  // nobody needs the last one any more
+  if (multiplying_thread() == 0) {
+    shared.has_part = false;
+    while (!shared.has_part && !shared.walk.over()) {
+      shared.part = shared.walk.next(job.d, job.row_block);
+      shared.has_part = shared.part.rows > 0;
+    }
+  }
+  sync_named(kMeeting, kMultiplying);
+  return shared.has_part;
+}
+
 template <class T>
-__device__ void multiply_parts(const Job& job, Walk walk) {
+__device__ void multiply_parts(const Job& job) {
+  const Part& part = job.shared.part;
   Turn turn;
-  while (!walk.over()) {
-    const Part part = walk.next(job.d, job.row_block);
-    if (part.rows <= 0) continue;
+  while (next_part(job)) {
     load_queries(job, part);
     Out out = {};
     if (is_leader())
@@ -679,8 +698,8 @@ __device__ void multiply_parts(const Job& job, Walk walk) {
 }
 
 // Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const AttendArgs& args, int32_t live) {
-  const int32_t live_rows = live ? args.keys.cu_q[live] : 0, thread = multiplying_thread();
+__device__ void write_empty_rows(const AttendArgs& args) {
+  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0, thread = multiplying_thread();
   const auto write_empty = [&](int32_t first, int32_t last) {
     for (int64_t row = first; row < last; ++row) {
       for (int32_t i = thread; i < args.out.heads * kValueDim; i += kMultiplying)
@@ -713,22 +732,25 @@ __device__ void attend_block(const Latent& d, Shared& shared) {
   init_barriers(d, shared);
   const int32_t longest = count_units(d.args, live, counts), total = counts.before[live];
   const int32_t most = static_cast<int32_t>(gridDim.x) / d.row_blocks;
+  const Runs runs(total, runs_for(total, longest, live, most, d.part_rows));
   const Job job{.d = d,
                 .shared = shared,
-                .runs = Runs(total, runs_for(total, longest, live, most, d.part_rows)),
                 .run = static_cast<int32_t>(blockIdx.x) / d.row_blocks,
                 .row_block = static_cast<int32_t>(blockIdx.x) % d.row_blocks};
-  const bool has_run = job.run < job.runs.count;
-  const Walk walk(counts, live, job.runs, has_run ? job.run : 0);
+  const Walk walk(counts, live, runs, job.run);
+  if (threadIdx.x == 0) {
+    shared.runs = runs;
+    shared.walk = walk;
+  }
   fence_async();    // the barriers are there, and nobody writes counts any more
   __syncthreads();  // nor reads them: their place is the keys'
   if (threadIdx.x < kWarpgroup) {
     give_registers<kLoadRegisters>();
-    if (has_run) load_keys(job, walk);
+    load_keys(job, walk);
   } else {
     take_registers<kMultiplyRegisters>();
-    if (has_run) multiply_parts<T>(job, walk);
-    write_empty_rows(d.args, live);
+    multiply_parts<T>(job);
+    write_empty_rows(d.args);
   }
 }
 
