@@ -117,24 +117,12 @@ __device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts& cou
   return longest;
 }
 
-// A part that others finish is dear: its sums are as many bytes as its keys' values are for 64 rows. So the parts of a
-// sequence are at least as long as they are many, and when as many runs for each sequence take not much longer than the
-// most runs do, their ends are mostly the sequences' own.
-__device__ int32_t runs_for(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t part_rows) {
-  constexpr int32_t kDear = 4;  // units that leaving and merging a part take
-  if (total == 0) return 0;
-  const auto least = static_cast<int32_t>(ceilf(sqrtf(static_cast<float>(longest * part_rows) / kRows)));
-  const int32_t count = min(most, max(1, total / least));
-  const int32_t even = count / live * live;
-  const auto units_of = [&](int32_t runs) { return (total + runs - 1) / runs; };
-  return even > 0 && units_of(even) <= units_of(count) + kDear ? even : count;
-}
-
-// The runs, each the units [begin(run), begin(run + 1)).
+// The runs. Either all units are one line, cut into equal runs, or each sequence has as many runs of its own, which
+// share its units.
 struct Runs {
-  int32_t count, each, longer;  // every run has `each` units, the first `longer` ones have one more
-  __device__ Runs(int32_t total, int32_t runs)
-      : count(runs), each(runs ? total / runs : 0), longer(total - each * runs) {}
+  int32_t count;
+  int32_t own;           // of each sequence; 0: the line is cut
+  int32_t each, longer;  // every run of the line has `each` units, the first `longer` ones have one more
   __device__ int32_t begin(int32_t run) const { return run * each + min(run, longer); }
   __device__ int32_t run_of(int32_t unit) const {
     const int32_t in_longer = longer * (each + 1);
@@ -142,28 +130,41 @@ struct Runs {
   }
 };
 
+// A part that others finish is dear: its sums are as many bytes as 64 keys and more. So the parts of a sequence are at
+// least as long as they are many, and the line is cut only where that ends clearly sooner than runs of the sequences'
+// own.
+__device__ Runs cut(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t part_rows) {
+  constexpr int32_t kDear = 4;  // units that leaving and merging a part take
+  if (total == 0) return {};
+  const auto least = static_cast<int32_t>(ceilf(sqrtf(static_cast<float>(longest) * part_rows / kRows)));
+  const int32_t count = min(most, max(1, total / least)), each = total / count, own = count / live;
+  if (own > 0 && (longest + own - 1) / own <= each + kDear) return {.count = own * live, .own = own};
+  return {.count = count, .own = 0, .each = each, .longer = total - each * count};
+}
+
 // Units of one sequence, for one block of its rows.
 struct Part {
   Sequence sequence;
-  int32_t b, rows;            // rows of the block; none: nothing to do
-  Keys keys;                  // of the whole sequence
-  int32_t tile, end;          // tiles of 64 keys: tile .. end - 1
-  int32_t first_unit, units;  // of the whole sequence
+  int32_t b, rows;          // rows of the block; none: nothing to do
+  Keys keys;                // of the whole sequence
+  int32_t tile, end;        // tiles of 64 keys: tile .. end - 1
+  int32_t first_run, runs;  // of the whole sequence, each with a part of it
+  bool begins_late;         // in a run that has other sequences before this one
 };
 
 // The parts of a run, one after the other.
 struct Walk {
-  int32_t unit, end;  // what is left of the run
+  Runs runs;
+  int32_t unit, end;  // what is left of the run, in the line
   int32_t b, before;  // a sequence at or before that of `unit`, and the units before it
 
-  __device__ Walk(const Counts& counts, int32_t live, const Runs& runs, int32_t run)
-      : unit(runs.begin(min(run, runs.count))), end(runs.begin(min(run + 1, runs.count))), b(0) {
-    int32_t high = live;
-    while (high - b > 1) {
-      const int32_t middle = (b + high) / 2;
-      (counts.before[middle] <= unit ? b : high) = middle;
-    }
-    before = counts.before[b];
+  __device__ Walk(const Counts& counts, int32_t live, const Runs& given, int32_t run)
+      : runs(given), unit(0), end(0), b(0), before(0) {
+    if (run >= runs.count) return;
+    if (runs.own)
+      begin_own(counts, run);
+    else
+      begin_in_line(counts, live, run);
   }
 
   __device__ bool over() const { return unit >= end; }
@@ -172,7 +173,8 @@ struct Walk {
     for (; before + keys.units() <= unit; keys = keys_of(d.args, ++b)) before += keys.units();
     const Sequence sequence = sequence_at(d.args.keys, b);
     const int32_t packed = (sequence.last_row - sequence.first_row) * d.args.q.heads;
-    const int32_t at = unit - before, count = min(end - unit, keys.units() - at);
+    const int32_t units = keys.units(), at = unit - before, count = min(end - unit, units - at);
+    const int32_t first_run = runs.own ? b * runs.own : runs.run_of(before);
     unit += count;
     return {.sequence = sequence,
             .b = b,
@@ -180,8 +182,29 @@ struct Walk {
             .keys = keys,
             .tile = keys.first_unit() + at,
             .end = keys.first_unit() + at + count,
-            .first_unit = before,
-            .units = keys.units()};
+            .first_run = first_run,
+            .runs = runs.own ? min(runs.own, units) : runs.run_of(before + units - 1) - first_run + 1,
+            .begins_late = !runs.own && runs.begin(first_run) < before};
+  }
+
+ private:
+  __device__ void begin_own(const Counts& counts, int32_t run) {
+    b = run / runs.own;
+    before = counts.before[b];
+    const int32_t units = counts.before[b + 1] - before, sharing = min(runs.own, units), index = run % runs.own;
+    if (index >= sharing) return;
+    unit = before + index * units / sharing;
+    end = before + (index + 1) * units / sharing;
+  }
+  __device__ void begin_in_line(const Counts& counts, int32_t live, int32_t run) {
+    unit = runs.begin(run);
+    end = runs.begin(run + 1);
+    int32_t high = live;
+    while (high - b > 1) {
+      const int32_t middle = (b + high) / 2;
+      (counts.before[middle] <= unit ? b : high) = middle;
+    }
+    before = counts.before[b];
   }
 };
 
@@ -195,7 +218,6 @@ struct alignas(1024) Shared {
   float shrink[kRows];  // of a row's sums before this tile's weights are added
   float top[kRows], sum[kRows];
   bool is_last;
-  Runs runs;
   Walk walk;  // of the threads that multiply: they have no registers to spare
   Part part;
   bool has_part;
@@ -281,12 +303,10 @@ __device__ void load_keys(const Job& job, Walk walk) {
 
 // A thread has two rows of the tile (row_of) and, of each eight columns, two.
 __device__ int32_t lane_of() { return threadIdx.x % kWarp; }
-__device__ int32_t multiplying_thread() { return static_cast<int32_t>(threadIdx.x) - kWarpgroup; }
+__device__ uint32_t multiplying_thread() { return threadIdx.x - kWarpgroup; }
 __device__ int32_t half_of_columns() { return multiplying_thread() / kWarpgroup; }
 __device__ bool is_leader() { return half_of_columns() == 0; }
-__device__ int32_t row_of(int32_t half) {
-  return multiplying_thread() % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8;
-}
+__device__ int32_t row_of(int32_t half) { return threadIdx.x % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8; }
 
 // Query row and head of a tile's row; row < 0: none.
 struct Row {
@@ -321,7 +341,8 @@ __device__ void clear_unseen(const Job& job, const Part& part, int32_t tile, int
   const int32_t first = part.keys.first - tile * kKeys, end = part.keys.end - tile * kKeys;
   if (first <= 0 && end >= kKeys) return;
   std::byte* const own = job.shared.keys[stage] + half_of_columns() * kOwnPanels * kPanelBytes;
-  for (int32_t i = multiplying_thread() % kWarpgroup; i < kKeys * kLinePieces; i += kWarpgroup) {
+#pragma unroll 1
+  for (int32_t i = threadIdx.x % kWarpgroup; i < kKeys * kLinePieces; i += kWarpgroup) {
     const int32_t line = i / kLinePieces, panel = i % kLinePieces / kPieces;
     if (line >= first && line < end) continue;
     *reinterpret_cast<uint4*>(own + piece_at(panel * kPanelBytes, line, i % kPieces)) = {0, 0, 0, 0};
@@ -398,6 +419,13 @@ __device__ uint32_t pair(float low, float high) {
   return bits;
 }
 
+// 2^x; what would be denormal is zero.
+__device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Of the thread's two rows.
 struct Softmax {
   float top[2] = {-INFINITY, -INFINITY};  // in powers of two
@@ -451,12 +479,12 @@ __device__ void fold_scores(Softmax& softmax, float (&scores)[kKeys / 2], float 
     for (int32_t i = 1; i < kKeys / 4; ++i) top = fmaxf(top, score(i));
     top = fmaxf(softmax.top[half], quad_max(top));
     const float base = top == -INFINITY ? 0 : top;
-    shrink[half] = exp2f(softmax.top[half] - base);
+    shrink[half] = power_of_two(softmax.top[half] - base);
     softmax.top[half] = top;
     float sum = 0;
 #pragma unroll
     for (int32_t i = 0; i < kKeys / 4; ++i) {
-      score(i) = exp2f(score(i) - base);
+      score(i) = power_of_two(score(i) - base);
       sum += score(i);
     }
     softmax.sum[half] = softmax.sum[half] * shrink[half] + sum;
@@ -574,47 +602,43 @@ __device__ void write_rows(const Job& job, const Part& part, const Ends& ends, c
   }
 }
 
-// Where the parts of one sequence and block of rows lie.
-struct Parts {
-  int64_t first_slot, second_slot;  // from the second on they follow each other at the same distance
-  int32_t distance, count;
-  __device__ int64_t slot(int32_t part) const {
-    return part == 0 ? first_slot : second_slot + int64_t{part - 1} * distance;
-  }
-};
-
-// A part's place in the workspace: a thread block leaves at most two, where its run begins and where it ends.
-__device__ int64_t slot_of_part(const Job& job, int32_t run, const Part& part) {
-  return 2 * (int64_t{run} * job.d.row_blocks + job.row_block) + (job.shared.runs.begin(run) < part.first_unit ? 1 : 0);
+// Where a part of the sequence and block of rows lies, counted from the first. A thread block leaves at most two: where
+// its run begins and where it ends.
+__device__ int64_t slot_of_part(const Job& job, const Part& part, int32_t index) {
+  const bool is_second = index == 0 && part.begins_late;
+  return 2 * (int64_t{part.first_run + index} * job.d.row_blocks + job.row_block) + (is_second ? 1 : 0);
 }
 
-__device__ float2* sums_at(const Latent& d, int64_t slot, int32_t row) {
-  return reinterpret_cast<float2*>(d.split_out + (slot * d.part_rows + row) * kValueDim + first_column());
+// The thread's columns of a row of the workspace.
+__device__ float2* sums_at(const Latent& d, int64_t row) {
+  return reinterpret_cast<float2*>(d.split_out + row * kValueDim + first_column());
 }
 
-__device__ void leave_part(const Job& job, const Part& part, int64_t slot, const Ends& ends, const Out& out) {
+__device__ void leave_part(const Job& job, const Part& part, const Ends& ends, const Out& out) {
+  const int64_t slot = slot_of_part(job, part, job.run - part.first_run);
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const int32_t row = row_of(half);
-    if (row >= part.rows) continue;
-    float2* const to = sums_at(job.d, slot, row);
+    if (row_of(half) >= part.rows) continue;
+    const int64_t row = slot * job.d.part_rows + row_of(half);
+    float2* const to = sums_at(job.d, row);
 #pragma unroll
     for (int32_t n = 0; n < kColumns / 8; ++n) __stcg(to + n * 4, {out[4 * n + 2 * half], out[4 * n + 2 * half + 1]});
     if (is_leader() && lane_of() % 4 == 0) {
-      __stcg(job.d.split_top + slot * job.d.part_rows + row, ends.top[half]);
-      __stcg(job.d.split_sum + slot * job.d.part_rows + row, ends.sum[half]);
+      __stcg(job.d.split_top + row, ends.top[half]);
+      __stcg(job.d.split_sum + row, ends.sum[half]);
     }
   }
 }
 
-// Whether this thread block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero.
-__device__ bool arrive_last(const Job& job, const Part& part, int32_t parts) {
+// Whether this thread block's part is the last of its sequence to arrive. The count wraps: the next layer finds it at
+// zero.
+__device__ bool arrive_last(const Job& job, const Part& part) {
   __threadfence();
   sync_named(kMeeting, kMultiplying);
   if (multiplying_thread() == 0) {
     auto* const arrivals =
         reinterpret_cast<unsigned*>(job.d.arrivals + int64_t{part.b} * job.d.arrival_stride + job.row_block);
-    const auto last = static_cast<unsigned>(parts - 1);
+    const auto last = static_cast<unsigned>(part.runs - 1);
     job.shared.is_last = atomicInc(arrivals, last) == last;
   }
   sync_named(kMeeting, kMultiplying);
@@ -623,20 +647,20 @@ __device__ bool arrive_last(const Job& job, const Part& part, int32_t parts) {
 }
 
 // Into the registers of the threads that would have had the sums alone.
-__device__ void merge_parts(const Job& job, const Part& part, const Parts& parts, Ends& ends, Out& out) {
+__device__ void merge_parts(const Job& job, const Part& part, Ends& ends, Out& out) {
   const Latent& d = job.d;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = min(row_of(half), part.rows - 1);  // rows past the last repeat it, and are not written
+    const auto at = [&](int32_t p) { return slot_of_part(job, part, p) * d.part_rows + row; };
     float top = -INFINITY, sum = 0;
-    for (int32_t p = 0; p < parts.count; ++p) top = fmaxf(top, __ldcg(d.split_top + parts.slot(p) * d.part_rows + row));
+    for (int32_t p = 0; p < part.runs; ++p) top = fmaxf(top, __ldcg(d.split_top + at(p)));
 #pragma unroll
     for (int32_t n = 0; n < kColumns / 8; ++n) out[4 * n + 2 * half] = out[4 * n + 2 * half + 1] = 0;
-    for (int32_t p = 0; p < parts.count; ++p) {
-      const int64_t at = parts.slot(p) * d.part_rows + row;
-      const float share = top == -INFINITY ? 0 : exp2f(__ldcg(d.split_top + at) - top);
-      sum += share * __ldcg(d.split_sum + at);
-      const float2* const from = sums_at(d, parts.slot(p), row);
+    for (int32_t p = 0; p < part.runs; ++p) {
+      const float share = top == -INFINITY ? 0 : power_of_two(__ldcg(d.split_top + at(p)) - top);
+      sum += share * __ldcg(d.split_sum + at(p));
+      const float2* const from = sums_at(d, at(p));
 #pragma unroll
       for (int32_t n = 0; n < kColumns / 8; ++n) {
         const float2 both = __ldcg(from + n * 4);
@@ -653,16 +677,10 @@ __device__ void finish_part(const Job& job, const Part& part, Out& out) {
   sync_named(kMeeting, kMultiplying);
   Ends ends{{job.shared.top[row_of(0)], job.shared.top[row_of(1)]},
             {job.shared.sum[row_of(0)], job.shared.sum[row_of(1)]}};
-  const int32_t first_run = job.shared.runs.run_of(part.first_unit);
-  const int32_t last_run = job.shared.runs.run_of(part.first_unit + part.units - 1);
-  if (first_run != last_run) {
-    const Parts parts{.first_slot = slot_of_part(job, first_run, part),
-                      .second_slot = slot_of_part(job, first_run + 1, part),
-                      .distance = 2 * job.d.row_blocks,
-                      .count = last_run - first_run + 1};
-    leave_part(job, part, parts.slot(job.run - first_run), ends, out);
-    if (!arrive_last(job, part, parts.count)) return;
-    merge_parts(job, part, parts, ends, out);
+  if (part.runs > 1) {
+    leave_part(job, part, ends, out);
+    if (!arrive_last(job, part)) return;
+    merge_parts(job, part, ends, out);
   }
   write_rows(job, part, ends, out);
 }
@@ -699,7 +717,8 @@ __device__ void multiply_parts(const Job& job) {
 
 // Rows of sequences without keys, and rows past the live ones.
 __device__ void write_empty_rows(const AttendArgs& args) {
-  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0, thread = multiplying_thread();
+  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0;
+  const auto thread = static_cast<int32_t>(multiplying_thread());
   const auto write_empty = [&](int32_t first, int32_t last) {
     for (int64_t row = first; row < last; ++row) {
       for (int32_t i = thread; i < args.out.heads * kValueDim; i += kMultiplying)
@@ -732,16 +751,12 @@ __device__ void attend_block(const Latent& d, Shared& shared) {
   init_barriers(d, shared);
   const int32_t longest = count_units(d.args, live, counts), total = counts.before[live];
   const int32_t most = static_cast<int32_t>(gridDim.x) / d.row_blocks;
-  const Runs runs(total, runs_for(total, longest, live, most, d.part_rows));
   const Job job{.d = d,
                 .shared = shared,
                 .run = static_cast<int32_t>(blockIdx.x) / d.row_blocks,
                 .row_block = static_cast<int32_t>(blockIdx.x) % d.row_blocks};
-  const Walk walk(counts, live, runs, job.run);
-  if (threadIdx.x == 0) {
-    shared.runs = runs;
-    shared.walk = walk;
-  }
+  const Walk walk(counts, live, cut(total, longest, live, most, d.part_rows), job.run);
+  if (threadIdx.x == 0) shared.walk = walk;
   fence_async();    // the barriers are there, and nobody writes counts any more
   __syncthreads();  // nor reads them: their place is the keys'
   if (threadIdx.x < kWarpgroup) {
