@@ -118,6 +118,24 @@ inline __device__ void wait(Barrier* barrier, uint32_t phase) {
       : "memory");
 #endif
 }
+// Whether wait() would not wait; all threads of the warp ask.
+inline __device__ bool is_over([[maybe_unused]] Barrier* barrier, [[maybe_unused]] uint32_t phase) {
+#if QUIRE_HOPPER
+  uint32_t done = 0;
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "  selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(phase)
+      : "memory");
+  return __all_sync(~0u, done);
+#else
+  return false;
+#endif
+}
 
 // A barrier's phases in turn, for a ring of `count` stages.
 struct Turn {

@@ -506,7 +506,7 @@ __device__ void hand_over(const Job& job, const float (&scores)[kKeys / 2], cons
 }
 
 // The scores of the next tile are begun behind the values of this one, so that the products have a gap only where the
-// softmax is.
+// softmax is. If the next tile is late, this one's stage is free for another before it comes.
 template <class T>
 __device__ void lead(const Job& job, const Part& part, Turn& turn, Out& out) {
   const Seen seen = seen_by(job, part);
@@ -515,7 +515,7 @@ __device__ void lead(const Job& job, const Part& part, Turn& turn, Out& out) {
   take_keys(job, part, part.tile, turn);
   multiply_queries<T>(job, turn.stage, scores);
   wait_for_products<0>();
-  for (int32_t tile = part.tile; tile < part.end; ++tile) {
+  for (int32_t tile = part.tile;; ++tile) {
     float shrink[2];
     scale_scores(job.d.args, seen, tile * kKeys, scores);
     fold_scores(softmax, scores, shrink);
@@ -526,16 +526,19 @@ __device__ void lead(const Job& job, const Part& part, Turn& turn, Out& out) {
     multiply_weights<T>(job, turn.stage, out);
     const Turn used = turn;
     turn.next(kStages);
-    if (tile + 1 < part.end) {
-      take_keys(job, part, tile + 1, turn);
-      multiply_queries<T>(job, turn.stage, scores);
-      wait_for_products<1>();
-      give_back(job, used);
-      wait_for_products<0>();
-    } else {
+    const bool goes_on = tile + 1 < part.end, overlaps = goes_on && is_over(&job.shared.full[turn.stage], turn.phase);
+    if (!overlaps) {
       wait_for_products<0>();
       give_back(job, used);
     }
+    if (!goes_on) break;
+    take_keys(job, part, tile + 1, turn);
+    multiply_queries<T>(job, turn.stage, scores);
+    if (overlaps) {
+      wait_for_products<1>();
+      give_back(job, used);
+    }
+    wait_for_products<0>();
   }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
