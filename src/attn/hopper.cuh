@@ -175,6 +175,16 @@ inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* ba
 #endif
 }
 
+// Four matrices of 8 x 8 two-byte elements, laid over the warp as the sums of a product are: lane l gives the address
+// of row l % 8 of matrix l / 8.
+inline __device__ void store_matrices([[maybe_unused]] uint32_t to, [[maybe_unused]] const uint32_t (&r)[4]) {
+#if QUIRE_HOPPER
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
+}
+
 // --- products of a warpgroup
 
 // How a product finds its operand: rows of 8 lines follow each other at 1024 bytes. `panels`: the distance of panels

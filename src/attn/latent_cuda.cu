@@ -491,17 +491,19 @@ __device__ void fold_scores(Softmax& softmax, float (&scores)[kKeys / 2], float 
   }
 }
 
+// Weights and what the rows shrink by, for both warpgroups. A store has two pieces of each of the warp's 16 lines.
 template <class T>
-__device__ void hand_over(const Job& job, const float (&scores)[kKeys / 2], const float (&shrink)[2]) {
+__device__ void hand_over(const Job& job, const float (&weights)[kKeys / 2], const float (&shrink)[2]) {
+  const int32_t lane = lane_of(), line = threadIdx.x % kWarpgroup / kWarp * 16 + lane % 16;
 #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const int32_t row = row_of(half);
-#pragma unroll
-    for (int32_t n = 0; n < kKeys / 8; ++n)
-      *reinterpret_cast<uint32_t*>(job.shared.weights + piece_at(0, row, n) + lane_of() % 4 * 4) =
-          pair<T>(scores[4 * n + 2 * half], scores[4 * n + 2 * half + 1]);
-    if (lane_of() % 4 == 0) job.shared.shrink[row] = shrink[half];
+  for (int32_t n = 0; n < kKeys / 8; n += 2) {
+    const float* const w = weights + 4 * n;
+    store_matrices(piece_at(shared_address(job.shared.weights), line, n + lane / 16),
+                   {pair<T>(w[0], w[1]), pair<T>(w[2], w[3]), pair<T>(w[4], w[5]), pair<T>(w[6], w[7])});
   }
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half)
+    if (lane % 4 == 0) job.shared.shrink[row_of(half)] = shrink[half];
   fence_async();
 }
 
