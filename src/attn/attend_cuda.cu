@@ -276,7 +276,8 @@ Attend attend_of(const AttendArgs& args) {
 void attend(const AttendArgs& args, Exec& exec) {
   check_args(args);
   const cudaStream_t stream = stream_of(exec);
-  if (args.q.rows == 0 || (!args.deterministic && (decode(args, exec) || prefill(args, exec)))) return;
+  if (args.q.rows == 0) return;
+  if (!args.deterministic && (decode(args, exec) || latent_decode(args, exec) || prefill(args, exec))) return;
   const Attend a = attend_of(args);
   const size_t shared = shared_bytes(a);
   check_cuda(cudaFuncSetAttribute(attend_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),

@@ -91,7 +91,10 @@ inline __device__ float factor_of(float top, float sum, float sink, float value_
 // problem.
 bool decode(const AttendArgs& args, Exec& exec);
 
-// For many queries of each sequence, on a Hopper GPU. False: not for this problem, or not on this GPU.
+// The same for latent keys, on a Hopper GPU.
+bool latent_decode(const AttendArgs& args, Exec& exec);
+
+// For many queries of each sequence, on a Hopper GPU.
 bool prefill(const AttendArgs& args, Exec& exec);
 
 }  // namespace quire::attn::cuda

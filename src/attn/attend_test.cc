@@ -10,6 +10,7 @@
 #include <ostream>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/attention.h"
@@ -215,6 +216,67 @@ TEST_P(Attend, LatentKeysHoldTheirValues) {
                          .value_dim = 512,
                          .latent = true}))
       expect_right(c);
+}
+
+Case latent_case(int32_t heads, int32_t page_size, std::vector<int32_t> lengths) {
+  return {.page_size = page_size,
+          .query_type = Dtype::bf16,
+          .kv_type = Dtype::bf16,
+          .heads = heads,
+          .kv_heads = 1,
+          .key_dim = 576,
+          .value_dim = 512,
+          .latent = true,
+          .lengths = std::move(lengths)};
+}
+
+// Blocks of 64 (query row, head) pairs, whole and not, over keys that are split unevenly, evenly, or not at all.
+TEST_P(Attend, LatentKeysOfManyHeads) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  for (const int32_t page_size : {1, 16, 32, 64, 128})
+    for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
+      Case few = latent_case(16, page_size, {1, 63, 64, 65, 700, 2500}),
+           many = latent_case(128, page_size, {129, 1, 700});
+      few.query_type = few.kv_type = type;
+      many.query_type = many.kv_type = many.out_type = type;
+      few.captured = 8;
+      expect_right_in_both_forms(few);
+      expect_right(many);
+      expect_right(latent_case(16, page_size, {1500}));
+      expect_right(latent_case(100, page_size, {333, 350, 330}));
+    }
+}
+
+TEST_P(Attend, LatentKeysOfChains) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t heads : {16, 30, 128}) {
+      Case c = latent_case(heads, page_size, {62, 0, 400, 127});
+      c.mode = Mode::verify;
+      c.draft_tokens = 3;
+      c.captured = 5;
+      expect_right(c);
+    }
+}
+
+TEST_P(Attend, LatentKeysInEveryVariant) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  for (const int32_t page_size : {1, 16, 128})
+    for (const int32_t draft_tokens : {0, 3}) {
+      Case c = latent_case(48, page_size, {3, 64, 65, 700, 193});
+      c.mode = draft_tokens ? Mode::verify : Mode::decode;
+      c.draft_tokens = draft_tokens;
+      c.softcap = 5;
+      c.sinks = true;
+      expect_right(c);
+      for (const int32_t window : {0, 63, 100, 500}) {
+        c.window = window;
+        expect_right(c);
+      }
+      c.kind = LayerKind::window;
+      c.window_pool = true;
+      expect_right(c);
+    }
 }
 
 TEST_P(Attend, EveryTypeOfQueriesKeysAndOutputs) {

@@ -118,6 +118,24 @@ inline __device__ void wait(Barrier* barrier, uint32_t phase) {
       : "memory");
 #endif
 }
+// Whether wait() would not wait; all threads of the warp ask.
+inline __device__ bool is_over([[maybe_unused]] Barrier* barrier, [[maybe_unused]] uint32_t phase) {
+#if QUIRE_HOPPER
+  uint32_t done = 0;
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "  selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(phase)
+      : "memory");
+  return __all_sync(~0u, done);
+#else
+  return false;
+#endif
+}
 
 // A barrier's phases in turn, for a ring of `count` stages.
 struct Turn {
@@ -157,6 +175,16 @@ inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* ba
 #endif
 }
 
+// Four matrices of 8 x 8 two-byte elements, laid over the warp as the sums of a product are: lane l gives the address
+// of row l % 8 of matrix l / 8.
+inline __device__ void store_matrices([[maybe_unused]] uint32_t to, [[maybe_unused]] const uint32_t (&r)[4]) {
+#if QUIRE_HOPPER
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
+}
+
 // --- products of a warpgroup
 
 // How a product finds its operand: rows of 8 lines follow each other at 1024 bytes. `panels`: the distance of panels
@@ -164,6 +192,11 @@ inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* ba
 inline __device__ uint64_t operand(uint32_t address, uint32_t panels = 16) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightLines = 1024;
   return ((address & 0x3ffff) >> 4) | (uint64_t{panels >> 4} << 16) | ((kEightLines >> 4) << 32) | kSwizzle128;
+}
+
+// The operand that many bytes further on. Its address is all that changes, so the upper half stays where it is.
+inline __device__ uint64_t further(uint64_t operand, int32_t bytes) {
+  return (operand & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(operand) + bytes / 16);
 }
 
 inline __device__ void fence_products() {
@@ -274,6 +307,41 @@ __device__ void wait_for_products() {
         "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),     \
         "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])                   \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+#define QUIRE_PRODUCT_SHARED_VALUES_256(TYPE)                                                                        \
+  asm volatile(                                                                                                      \
+      "{\n"                                                                                                          \
+      "  .reg .pred p;\n"                                                                                            \
+      "  setp.ne.b32 p, %130, 0;\n"                                                                                  \
+      "  wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE                                                 \
+      " {"                                                                                                           \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                             \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                             \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                             \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                 \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "            \
+      "%128, %129, p, 1, 1, 0, 1;\n"                                                                                 \
+      "}"                                                                                                            \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),  \
+        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),       \
+        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),      \
+        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),      \
+        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),      \
+        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),      \
+        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),      \
+        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]), "+f"(c[64]),      \
+        "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]), "+f"(c[72]),      \
+        "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]), "+f"(c[80]),      \
+        "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]), "+f"(c[88]),      \
+        "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]), "+f"(c[96]),      \
+        "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]), "+f"(c[104]), \
+        "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),            \
+        "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]),            \
+        "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]),            \
+        "+f"(c[126]), "+f"(c[127])                                                                                   \
+      : "l"(a), "l"(b), "r"(add))
 
 // c (+)= A B^T of 16 columns of each: 64 rows of queries, kN rows of keys.
 template <class T, int32_t kN>
@@ -314,10 +382,23 @@ __device__ void multiply_values([[maybe_unused]] float* c, [[maybe_unused]] cons
     QUIRE_PRODUCT_VALUES_128("f16");
 #endif
 }
+
+// The same with the weights in shared memory too, for 256 columns of values.
+template <class T>
+__device__ void multiply_shared_values([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
+                                       [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
+#if QUIRE_HOPPER
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    QUIRE_PRODUCT_SHARED_VALUES_256("bf16");
+  else
+    QUIRE_PRODUCT_SHARED_VALUES_256("f16");
+#endif
+}
 #undef QUIRE_PRODUCT_KEYS_64
 #undef QUIRE_PRODUCT_KEYS_128
 #undef QUIRE_PRODUCT_VALUES_32
 #undef QUIRE_PRODUCT_VALUES_64
 #undef QUIRE_PRODUCT_VALUES_128
+#undef QUIRE_PRODUCT_SHARED_VALUES_256
 
 }  // namespace quire::attn::cuda::hopper

@@ -1,5 +1,6 @@
 #include "attn/metadata.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "attn/choose.h"
@@ -138,6 +139,12 @@ int64_t partial_rows(const Limits& limits) {
       limits.text_tokens() > limits.encoder_context ? limits.text_tokens() : limits.encoder_context;
   return most_split_tiles(limits.threads) * ranges_of(0, most_keys) *
          tile_positions(limits.heads, limits.kv_heads, limits.key_dim) * limits.heads;
+}
+
+int32_t arrival_columns(const Limits& limits) {
+  const int64_t packed = int64_t{limits.heads} * std::max(1, limits.draft_tokens);
+  const int64_t blocks = limits.kv_heads == 1 ? std::min<int64_t>((packed + 63) / 64, kMostRowBlocks) : 1;
+  return std::max(limits.kv_heads, static_cast<int32_t>(blocks));
 }
 
 namespace {

@@ -126,7 +126,7 @@ const char* to_string(Role role);
   X(split, partial_out, f32, kernel, kSplitRows, l.value_dim)                                   \
   X(split, partial_top, f32, kernel, 1, kSplitRows)                                             \
   X(split, partial_sum, f32, kernel, 1, kSplitRows)                                             \
-  X(split, arrivals, count, step, l.batch, l.kv_heads)
+  X(split, arrivals, count, step, l.batch, arrival_columns(l))
 
 // Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
 inline constexpr int64_t kMostSplitBlocks = 512, kSplitTileRows = 16;
@@ -159,6 +159,11 @@ std::string to_string(Buf id);  // "draft.branch.page_table"
 
 // The most (query row, head) results that split sequences can leave behind in one call; see choose.h.
 int64_t partial_rows(const Limits& limits);
+
+// Parts of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
+// (query row, head) pairs; kernels that cut it so leave sequences with more than kMostRowBlocks of them to others.
+inline constexpr int32_t kMostRowBlocks = 16;
+int32_t arrival_columns(const Limits& limits);
 
 class MetadataArena {
  public:

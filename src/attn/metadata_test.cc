@@ -99,6 +99,19 @@ TEST(Metadata, PartialRowsCoverEverySplit) {
   EXPECT_EQ(partial_rows(encoder), 16 * 3 * 64 * 8);
 }
 
+TEST(Metadata, ArrivalsAreCountedForKvHeadsOrBlocksOfRows) {
+  Limits limits = some_limits();
+  EXPECT_EQ(arrival_columns(limits), limits.kv_heads);
+  limits.heads = 128;
+  limits.kv_heads = 1;
+  limits.draft_tokens = 0;
+  EXPECT_EQ(arrival_columns(limits), 2);
+  limits.draft_tokens = 3;
+  EXPECT_EQ(arrival_columns(limits), 6);
+  limits.draft_tokens = 64;
+  EXPECT_EQ(arrival_columns(limits), kMostRowBlocks);
+}
+
 TEST(Metadata, LimitsThatMakeNoSenseAreRefused) {
   const auto refused = [](auto change, const std::string& part) {
     Limits limits = some_limits();

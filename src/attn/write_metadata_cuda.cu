@@ -82,7 +82,7 @@ struct Write {
   BranchTarget branches;
   LocalTarget chunks;
   EncoderTarget encoded;
-  int32_t* arrivals;  // [requests, kv heads] of parts of split keys
+  int32_t* arrivals;  // [requests, arrival columns] of parts of split keys
   int32_t arrival_count;
   Errands errands;
 };
