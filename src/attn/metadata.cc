@@ -1,5 +1,6 @@
 #include "attn/metadata.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "attn/choose.h"
@@ -138,6 +139,11 @@ int64_t partial_rows(const Limits& limits) {
       limits.text_tokens() > limits.encoder_context ? limits.text_tokens() : limits.encoder_context;
   return most_split_tiles(limits.threads) * ranges_of(0, most_keys) *
          tile_positions(limits.heads, limits.kv_heads, limits.key_dim) * limits.heads;
+}
+
+int64_t split_rows(const Limits& limits) {
+  const int32_t queries = std::max({1, limits.topk, limits.draft_tokens});
+  return int64_t{2} * kMostSplitBlocks * std::min(limits.heads / limits.kv_heads * queries, kMostSplitRows);
 }
 
 namespace {
