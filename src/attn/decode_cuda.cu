@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
@@ -38,11 +39,12 @@ constexpr int32_t kMostStages = 196608 / (kWarps * E::kStageBytes);
 struct Decode {
   AttendArgs args;
   int32_t group, batch;
-  int32_t rows;      // most of a kv head: heads of the group x query rows
-  int32_t team;      // warps that take the same keys: 1, 2 or 4
-  int32_t stages;    // of a warp: kFewestStages or kMostStages
-  float* split_out;  // [2 * blocks, rows, dim]
-  float* split_top;  // [2 * blocks, rows]
+  int32_t rows;                    // most of a kv head: heads of the group x query rows
+  int32_t team;                    // warps that take the same keys: 1, 2 or 4
+  int32_t stages;                  // of a warp: kFewestStages or kMostStages
+  int32_t key_bytes, value_bytes;  // from one slot to the next
+  float* split_out;                // [2 * blocks, rows, dim]
+  float* split_top;                // [2 * blocks, rows]
   float* split_sum;
   int32_t* arrivals;  // [sequences, kv heads]
 
@@ -72,23 +74,20 @@ __device__ Row row_at(const Decode& d, const Part& part, int32_t index) {
 
 // --- loading
 
+// slot: of the tile's key `lane`; -1: none, which gives zeros.
 template <class E>
 __device__ void load_tile(const Decode& d, int32_t slot, uint32_t stage) {
   constexpr int32_t kRowsAtOnce = kWarp / E::kPieces;
-  const kv::LayerKv& kv = d.args.kv;
   const int32_t lane = threadIdx.x % kWarp, piece = lane % E::kPieces;
-  const std::byte* keys = kv.keys + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
-  const std::byte* values = kv.values + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
-  constexpr int32_t kElementBytes = E::kRowBytes / E::kDim;
+  const std::byte* keys = d.args.kv.keys + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
+  const std::byte* values = d.args.kv.values + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys / kRowsAtOnce; ++i) {
     const int32_t row = lane / E::kPieces + i * kRowsAtOnce;
     const int32_t at = __shfl_sync(~0u, slot, row);
-    const bool exists = at >= 0;
-    const int64_t from = exists ? at : 0;
-    copy_async(piece_at<E>(stage, row, piece), keys + from * kv.key_stride * kElementBytes, exists);
-    copy_async(piece_at<E>(stage + E::kKeys * E::kRowBytes, row, piece),
-               values + from * kv.value_stride * kElementBytes, exists);
+    const int64_t from = max(at, 0);
+    copy_async(piece_at<E>(stage, row, piece), keys + from * d.key_bytes, at >= 0);
+    copy_async(piece_at<E>(stage + E::kKeys * E::kRowBytes, row, piece), values + from * d.value_bytes, at >= 0);
   }
 }
 
@@ -356,16 +355,11 @@ __device__ void leave_quad(const Decode& d, int64_t slot, int32_t row, int32_t q
   __stcg(d.split_sum + at, result.sum);
 }
 
-// Whether this block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero. One
-// thread's fences are enough: what the others wrote or will read is ordered with them by the barriers.
+// Whether this block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero. That
+// one thread releases and acquires is enough: what the others wrote or will read is ordered with it by the barriers.
 __device__ bool arrive_last(int32_t* arrivals, int32_t parts, Meeting& meeting) {
   __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    meeting.is_last = atomicInc(reinterpret_cast<unsigned*>(arrivals), static_cast<unsigned>(parts - 1)) ==
-                      static_cast<unsigned>(parts - 1);
-    __threadfence();
-  }
+  if (threadIdx.x == 0) meeting.is_last = count_arrival(arrivals, parts - 1) == parts - 1;
   __syncthreads();
   return meeting.is_last;
 }
@@ -490,14 +484,17 @@ bool launch_at_dim(const Decode& d, cudaStream_t stream) {
   return d.args.kv.key_dim == 64 ? launch<Elements<Stored, 64>>(d, stream) : launch<Elements<Stored, 128>>(d, stream);
 }
 
-// Copied are 16-byte pieces of K and V, 4 bytes of queries at a time, and four columns of the output.
-bool is_aligned(const AttendArgs& args) {
+// Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
+// output.
+bool has_strides(const AttendArgs& args) {
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
   const kv::LayerKv& kv = args.kv;
-  const int64_t piece = 16 / static_cast<int64_t>(size_of(kv.type));
-  return address(kv.keys) % 16 == 0 && address(kv.values) % 16 == 0 && kv.key_stride % piece == 0 &&
-         kv.value_stride % piece == 0 && address(args.q.data) % 4 == 0 && args.q.row_stride % 2 == 0 &&
-         address(args.out.data) % 16 == 0 && args.out.row_stride % 4 == 0;
+  const int64_t piece = 16 / size_of(kv.type);
+  const int64_t most_stride = std::numeric_limits<int32_t>::max() / size_of(kv.type);
+  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && address(kv.keys) % 16 == 0 &&
+         address(kv.values) % 16 == 0 && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
+         address(args.q.data) % 4 == 0 && args.q.row_stride % 2 == 0 && address(args.out.data) % 16 == 0 &&
+         args.out.row_stride % 4 == 0;
 }
 
 bool is_half(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
@@ -514,7 +511,7 @@ bool fits(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
   return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
          kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && rows_of(args) > 0 &&
-         rows_of(args) <= kMostSplitRows && args.keys.set != Set::local && is_aligned(args) && has_workspace(args);
+         rows_of(args) <= kMostSplitRows && args.keys.set != Set::local && has_strides(args) && has_workspace(args);
 }
 
 }  // namespace
@@ -531,6 +528,8 @@ bool decode(const AttendArgs& args, Exec& exec) {
                          : rows <= 2 * kRows ? 2
                                              : 4,
                  .stages = 0,
+                 .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
+                 .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_top = arena.floats(Buf::split_partial_top),
                  .split_sum = arena.floats(Buf::split_partial_sum),

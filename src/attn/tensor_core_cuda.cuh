@@ -1,5 +1,5 @@
-// Single instructions of a warp for kernels that multiply in tensor cores: asynchronous copies into shared memory,
-// fragments from there, products, and exchanges between the lanes that have a row together.
+// Single instructions, for kernels that multiply in tensor cores: asynchronous copies into shared memory, fragments
+// from there, products, exchanges between the lanes that have a row together, and ways to meet.
 //
 //   m16n8k16   lane t has of the result rows t / 4 and t / 4 + 8, columns t % 4 * 2 and t % 4 * 2 + 1
 #pragma once
@@ -25,6 +25,14 @@ inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;");
 template <int32_t kLeft>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// Counts up and, after `most`, begins again at zero; returns the count before. What the caller knows of was written
+// before, and what it learns from there on is what the earlier callers knew of.
+inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(most) : "memory");
+  return before;
 }
 
 // Some of the block's warps wait for each other; `barrier` is not 0, which is the whole block's.
