@@ -119,11 +119,14 @@ __device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32
 
 // --- keys
 
+// One key's sum is taken in two halves where there are too few keys to keep the tensor cores busy: a product that is
+// added to another waits for it.
 template <class E>
 __device__ void multiply_keys(const Queries<E>& q, uint32_t tile, float (&scores)[E::kKeys / 8][4]) {
   using Product = typename E::Product;
   const int32_t lane = threadIdx.x % 32;
   const int32_t row = lane / 16 * 8 + lane % 8, second = lane / 8 % 2;
+  float others[E::kKeys / 8][4] = {};
 #pragma unroll
   for (int32_t first = 0; first < E::kKeys; first += 16)
 #pragma unroll
@@ -132,16 +135,21 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t tile, float (&scores
       load_matrices(k, piece_at<E>(tile, first + row, piece + second));
 #pragma unroll
       for (int32_t eight = 0; eight < 2; ++eight) {
-        float(&sums)[4] = scores[first / 8 + eight];
+        const int32_t n = first / 8 + eight;
         if constexpr (E::kIsNarrow) {
 #pragma unroll
           for (int32_t i = 0; i < 2; ++i)
-            multiply_add<Product>(sums, q.words[piece + i], widen(k[2 * eight + i]), widen(k[2 * eight + i] >> 16));
+            multiply_add<Product>(scores[n], q.words[piece + i], widen(k[2 * eight + i]),
+                                  widen(k[2 * eight + i] >> 16));
         } else {
-          multiply_add<Product>(sums, q.words[piece / 2], k[2 * eight], k[2 * eight + 1]);
+          multiply_add<Product>(piece % 4 ? others[n] : scores[n], q.words[piece / 2], k[2 * eight], k[2 * eight + 1]);
         }
       }
     }
+#pragma unroll
+  for (int32_t n = 0; n < E::kKeys / 8; ++n)
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) scores[n][i] += others[n][i];
 }
 
 // --- values
