@@ -442,6 +442,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   __shared__ Meeting meeting;
   auto* const lines = reinterpret_cast<Line*>(memory + kWarps * d.stages * E::kStageBytes);
   const int32_t kv_heads = d.args.kv.kv_heads;
+  wait_for_kernels_before();
+  let_kernels_after_start();
   const int32_t live = write_lines(d.args, d.batch, lines);
   const Runs runs(lines[live].units_before, static_cast<int32_t>(gridDim.x) / kv_heads);
   const int32_t run = static_cast<int32_t>(blockIdx.x) / kv_heads;
@@ -460,6 +462,26 @@ int32_t attribute(cudaDeviceAttr which) {
   return value;
 }
 
+// The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
+// most of the time between the two. Nothing else overlaps: a block waits for that kernel to have ended, and its writes
+// to be seen, before it reads or writes anything (metadata, q, K and V, the workspace), and only then allows the same
+// to the next. So when a block goes on, all kernels of the stream before its own have ended. Code for older devices
+// has no instruction to wait and is launched in the plain way.
+void start(void (*kernel)(Decode), int32_t blocks, size_t shared, cudaStream_t stream, const Decode& d) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastVersionThatWaits;
+  const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
+                                     .blockDim = dim3(kThreads),
+                                     .dynamicSmemBytes = shared,
+                                     .stream = stream,
+                                     .attrs = &early,
+                                     .numAttrs = 1};
+  check_cuda(cudaLaunchKernelEx(&launch, kernel, d), "attention was not launched");
+}
+
 // As many bytes under way as the lines leave room for. False: not even the fewest.
 template <class E>
 bool launch(Decode d, cudaStream_t stream) {
@@ -474,8 +496,7 @@ bool launch(Decode d, cudaStream_t stream) {
   const auto kernel = decode_kernel<E>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
-  kernel<<<blocks, kThreads, shared, stream>>>(d);
-  check_cuda(cudaGetLastError(), "attention was not launched");
+  start(kernel, blocks, shared, stream, d);
   return true;
 }
 

@@ -35,6 +35,20 @@ inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
   return before;
 }
 
+// Where a kernel may start before the one before it has ended: until that has, and its writes are seen; and that the
+// one after it may now start.
+constexpr int32_t kLeastVersionThatWaits = 90;
+inline __device__ void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+inline __device__ void let_kernels_after_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // Some of the block's warps wait for each other; `barrier` is not 0, which is the whole block's.
 inline __device__ void meet_warps(int32_t barrier, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
