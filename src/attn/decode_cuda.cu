@@ -32,9 +32,11 @@
 namespace quire::attn::cuda {
 namespace {
 
+// Of the 227 KiB that a block of an H100 may have; what is left is for the lines.
+constexpr int32_t kMostStagesBytes = 192 * 1024;
 constexpr int32_t kFewestStages = 2;
 template <class E>
-constexpr int32_t kMostStages = 196608 / (kWarps * E::kStageBytes);
+constexpr int32_t kMostStages = kMostStagesBytes / (kWarps * E::kStageBytes);
 
 struct Decode {
   AttendArgs args;
@@ -52,9 +54,9 @@ struct Decode {
 };
 
 // A warp's place in the block: its team, and which 16 rows of a part it takes.
-struct Place {
+struct WarpPlace {
   int32_t warp, team, member;
-  __device__ explicit Place(const Decode& d)
+  __device__ explicit WarpPlace(const Decode& d)
       : warp(static_cast<int32_t>(threadIdx.x) / kWarp), team(warp / d.team), member(warp % d.team) {}
 
   __device__ void meet_team(const Decode& d) const {
@@ -99,7 +101,7 @@ class Loader {
  public:
   static constexpr int32_t kStride = kWarps * E::kKeys;
 
-  __device__ Loader(const Decode& d, const Place& place, const Walk& walk, std::byte* stages)
+  __device__ Loader(const Decode& d, const WarpPlace& place, const Walk& walk, std::byte* stages)
       : d_(d), place_(place), walk_(walk), all_stages_(stages) {
     next_part();
     for (int32_t i = 0; i < d_.stages - 1; ++i) load_next();
@@ -123,9 +125,10 @@ class Loader {
   __device__ float* free_stage() const { return reinterpret_cast<float*>(stage(place_.warp, loaded_)); }
 
  private:
-  static constexpr int32_t kTilesOfLookUp = kWarp / E::kKeys;       // slots of so many tiles are looked up at once,
-  static constexpr int32_t kLookUps = kTilesOfLookUp == 1 ? 3 : 2;  // two tiles or more before they are needed: they
-                                                                    // may come from far away
+  // Slots of so many tiles are looked up at once, two tiles or more before they are needed: table entries may come from
+  // far away.
+  static constexpr int32_t kTilesOfLookUp = kWarp / E::kKeys, kLookUps = kTilesOfLookUp == 1 ? 3 : 2;
+
   __device__ std::byte* stage(int32_t warp, int32_t index) const {
     return all_stages_ + (warp * d_.stages + index) * E::kStageBytes;
   }
@@ -171,7 +174,7 @@ class Loader {
   }
 
   const Decode& d_;
-  const Place& place_;
+  const WarpPlace& place_;
   Walk walk_;
   Part part_;
   std::byte* all_stages_;
@@ -184,7 +187,7 @@ class Loader {
 // --- one part: units of one sequence, for one kv head
 
 template <class E>
-__device__ void load_queries(const Decode& d, const Part& part, const Place& place, Queries<E>& q) {
+__device__ void load_queries(const Decode& d, const Part& part, const WarpPlace& place, Queries<E>& q) {
   const ConstHeadRows& rows = d.args.q;
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -202,7 +205,7 @@ __device__ void load_queries(const Decode& d, const Part& part, const Place& pla
 }
 
 // Of the part's keys.
-__device__ Seen seen_by(const Decode& d, const Part& part, const Place& place) {
+__device__ Seen seen_by(const Decode& d, const Part& part, const WarpPlace& place) {
   Seen seen;
   seen.branches = part.length;
 #pragma unroll
@@ -220,7 +223,7 @@ __device__ Seen seen_by(const Decode& d, const Part& part, const Place& place) {
 }
 
 template <class E>
-__device__ void fold_part(const Decode& d, const Part& part, const Place& place, Loader<E>& loader, Sums<E>& sums) {
+__device__ void fold_part(const Decode& d, const Part& part, const WarpPlace& place, Loader<E>& loader, Sums<E>& sums) {
   Queries<E> q;
   load_queries<E>(d, part, place, q);
   const Seen seen = seen_by(d, part, place);
@@ -276,7 +279,7 @@ struct Meeting {
 };
 
 template <class E>
-__device__ void leave_sums(const Decode& d, const Place& place, const Sums<E>& sums, float* out, Meeting& meeting,
+__device__ void leave_sums(const Decode& d, const WarpPlace& place, const Sums<E>& sums, float* out, Meeting& meeting,
                            int32_t rows) {
   static_assert(E::kStageBytes == kRows * E::kDim * sizeof(float), "a warp's sums fill one of its stages");
   const int32_t lane = threadIdx.x % kWarp;
@@ -386,7 +389,7 @@ __device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t
 // --- the kernel
 
 template <class E>
-__device__ void attend_part(const Decode& d, const Part& part, const Place& place, const Runs& runs, int32_t run,
+__device__ void attend_part(const Decode& d, const Part& part, const WarpPlace& place, const Runs& runs, int32_t run,
                             Loader<E>& loader, Meeting& meeting) {
   const int32_t rows = (part.last_row - part.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
   {
@@ -448,7 +451,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   const Runs runs(lines[live].units_before, static_cast<int32_t>(gridDim.x) / kv_heads);
   const int32_t run = static_cast<int32_t>(blockIdx.x) / kv_heads;
   if (run < runs.count) {
-    const Place place(d);
+    const WarpPlace place(d);
     Walk walk(d.args, lines, live, runs, run);
     Loader<E> loader(d, place, walk, memory);
     while (!walk.over()) attend_part<E>(d, walk.next(), place, runs, run, loader, meeting);
