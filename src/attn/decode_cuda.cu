@@ -1,541 +1,339 @@
-// Few queries of each sequence over many keys, bf16 or f16: bound by the memory, so all that counts is that every
-// multiprocessor has loads under way from the first to the last moment.
+// Few queries of each sequence over many keys, K and V of 16 or 8 bits: bound by the memory, so all that counts is that
+// every multiprocessor has loads under way from the first to the last moment.
 //
-// The work is one line of units, kUnit keys of a sequence each, cut into equal runs. A run is taken by a group of
-// blocks, one for each kv head: they go through the same tokens at the same time, whose heads lie side by side in
-// memory. The cut is made here from the step's lengths, so a captured graph stays balanced whatever they are. A run may
-// begin or end inside a sequence; such a part goes to the workspace, and the block that arrives last merges the parts
-// in the order of their keys.
+// The work is one line of units, kUnit keys of a sequence each, cut into equal runs (decode_work_cuda.cuh). A run is
+// taken by a group of blocks, one for each kv head: they go through the same tokens at the same time, whose heads lie
+// side by side in memory. The cut is made here from the step's lengths, so a captured graph stays balanced whatever
+// they are. A run may begin or end inside a sequence; such a part goes to the workspace, and the block that arrives
+// last merges the parts in the order of their keys.
 //
-// In a block each warp is for itself: kTile keys at a time come by cp.async into stages of its own, 16 rows of queries
-// (heads of the group x query rows) are multiplied with them in tensor cores, and the softmax is the warp's own. Only
-// at the end of a part do the warps meet, while the next part's keys are already on their way. Rows of K and V lie in
-// shared memory as in global memory, their 16-byte pieces permuted by the row's number so that eight rows never share a
-// bank.
+// In a block each warp loads for itself: a tile of keys at a time comes by cp.async into stages of its own. Against it
+// go 16 rows of queries (heads of the group x query rows) of a warp, whose softmax is its own (decode_tile_cuda.cuh).
+// Where there are more rows, 2 or 4 warps are a team: each takes 16 of the rows through the tiles of all of them.
+//
+//   16 rows    8 teams of one, each tile is read by its own warp
+//   32 rows    4 teams of two                                        barriers only inside a team
+//   64 rows    2 teams of four
+//
+// At the end of a part the warps leave their sums in shared memory, each in the stage that it has just emptied and that
+// has just the room; the next part's keys are on their way into the others. The sums of a row's warps, and the parts of
+// several blocks, are added by the thread that writes the columns.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
+#include <limits>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/decode_tile_cuda.cuh"
+#include "attn/decode_work_cuda.cuh"
+#include "attn/tensor_core_cuda.cuh"
 
 namespace quire::attn::cuda {
 namespace {
 
-constexpr int32_t kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int32_t kRows = kSplitTileRows;  // of a tensor-core tile
-constexpr int32_t kTile = 16;              // keys that a warp takes at a time
-constexpr int32_t kUnit = 64;              // keys by which the work is cut
-constexpr float kLog2e = 1.4426950408889634f;
-
-template <int32_t kDim>
-constexpr int32_t kStageBytes = 4 * kTile * kDim;  // K, then V, two bytes an element
+// Of the 227 KiB that a block of an H100 may have; what is left is for the lines.
+constexpr int32_t kMostStagesBytes = 192 * 1024;
+constexpr int32_t kFewestStages = 2;
+template <class E>
+constexpr int32_t kMostStages = kMostStagesBytes / (kWarps * E::kStageBytes);
 
 struct Decode {
   AttendArgs args;
   int32_t group, batch;
-  int32_t rows;      // most of a kv head: heads of the group x query rows
-  float* split_out;  // [2 * blocks, kRows, dim]
-  float* split_top;  // [2 * blocks, kRows]
+  int32_t rows;                    // most of a kv head: heads of the group x query rows
+  int32_t team;                    // warps that take the same keys: 1, 2 or 4
+  int32_t stages;                  // of a warp: kFewestStages or kMostStages
+  int32_t key_bytes, value_bytes;  // from one slot to the next
+  float* split_out;                // [2 * blocks, rows, dim]
+  float* split_top;                // [2 * blocks, rows]
   float* split_sum;
   int32_t* arrivals;  // [sequences, kv heads]
-  size_t meeting_bytes;
+
+  __device__ int32_t kv_head() const { return static_cast<int32_t>(blockIdx.x) % args.kv.kv_heads; }
 };
 
-// --- instructions
+// A warp's place in the block: its team, and which 16 rows of a part it takes.
+struct WarpPlace {
+  int32_t warp, team, member;
+  __device__ explicit WarpPlace(const Decode& d)
+      : warp(static_cast<int32_t>(threadIdx.x) / kWarp), team(warp / d.team), member(warp % d.team) {}
 
-__device__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// 16 bytes, or zeros when there is nothing to read.
-__device__ void copy_async(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
-}
-__device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int32_t kLeft>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft));
-}
-
-__device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-__device__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-template <class T>
-__device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <class T>
-__device__ uint32_t pair(float low, float high) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  }
-  return bits;
-}
-
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// --- how the work is cut
-
-// Keys of a sequence that any of its rows sees, in whole tiles from the first.
-struct Keys {
-  int32_t first, end;  // counted from the sequence's first key
-  __device__ int32_t units() const { return (end - first + kUnit - 1) / kUnit; }
-};
-
-__device__ Keys keys_of(const AttendArgs& args, int32_t b) {
-  const KeyView& keys = args.keys;
-  const int32_t end = keys.lengths[b], queries = keys.cu_q[b + 1] - keys.cu_q[b];
-  if (queries == 0) return {0, 0};
-  const int32_t first = args.window < 0 || !keys.causal ? 0 : max(0, end - queries - args.window) / kTile * kTile;
-  return {first, end};
-}
-
-// prefix[b]: units of one kv head in the sequences before b.
-__device__ void count_units(const AttendArgs& args, int32_t live, int32_t* prefix) {
-  __shared__ int32_t sums[kWarps];
-  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int32_t carry = 0;
-  for (int32_t first = 0; first <= live; first += kThreads) {
-    const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    const int32_t own = b < live ? keys_of(args, b).units() : 0;
-    int32_t inclusive = own;
-    for (int32_t step = 1; step < kWarp; step *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, inclusive, step);
-      if (lane >= step) inclusive += other;
-    }
-    if (lane == kWarp - 1) sums[warp] = inclusive;
-    __syncthreads();
-    int32_t before = carry;
-    for (int32_t w = 0; w < kWarps; ++w) {
-      if (w < warp) before += sums[w];
-      carry += sums[w];
-    }
-    if (b <= live) prefix[b] = before + inclusive - own;
-    __syncthreads();
-  }
-}
-
-// The runs, each the units [begin(run), begin(run + 1)).
-struct Runs {
-  int32_t count, each, longer;  // every run has `each` units, the first `longer` ones have one more
-  __device__ Runs(int32_t total, int32_t most)
-      : count(min(total, most)),  // so none is empty
-        each(count ? total / count : 0),
-        longer(total - each * count) {}
-  __device__ int32_t begin(int32_t run) const { return run * each + min(run, longer); }
-  __device__ int32_t run_of(int32_t unit) const {
-    const int32_t in_longer = longer * (each + 1);
-    return unit < in_longer ? unit / (each + 1) : longer + (unit - in_longer) / each;
+  __device__ void meet_team(const Decode& d) const {
+    __syncwarp();
+    if (d.team > 1) meet_warps(1 + team, d.team * kWarp);
   }
 };
 
-// --- one part: units of one sequence, for one kv head
-
-struct Part {
-  Sequence sequence;
-  int32_t b, kv_head;
-  int32_t first, end;         // keys, counted from the sequence's first
-  int32_t first_unit, units;  // of the whole sequence
-};
-
-// The parts of a run, one after the other.
-struct Walk {
-  const AttendArgs& args;
-  const int32_t* prefix;
-  int32_t unit, end;  // what is left of the run
-  int32_t b;          // at or before the sequence of `unit`
-
-  __device__ Walk(const AttendArgs& given, const int32_t* given_prefix, int32_t live, const Runs& runs, int32_t run)
-      : args(given), prefix(given_prefix), unit(runs.begin(run)), end(runs.begin(run + 1)), b(0) {
-    int32_t high = live;
-    while (high - b > 1) {
-      const int32_t middle = (b + high) / 2;
-      (prefix[middle] <= unit ? b : high) = middle;
-    }
-  }
-
-  __device__ bool over() const { return unit >= end; }
-  __device__ Part next() {
-    while (prefix[b + 1] <= unit) ++b;
-    const int32_t units = prefix[b + 1] - prefix[b], at = unit - prefix[b];
-    const int32_t count = min(end - unit, units - at);
-    const Keys keys = keys_of(args, b);
-    const Part part{.sequence = sequence_at(args.keys, b),
-                    .b = b,
-                    .kv_head = static_cast<int32_t>(blockIdx.x) % args.kv.kv_heads,
-                    .first = keys.first + at * kUnit,
-                    .end = min(keys.first + (at + count) * kUnit, keys.end),
-                    .first_unit = unit - at,
-                    .units = units};
-    unit += count;
-    return part;
-  }
-};
-
-// A warp's share of a part: row t / 4 and row t / 4 + 8 of a tile are this thread's.
-template <int32_t kDim>
-struct Sums {
-  float out[kDim / 8][4] = {};
-  float top[2] = {-INFINITY, -INFINITY};  // in powers of two
-  float sum[2] = {0, 0};                  // of this thread's columns alone until the end
-};
-
-// Where 16-byte piece `piece` of row `row` lies.
-template <int32_t kDim>
-__device__ uint32_t piece_at(uint32_t base, int32_t row, int32_t piece) {
-  return base + row * (kDim * 2) + ((piece ^ (row & 7)) << 4);
-}
-
-// Slot of the key that this lane looks up (lanes 16 to 31 repeat); -1: past the end.
-__device__ int32_t look_up(const KeyView& keys, const Part& part, int32_t key) {
-  if (key >= part.end) return -1;
-  const int32_t shift = keys.page_size.shift();
-  return (part.sequence.pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
-}
-
-template <int32_t kDim>
-__device__ void load_tile(const AttendArgs& args, const Part& part, int32_t slot, uint32_t stage) {
-  constexpr int32_t kPieces = kDim * 2 / 16, kRowsAtOnce = kWarp / kPieces;
-  const kv::LayerKv& kv = args.kv;
-  const int32_t lane = threadIdx.x % kWarp, piece = lane % kPieces;
-  const std::byte* keys = kv.keys + int64_t{part.kv_head} * kDim * 2 + piece * 16;
-  const std::byte* values = kv.values + int64_t{part.kv_head} * kDim * 2 + piece * 16;
-#pragma unroll
-  for (int32_t i = 0; i < kTile / kRowsAtOnce; ++i) {
-    const int32_t row = lane / kPieces + i * kRowsAtOnce;
-    const int32_t at = __shfl_sync(~0u, slot, row);
-    const bool exists = at >= 0;
-    const int64_t from = exists ? at : 0;
-    copy_async(piece_at<kDim>(stage, row, piece), keys + from * kv.key_stride * 2, exists);
-    copy_async(piece_at<kDim>(stage + kTile * kDim * 2, row, piece), values + from * kv.value_stride * 2, exists);
-  }
-}
-
-template <class T, int32_t kDim>
-__device__ void multiply_keys(const uint32_t (&q)[kDim / 16][4], uint32_t stage, float (&scores)[2][4]) {
-  const int32_t lane = threadIdx.x % kWarp;
-  const int32_t row = (lane / 16) * 8 + lane % 8, half = lane / 8 % 2;
-#pragma unroll
-  for (int32_t step = 0; step < kDim / 16; ++step) {
-    uint32_t k[4];
-    load_matrices(k, piece_at<kDim>(stage, row, 2 * step + half));
-    multiply_add<T>(scores[0], q[step], k[0], k[1]);
-    multiply_add<T>(scores[1], q[step], k[2], k[3]);
-  }
-}
-
-template <class T, int32_t kDim>
-__device__ void multiply_values(const uint32_t (&weights)[4], uint32_t stage, Sums<kDim>& sums) {
-  const int32_t lane = threadIdx.x % kWarp;
-  const int32_t row = lane % 16, half = lane / 16;
-#pragma unroll
-  for (int32_t step = 0; step < kDim / 16; ++step) {
-    uint32_t v[4];
-    load_matrices_transposed(v, piece_at<kDim>(stage + kTile * kDim * 2, row, 2 * step + half));
-    multiply_add<T>(sums.out[2 * step], weights, v[0], v[1]);
-    multiply_add<T>(sums.out[2 * step + 1], weights, v[2], v[3]);
-  }
-}
-
-// Keys [first, end) that the thread's two rows see, counted from the sequence's first.
-struct Seen {
-  int32_t first[2], end[2];
-};
-
-template <class T, int32_t kDim>
-__device__ void fold_tile(const AttendArgs& args, const uint32_t (&q)[kDim / 16][4], const Seen& seen,
-                          int32_t first_key, uint32_t stage, Sums<kDim>& sums) {
-  float scores[2][4] = {};
-  multiply_keys<T, kDim>(q, stage, scores);
-  const int32_t lane = threadIdx.x % kWarp;
-  const float scale = args.scale * args.kv.key_scale;
-  float tops[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int32_t n = 0; n < 2; ++n)
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t key = first_key + n * 8 + lane % 4 * 2 + i % 2, row = i / 2;
-      float x = scores[n][i] * scale;
-      if (args.softcap > 0) x = args.softcap * tanhf(x / args.softcap);
-      x = key >= seen.first[row] && key < seen.end[row] ? x * kLog2e : -INFINITY;
-      scores[n][i] = x;
-      tops[row] = fmaxf(tops[row], x);
-    }
-#pragma unroll
-  for (int32_t row = 0; row < 2; ++row) {
-    const float top = fmaxf(sums.top[row], quad_max(tops[row]));
-    const float base = top == -INFINITY ? 0 : top;
-    const float shrink = exp2f(sums.top[row] - base);
-    sums.top[row] = top;
-    sums.sum[row] *= shrink;
-#pragma unroll
-    for (int32_t n = 0; n < 2; ++n)
-#pragma unroll
-      for (int32_t i = 2 * row; i < 2 * row + 2; ++i) {
-        scores[n][i] = exp2f(scores[n][i] - base);
-        sums.sum[row] += scores[n][i];
-      }
-#pragma unroll
-    for (int32_t d = 0; d < kDim / 8; ++d)
-#pragma unroll
-      for (int32_t i = 2 * row; i < 2 * row + 2; ++i) sums.out[d][i] *= shrink;
-  }
-  const uint32_t weights[4] = {pair<T>(scores[0][0], scores[0][1]), pair<T>(scores[0][2], scores[0][3]),
-                               pair<T>(scores[1][0], scores[1][1]), pair<T>(scores[1][2], scores[1][3])};
-  multiply_values<T, kDim>(weights, stage, sums);
-}
-
-// Query row and head of a tile's row; row < 0: none.
+// Query row and head of a part's row; row < 0: none.
 struct Row {
   int32_t row, head;
 };
 __device__ Row row_at(const Decode& d, const Part& part, int32_t index) {
-  const int32_t row = part.sequence.first_row + index / d.group;
-  return {row < part.sequence.last_row ? row : -1, part.kv_head * d.group + index % d.group};
+  const int32_t row = part.first_row + index / d.group;
+  return {row < part.last_row ? row : -1, d.kv_head() * d.group + index % d.group};
 }
 
-template <int32_t kDim>
-__device__ void load_queries(const Decode& d, const Part& part, uint32_t (&q)[kDim / 16][4]) {
-  const ConstHeadRows& rows = d.args.q;
-  const int32_t lane = threadIdx.x % kWarp;
+// --- loading
+
+// slot: of the tile's key `lane`; -1: none, which gives zeros.
+template <class E>
+__device__ void load_tile(const Decode& d, int32_t slot, uint32_t stage) {
+  constexpr int32_t kRowsAtOnce = kWarp / E::kPieces;
+  const int32_t lane = threadIdx.x % kWarp, piece = lane % E::kPieces;
+  const std::byte* keys = d.args.kv.keys + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
+  const std::byte* values = d.args.kv.values + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
 #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const Row row = row_at(d, part, lane / 4 + half * 8);
-    const auto* words = reinterpret_cast<const uint32_t*>(
-        rows.data + (int64_t{max(row.row, 0)} * rows.row_stride + int64_t{row.head} * kDim) * 2);
-#pragma unroll
-    for (int32_t step = 0; step < kDim / 16; ++step) {
-      q[step][half] = row.row < 0 ? 0 : words[step * 8 + lane % 4];
-      q[step][2 + half] = row.row < 0 ? 0 : words[step * 8 + lane % 4 + 4];
-    }
+  for (int32_t i = 0; i < E::kKeys / kRowsAtOnce; ++i) {
+    const int32_t row = lane / E::kPieces + i * kRowsAtOnce;
+    const int32_t at = __shfl_sync(~0u, slot, row);
+    const int64_t from = max(at, 0);
+    copy_async(piece_at<E>(stage, row, piece), keys + from * d.key_bytes, at >= 0);
+    copy_async(piece_at<E>(stage + E::kKeys * E::kRowBytes, row, piece), values + from * d.value_bytes, at >= 0);
   }
 }
 
-__device__ Seen seen_by(const Decode& d, const Part& part) {
-  Seen seen;
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const Row row = row_at(d, part, threadIdx.x % kWarp / 4 + half * 8);
-    const Span span = row.row < 0 ? Span{0, 0} : span_of(d.args, part.sequence, row.row);
-    seen.first[half] = static_cast<int32_t>(max(span.first - part.sequence.start, int64_t{part.first}));
-    seen.end[half] = static_cast<int32_t>(min(span.end - part.sequence.start, int64_t{part.end}));
-  }
-  return seen;
-}
-
-// A warp's tiles, ahead of their use: of each part the keys kTile * (warp, warp + kWarps, ...). Tile after tile goes to
-// the next of the warp's stages, whatever part it is of.
-template <int32_t kDim, int32_t kStages>
+// A warp's tiles, ahead of their use: of each part the keys kKeys * (warp, warp + kWarps, ...). Tile after tile goes to
+// the next of the warp's stages, whatever part it is of. The warps of a team are always at the same tile of theirs, so
+// where the first of them has one, the others load zeros if need be.
+template <class E>
 class Loader {
  public:
-  static constexpr int32_t kStride = kWarps * kTile;
+  static constexpr int32_t kStride = kWarps * E::kKeys;
 
-  __device__ Loader(const Walk& walk, uint32_t stages) : walk_(walk), stages_(stages) {
+  __device__ Loader(const Decode& d, const WarpPlace& place, const Walk& walk, std::byte* stages)
+      : d_(d), place_(place), walk_(walk), all_stages_(stages) {
     next_part();
-    for (int32_t i = 0; i < kStages - 1; ++i) load_next();
+    for (int32_t i = 0; i < d_.stages - 1; ++i) load_next();
   }
 
-  // Waits for the oldest tile that was not taken yet and begins to load another. The tile taken before is given up.
+  // Waits for the oldest tiles that were not taken yet and begins to load others. The tiles taken before are given up.
+  // Returns the tile of the team's first warp; the others' follow at warp_bytes().
   __device__ uint32_t take() {
-    wait_for_copies<kStages - 2>();
-    __syncwarp();  // every lane's copies are there, and every lane has done with the stage that comes next
+    if (d_.stages == kFewestStages)
+      wait_for_copies<kFewestStages - 2>();
+    else
+      wait_for_copies<kMostStages<E> - 2>();
+    place_.meet_team(d_);  // everybody's copies are there, and everybody has done with the stage that comes next
     load_next();
-    const uint32_t tile = stages_ + taken_ * kStageBytes<kDim>;
-    taken_ = taken_ + 1 == kStages ? 0 : taken_ + 1;
-    return tile;
+    return shared_address(stage(place_.warp - place_.member, loaded_));
   }
+
+  __device__ uint32_t warp_bytes() const { return d_.stages * E::kStageBytes; }
+
+  // The stage taken last: nothing is loaded into it before the next take().
+  __device__ float* free_stage() const { return reinterpret_cast<float*>(stage(place_.warp, loaded_)); }
 
  private:
-  // The slots of two tiles at once, a half of the warp each: from `key` on, -1 past the part's end.
-  __device__ int32_t look_up_two(int32_t key) const {
-    const int32_t lane = threadIdx.x % kWarp;
-    return look_up(walk_.args.keys, part_, key + lane / kTile * kStride + lane % kTile);
+  // Slots of so many tiles are looked up at once, two tiles or more before they are needed: table entries may come from
+  // far away.
+  static constexpr int32_t kTilesOfLookUp = kWarp / E::kKeys, kLookUps = kTilesOfLookUp == 1 ? 3 : 2;
+
+  __device__ std::byte* stage(int32_t warp, int32_t index) const {
+    return all_stages_ + (warp * d_.stages + index) * E::kStageBytes;
   }
 
-  // The next part in which the warp has a tile.
+  __device__ int32_t look_up_ahead(int32_t look_ups) const {
+    const int32_t lane = threadIdx.x % kWarp;
+    const int32_t key = key_ + (look_ups * kTilesOfLookUp + lane / E::kKeys) * kStride;
+    return look_up(d_.args.keys, part_, key + place_.member * E::kKeys + lane % E::kKeys);
+  }
+
+  // The next part in which the team has a tile.
   __device__ void next_part() {
-    const int32_t warp = threadIdx.x / kWarp;
     has_tile_ = false;
     while (!has_tile_ && !walk_.over()) {
       part_ = walk_.next();
-      key_ = part_.first + warp * kTile;
+      key_ = part_.first + (place_.warp - place_.member) * E::kKeys;
       has_tile_ = key_ < part_.end;
     }
-    second_ = false;
     if (!has_tile_) return;
-    slots_ = look_up_two(key_);
-    next_slots_ = look_up_two(key_ + 2 * kStride);
+    tile_of_look_up_ = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kLookUps; ++i) slots_[i] = look_up_ahead(i);
   }
 
-  // Table entries are asked for at least two tiles before they are needed: they may come from far away.
   __device__ void next_tile() {
     key_ += kStride;
     if (key_ >= part_.end) return next_part();
-    if (second_) {
-      slots_ = next_slots_;
-      next_slots_ = look_up_two(key_ + 2 * kStride);
-    }
-    second_ = !second_;
+    if (++tile_of_look_up_ < kTilesOfLookUp) return;
+    tile_of_look_up_ = 0;
+#pragma unroll
+    for (int32_t i = 0; i + 1 < kLookUps; ++i) slots_[i] = slots_[i + 1];
+    slots_[kLookUps - 1] = look_up_ahead(kLookUps - 1);
   }
 
   __device__ void load_next() {
     if (has_tile_) {
-      load_tile<kDim>(walk_.args, part_, __shfl_sync(~0u, slots_, threadIdx.x % kTile + (second_ ? kTile : 0)),
-                      stages_ + loaded_ * kStageBytes<kDim>);
+      const int32_t source = threadIdx.x % E::kKeys + tile_of_look_up_ * E::kKeys;
+      load_tile<E>(d_, __shfl_sync(~0u, slots_[0], source), shared_address(stage(place_.warp, loaded_)));
       next_tile();
     }
-    loaded_ = loaded_ + 1 == kStages ? 0 : loaded_ + 1;
+    loaded_ = loaded_ + 1 == d_.stages ? 0 : loaded_ + 1;
     commit_copies();  // also when there is nothing: groups are counted
   }
 
+  const Decode& d_;
+  const WarpPlace& place_;
   Walk walk_;
   Part part_;
-  uint32_t stages_;
-  int32_t key_, slots_, next_slots_;
-  bool has_tile_, second_;  // second_: the tile's slots are those of the warp's second half
-  int32_t loaded_ = 0, taken_ = 0;
+  std::byte* all_stages_;
+  int32_t key_;              // first of the team's tiles
+  int32_t slots_[kLookUps];  // of this lane's key in the tiles to come
+  int32_t tile_of_look_up_, loaded_ = 0;
+  bool has_tile_;
 };
 
-template <class T, int32_t kDim, class TileLoader>
-__device__ void fold_part(const Decode& d, const Part& part, TileLoader& loader, Sums<kDim>& sums) {
-  uint32_t q[kDim / 16][4];
-  load_queries<kDim>(d, part, q);
-  const Seen seen = seen_by(d, part);
-  for (int32_t key = part.first + static_cast<int32_t>(threadIdx.x) / kWarp * kTile; key < part.end;
-       key += TileLoader::kStride)
-    fold_tile<T, kDim>(d.args, q, seen, key, loader.take(), sums);
+// --- one part: units of one sequence, for one kv head
+
+template <class E>
+__device__ void load_queries(const Decode& d, const Part& part, const WarpPlace& place, Queries<E>& q) {
+  const ConstHeadRows& rows = d.args.q;
+  const int32_t lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const Row row = row_at(d, part, place.member * kRows + lane / 4 + half * 8);
+    const bool exists = row.row >= 0;
+    const auto* words = reinterpret_cast<const uint32_t*>(
+        rows.data + (int64_t{max(row.row, 0)} * rows.row_stride + int64_t{row.head} * E::kDim) * 2);
+    q.scale[half] = d.args.scale * d.args.kv.key_scale * kLog2e;
+    if constexpr (E::kIsNarrow)
+      q.scale[half] *= load_scaled<E>(rows.type, words, exists, half, q);
+    else
+      load_words<E>(words, exists, half, q);
+  }
 }
 
-// --- the warps of a block together
+// Of the part's keys.
+__device__ Seen seen_by(const Decode& d, const Part& part, const WarpPlace& place) {
+  Seen seen;
+  seen.branches = part.length;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const Row row = row_at(d, part, place.member * kRows + threadIdx.x % kWarp / 4 + half * 8);
+    const Span span = row.row < 0 ? Span{0, 0} : span_of(d.args, part.sequence(), row.row);
+    const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
+    seen.first[half] = max(first, part.first);
+    seen.count[half] = max(0, min(end, min(part.length, part.end)) - seen.first[half]);
+    const int32_t branch = part.length + (row.row - part.first_row) * d.args.keys.most_branch_tokens;
+    seen.branch_first[half] = max(branch + max(0, first - part.length), part.first);
+    seen.branch_count[half] = max(0, min(branch + end - part.length, part.end) - seen.branch_first[half]);
+  }
+  return seen;
+}
 
+template <class E>
+__device__ void fold_part(const Decode& d, const Part& part, const WarpPlace& place, Loader<E>& loader, Sums<E>& sums) {
+  Queries<E> q;
+  load_queries<E>(d, part, place, q);
+  const Seen seen = seen_by(d, part, place);
+  for (int32_t team_key = part.first + (place.warp - place.member) * E::kKeys; team_key < part.end;
+       team_key += Loader<E>::kStride) {
+    uint32_t tile = loader.take();
+    const int32_t end = min(team_key + d.team * E::kKeys, part.end);
+    for (int32_t key = team_key; key < end; key += E::kKeys, tile += loader.warp_bytes())
+      fold_tile<E>(d.args, q, seen, key, tile, sums);
+  }
+}
+
+// --- results, four columns of a row at a time
+
+struct Quad {
+  float4 out = {0, 0, 0, 0};  // relative to the row's top
+  float top = -INFINITY;      // a power of two
+  float sum = 0;
+};
+
+// In the order of their numbers.
+template <int32_t kCount>
+__device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
+  float top = total.top;
+#pragma unroll
+  for (int32_t i = 0; i < kCount; ++i) top = fmaxf(top, quads[i].top);
+  if (top == -INFINITY) return;
+  const float shrink = exp2f(total.top - top);
+  float4 out = {total.out.x * shrink, total.out.y * shrink, total.out.z * shrink, total.out.w * shrink};
+  float sum = total.sum * shrink;
+#pragma unroll
+  for (int32_t i = 0; i < kCount; ++i) {
+    const float share = exp2f(quads[i].top - top);
+    const float4& more = quads[i].out;
+    out = {out.x + more.x * share, out.y + more.y * share, out.z + more.z * share, out.w + more.w * share};
+    sum += quads[i].sum * share;
+  }
+  total = {out, top, sum};
+}
+
+// use(row, quad) by some thread, for all quads of `rows` rows.
+template <class E, class Use>
+__device__ void for_each_quad(int32_t rows, const Use& use) {
+  constexpr int32_t kQuads = E::kDim / 4;
+  for (int32_t i = threadIdx.x; i < rows * kQuads; i += kThreads) use(i / kQuads, i % kQuads);
+}
+
+// Where the warps of a block meet.
 struct Meeting {
   float top[kWarps][kRows], sum[kWarps][kRows];
+  const float* out[kWarps];  // f32 [kRows, kDim], as place_of() says
   bool is_last;
 };
 
-// Into row-major f32 in shared memory: out[row][column], with the row's top and sum in `meeting` of warp 0. out has
-// room for a result of each warp.
-template <int32_t kDim>
-__device__ void meet(const Decode& d, Sums<kDim>& sums, float* out, Meeting& meeting, int32_t rows) {
-  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float sum = quad_sum(sums.sum[half]);
-    if (lane % 4 == 0) {
-      meeting.top[warp][lane / 4 + half * 8] = sums.top[half];
-      meeting.sum[warp][lane / 4 + half * 8] = sum;
-    }
-  }
-  __syncthreads();
+template <class E>
+__device__ void leave_sums(const Decode& d, const WarpPlace& place, const Sums<E>& sums, float* out, Meeting& meeting,
+                           int32_t rows) {
+  static_assert(E::kStageBytes == kRows * E::kDim * sizeof(float), "a warp's sums fill one of its stages");
+  const int32_t lane = threadIdx.x % kWarp;
+  place.meet_team(d);  // who shares the stage's keys has done with them
+  if (lane == 0) meeting.out[place.warp] = out;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = lane / 4 + half * 8;
-    float top = -INFINITY;
-    for (int32_t w = 0; w < kWarps; ++w) top = fmaxf(top, meeting.top[w][row]);
-    const float share = top == -INFINITY ? 0 : exp2f(sums.top[half] - top);
-    if (row >= rows) continue;
-#pragma unroll
-    for (int32_t n = 0; n < kDim / 8; ++n) {
-      float2 both = {sums.out[n][2 * half] * share, sums.out[n][2 * half + 1] * share};
-      reinterpret_cast<float2*>(out + warp * d.rows * kDim)[(row * kDim + n * 8 + lane % 4 * 2) / 2] = both;
+    const float sum = quad_sum(sums.sum[half]);
+    if (lane % 4 == 0) {
+      meeting.top[place.warp][row] = sums.top[half];
+      meeting.sum[place.warp][row] = sum;
     }
+    if (place.member * kRows + row < rows) leave_row<E>(sums, half, out);
   }
-  float top = -INFINITY, sum = 0;  // of row threadIdx.x
-  if (threadIdx.x < kRows) {
-    for (int32_t w = 0; w < kWarps; ++w) top = fmaxf(top, meeting.top[w][threadIdx.x]);
-    for (int32_t w = 0; w < kWarps && top != -INFINITY; ++w)
-      sum += meeting.sum[w][threadIdx.x] * exp2f(meeting.top[w][threadIdx.x] - top);
-  }
-  __syncthreads();
-  if (threadIdx.x < kRows) {
-    meeting.top[0][threadIdx.x] = top;
-    meeting.sum[0][threadIdx.x] = sum;
-  }
-  for (int32_t i = threadIdx.x; i < rows * kDim; i += kThreads) {
-    float total = 0;
-    for (int32_t w = 0; w < kWarps; ++w) total += out[w * d.rows * kDim + i];
-    out[i] = total;  // only this thread reads or writes element i of warp 0
-  }
-  __syncthreads();
 }
 
-// out: [rows, dim] relative to the rows' tops, which are powers of two.
-template <int32_t kDim>
-__device__ void write_rows(const Decode& d, const Part& part, const float* out, const float* tops, const float* sums,
-                           int32_t rows) {
+// Of all the warps that took the row.
+template <class E>
+__device__ Quad met(const Decode& d, const Meeting& meeting, int32_t row, int32_t quad) {
+  const int32_t member = row / kRows, row_of_warp = row % kRows;
+  Quad quads[kWarps], total;
+#pragma unroll
+  for (int32_t w = 0; w < kWarps; ++w)
+    if ((w & (d.team - 1)) == member)
+      quads[w] = {*reinterpret_cast<const float4*>(meeting.out[w] + place_of<E>(row_of_warp, quad * 4)),
+                  meeting.top[w][row_of_warp], meeting.sum[w][row_of_warp]};
+  fold_quads(total, quads);
+  return total;
+}
+
+__device__ void store_four(Dtype type, std::byte* array, int64_t index, const float4& x) {
+  if (type == Dtype::bf16)
+    *reinterpret_cast<uint2*>(array + index * 2) = {pair<__nv_bfloat16>(x.x, x.y), pair<__nv_bfloat16>(x.z, x.w)};
+  else if (type == Dtype::f16)
+    *reinterpret_cast<uint2*>(array + index * 2) = {pair<__half>(x.x, x.y), pair<__half>(x.z, x.w)};
+  else
+    *reinterpret_cast<float4*>(array + index * 4) = x;
+}
+
+template <class E>
+__device__ void write_quad(const Decode& d, const Part& part, int32_t index, int32_t quad, const Quad& result) {
   const AttendArgs& args = d.args;
-  for (int32_t i = threadIdx.x; i < rows * kDim; i += kThreads) {
-    const Row row = row_at(d, part, i / kDim);
-    if (row.row < 0) continue;
-    const float top = tops[i / kDim] / kLog2e, sum = sums[i / kDim];
-    const float factor = factor_of(top, sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
-    const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * kDim + i % kDim;
-    store(args.out.type, args.out.data, at, top == -INFINITY ? 0 : out[i] * factor);
-    if (args.lse && i % kDim == 0)
-      args.lse[row.head * args.q.rows + row.row] = top == -INFINITY ? -INFINITY : top + logf(sum);
-  }
+  const Row row = row_at(d, part, index);
+  const bool is_empty = result.top == -INFINITY;
+  const float top = result.top / kLog2e;
+  const float factor = factor_of(top, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
+  const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
+  const float4& out = result.out;
+  store_four(args.out.type, args.out.data, at, {out.x * factor, out.y * factor, out.z * factor, out.w * factor});
+  if (args.lse && quad == 0) args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : top + logf(result.sum);
 }
 
 // --- parts of several blocks
-
-template <int32_t kDim>
-__device__ void leave_part(const Decode& d, int64_t slot, const float* out, const Meeting& meeting, int32_t rows) {
-  for (int32_t i = threadIdx.x; i < rows * kDim; i += kThreads) __stcg(d.split_out + slot * kRows * kDim + i, out[i]);
-  if (threadIdx.x < rows) {
-    __stcg(d.split_top + slot * kRows + threadIdx.x, meeting.top[0][threadIdx.x]);
-    __stcg(d.split_sum + slot * kRows + threadIdx.x, meeting.sum[0][threadIdx.x]);
-  }
-}
-
-// Whether this block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero.
-__device__ bool arrive_last(int32_t* arrivals, int32_t parts, Meeting& meeting) {
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0)
-    meeting.is_last = atomicInc(reinterpret_cast<unsigned*>(arrivals), static_cast<unsigned>(parts - 1)) ==
-                      static_cast<unsigned>(parts - 1);
-  __syncthreads();
-  if (meeting.is_last) __threadfence();
-  return meeting.is_last;
-}
-
-// A part's place in the workspace: a block leaves at most two, where its run begins and where it ends.
-__device__ int64_t slot_of_part(const Runs& runs, int32_t run, const Part& part, int32_t kv_heads) {
-  return 2 * (int64_t{run} * kv_heads + part.kv_head) + (runs.begin(run) < part.first_unit ? 1 : 0);
-}
 
 // Where the parts of one sequence and kv head lie.
 struct Parts {
@@ -546,98 +344,82 @@ struct Parts {
   }
 };
 
-// What merging needs of shared memory, where the warps met.
-template <int32_t kDim>
-struct MergeMemory {
-  float* out;     // [rows, kDim]
-  float* shares;  // [parts, kRows]
-  __device__ MergeMemory(float* memory, int32_t rows) : out(memory), shares(memory + rows * kDim) {}
-  static constexpr size_t bytes(int32_t rows, int32_t parts) { return (rows * kDim + parts * kRows) * sizeof(float); }
-};
-
-__device__ void load_shares(const Decode& d, const Parts& parts, float* shares, Meeting& meeting, int32_t rows) {
-  for (int32_t i = threadIdx.x; i < parts.count * kRows; i += kThreads)
-    if (i % kRows < rows) shares[i] = __ldcg(d.split_top + parts.slot(i / kRows) * kRows + i % kRows);
-  __syncthreads();
-  if (threadIdx.x < rows) {
-    float top = -INFINITY;
-    for (int32_t p = 0; p < parts.count; ++p) top = fmaxf(top, shares[p * kRows + threadIdx.x]);
-    meeting.top[0][threadIdx.x] = top;
-  }
-  __syncthreads();
-  const int32_t lane = threadIdx.x % kWarp;
-  for (int32_t row = threadIdx.x / kWarp; row < rows; row += kWarps) {
-    const float top = meeting.top[0][row];
-    float sum = 0;
-    for (int32_t p = lane; p < parts.count; p += kWarp) {
-      float& share = shares[p * kRows + row];
-      share = top == -INFINITY ? 0 : exp2f(share - top);
-      sum += share * __ldcg(d.split_sum + parts.slot(p) * kRows + row);
-    }
-    for (int32_t step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane == 0) meeting.sum[0][row] = sum;
-  }
-  __syncthreads();
+// A part's place in the workspace: a block leaves at most two, where its run begins and where it ends.
+__device__ int64_t slot_of_part(const Decode& d, const Runs& runs, int32_t run, const Part& part) {
+  return 2 * (int64_t{run} * d.args.kv.kv_heads + d.kv_head()) + (runs.begin(run) < part.first_unit ? 1 : 0);
 }
 
-// A thread takes four columns at a time. Of the first parts they are on their way before the parts' shares are known.
-template <int32_t kDim>
-__device__ void merge_parts(const Decode& d, const Parts& parts, float* memory, Meeting& meeting, int32_t rows) {
-  constexpr int32_t kAhead = 8;
-  const MergeMemory<kDim> at(memory, d.rows);
-  const int32_t quads = rows * kDim / 4;
-  const auto load = [&](int32_t part, int32_t quad) {
-    return __ldcg(reinterpret_cast<const float4*>(d.split_out + parts.slot(part) * kRows * kDim) + quad);
-  };
-  float4 ahead[kAhead];
-#pragma unroll
-  for (int32_t p = 0; p < kAhead; ++p)
-    if (p < parts.count && static_cast<int32_t>(threadIdx.x) < quads) ahead[p] = load(p, threadIdx.x);
-  load_shares(d, parts, at.shares, meeting, rows);
-  for (int32_t quad = threadIdx.x; quad < quads; quad += kThreads) {
-    const bool is_first = quad == static_cast<int32_t>(threadIdx.x);
-    float4 total = {0, 0, 0, 0};
-    const auto add = [&](const float4& part, int32_t p) {
-      const float share = at.shares[p * kRows + quad * 4 / kDim];
-      total = {total.x + part.x * share, total.y + part.y * share, total.z + part.z * share, total.w + part.w * share};
-    };
-#pragma unroll
-    for (int32_t p = 0; p < kAhead; ++p)
-      if (p < parts.count) add(is_first ? ahead[p] : load(p, quad), p);
-#pragma unroll 8
-    for (int32_t p = kAhead; p < parts.count; ++p) add(load(p, quad), p);
-    reinterpret_cast<float4*>(at.out)[quad] = total;
-  }
+template <class E>
+__device__ void leave_quad(const Decode& d, int64_t slot, int32_t row, int32_t quad, const Quad& result) {
+  const int64_t at = slot * d.rows + row;
+  __stcg(reinterpret_cast<float4*>(d.split_out + at * E::kDim) + quad, result.out);
+  if (quad != 0) return;
+  __stcg(d.split_top + at, result.top);
+  __stcg(d.split_sum + at, result.sum);
+}
+
+// Whether this block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero. That
+// one thread releases and acquires is enough: what the others wrote or will read is ordered with it by the barriers.
+__device__ bool arrive_last(int32_t* arrivals, int32_t parts, Meeting& meeting) {
   __syncthreads();
+  if (threadIdx.x == 0) meeting.is_last = count_arrival(arrivals, parts - 1) == parts - 1;
+  __syncthreads();
+  return meeting.is_last;
+}
+
+// What all blocks left. Loads of several parts are under way at once.
+template <class E>
+__device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t quad) {
+  constexpr int32_t kAtOnce = 16;
+  Quad total;
+  for (int32_t first = 0; first < parts.count; first += kAtOnce) {
+    Quad quads[kAtOnce];
+#pragma unroll
+    for (int32_t i = 0; i < kAtOnce; ++i) {
+      if (first + i >= parts.count) continue;
+      const int64_t at = parts.slot(first + i) * d.rows + row;
+      quads[i] = {__ldcg(reinterpret_cast<const float4*>(d.split_out + at * E::kDim) + quad), __ldcg(d.split_top + at),
+                  __ldcg(d.split_sum + at)};
+    }
+    fold_quads(total, quads);
+  }
+  return total;
 }
 
 // --- the kernel
 
-template <class T, int32_t kDim, class TileLoader>
-__device__ void attend_part(const Decode& d, const Part& part, const Runs& runs, int32_t run, TileLoader& loader,
-                            float* out, Meeting& meeting) {
-  const int32_t rows = (part.sequence.last_row - part.sequence.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
-  Sums<kDim> sums;
-  fold_part<T, kDim>(d, part, loader, sums);
-  meet<kDim>(d, sums, out, meeting, rows);
-  const int32_t first_run = runs.run_of(part.first_unit), last_run = runs.run_of(part.first_unit + part.units - 1);
-  if (first_run != last_run) {
-    const Parts parts{.first_slot = slot_of_part(runs, first_run, part, kv_heads),
-                      .second_slot = slot_of_part(runs, first_run + 1, part, kv_heads),
-                      .distance = 2 * kv_heads,
-                      .count = last_run - first_run + 1};
-    leave_part<kDim>(d, parts.slot(run - first_run), out, meeting, rows);
-    if (!arrive_last(d.arrivals + int64_t{part.b} * kv_heads + part.kv_head, parts.count, meeting)) return;
-    merge_parts<kDim>(d, parts, out, meeting, rows);
+template <class E>
+__device__ void attend_part(const Decode& d, const Part& part, const WarpPlace& place, const Runs& runs, int32_t run,
+                            Loader<E>& loader, Meeting& meeting) {
+  const int32_t rows = (part.last_row - part.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
+  {
+    Sums<E> sums;
+    fold_part<E>(d, part, place, loader, sums);
+    leave_sums<E>(d, place, sums, loader.free_stage(), meeting, rows);
   }
-  write_rows<kDim>(d, part, out, meeting.top[0], meeting.sum[0], rows);
-  __syncthreads();  // the memory is the next part's
+  __syncthreads();
+  const int32_t first_run = runs.run_of(part.first_unit), last_run = runs.run_of(part.first_unit + part.units - 1);
+  if (first_run == last_run) {
+    for_each_quad<E>(
+        rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, met<E>(d, meeting, row, quad)); });
+    __syncthreads();  // the stages are the loader's again
+    return;
+  }
+  const Parts parts{.first_slot = slot_of_part(d, runs, first_run, part),
+                    .second_slot = slot_of_part(d, runs, first_run + 1, part),
+                    .distance = 2 * kv_heads,
+                    .count = last_run - first_run + 1};
+  for_each_quad<E>(rows, [&](int32_t row, int32_t quad) {
+    leave_quad<E>(d, parts.slot(run - first_run), row, quad, met<E>(d, meeting, row, quad));
+  });
+  if (!arrive_last(d.arrivals + int64_t{part.b} * kv_heads + d.kv_head(), parts.count, meeting)) return;
+  for_each_quad<E>(
+      rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, merged<E>(d, parts, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const Decode& d, int32_t live, const int32_t* prefix) {
+__device__ void write_empty_rows(const Decode& d, int32_t live, const Line* lines) {
   const AttendArgs& args = d.args;
-  const int32_t live_rows = live ? args.keys.cu_q[live] : 0;
   const auto write_empty = [&](int32_t first, int32_t last) {
     for (int64_t row = first; row < last; ++row) {
       for (int32_t i = threadIdx.x; i < args.out.heads * args.out.dim; i += kThreads)
@@ -647,38 +429,34 @@ __device__ void write_empty_rows(const Decode& d, int32_t live, const int32_t* p
     }
   };
   for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (prefix[b] == prefix[b + 1]) write_empty(args.keys.cu_q[b], args.keys.cu_q[b + 1]);
-  for (int32_t row = live_rows + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
+    if (lines[b].units_before == lines[b + 1].units_before) write_empty(lines[b].first_row, lines[b + 1].first_row);
+  for (int32_t row = lines[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
 }
 
-// Shared memory: the warps' stages, where they meet or a block merges, and the units before each sequence.
-template <int32_t kDim, int32_t kStages>
-constexpr size_t kStagesBytes = kWarps* kStages* kStageBytes<kDim>;
-
-template <int32_t kDim>
-constexpr size_t meeting_bytes(int32_t rows, int32_t parts) {
-  return std::max(kWarps * rows * kDim * sizeof(float), MergeMemory<kDim>::bytes(rows, parts));
+// Shared memory: the warps' stages, then the lines.
+template <class E>
+size_t shared_bytes(int32_t stages, int32_t batch) {
+  return static_cast<size_t>(kWarps) * stages * E::kStageBytes + (static_cast<size_t>(batch) + 1) * sizeof(Line);
 }
 
-template <class T, int32_t kDim, int32_t kStages>
+template <class E>
 __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Meeting meeting;
-  auto* const out = reinterpret_cast<float*>(memory + kStagesBytes<kDim, kStages>);
-  auto* const prefix =
-      reinterpret_cast<int32_t*>(memory + kStagesBytes<kDim, kStages> + d.meeting_bytes);  // [live + 1]
-  const AttendArgs& args = d.args;
-  const int32_t live = *args.keys.live;
-  count_units(args, live, prefix);
-  const Runs runs(prefix[live], static_cast<int32_t>(gridDim.x) / args.kv.kv_heads);
-  const int32_t run = static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads;
+  auto* const lines = reinterpret_cast<Line*>(memory + kWarps * d.stages * E::kStageBytes);
+  const int32_t kv_heads = d.args.kv.kv_heads;
+  wait_for_kernels_before();
+  let_kernels_after_start();
+  const int32_t live = write_lines(d.args, d.batch, lines);
+  const Runs runs(lines[live].units_before, static_cast<int32_t>(gridDim.x) / kv_heads);
+  const int32_t run = static_cast<int32_t>(blockIdx.x) / kv_heads;
   if (run < runs.count) {
-    Walk walk(args, prefix, live, runs, run);
-    const int32_t warp = threadIdx.x / kWarp;
-    Loader<kDim, kStages> loader(walk, shared_address(memory + warp * kStages * kStageBytes<kDim>));
-    while (!walk.over()) attend_part<T, kDim>(d, walk.next(), runs, run, loader, out, meeting);
+    const WarpPlace place(d);
+    Walk walk(d.args, lines, live, runs, run);
+    Loader<E> loader(d, place, walk, memory);
+    while (!walk.over()) attend_part<E>(d, walk.next(), place, runs, run, loader, meeting);
   }
-  write_empty_rows(d, live, prefix);
+  write_empty_rows(d, live, lines);
 }
 
 int32_t attribute(cudaDeviceAttr which) {
@@ -687,46 +465,77 @@ int32_t attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// False: it takes more shared memory than there is.
-template <class T, int32_t kDim, int32_t kStages>
+// The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
+// most of the time between the two. Nothing else overlaps: a block waits for that kernel to have ended, and its writes
+// to be seen, before it reads or writes anything (metadata, q, K and V, the workspace), and only then allows the same
+// to the next. So when a block goes on, all kernels of the stream before its own have ended. Code for older devices
+// has no instruction to wait and is launched in the plain way.
+void start(void (*kernel)(Decode), int32_t blocks, size_t shared, cudaStream_t stream, const Decode& d) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastVersionThatWaits;
+  const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
+                                     .blockDim = dim3(kThreads),
+                                     .dynamicSmemBytes = shared,
+                                     .stream = stream,
+                                     .attrs = &early,
+                                     .numAttrs = 1};
+  check_cuda(cudaLaunchKernelEx(&launch, kernel, d), "attention was not launched");
+}
+
+// As many bytes under way as the lines leave room for. False: not even the fewest.
+template <class E>
 bool launch(Decode d, cudaStream_t stream) {
   const int32_t kv_heads = d.args.kv.kv_heads;
   const int32_t processors = std::min<int32_t>(attribute(cudaDevAttrMultiProcessorCount), kMostSplitBlocks);
   const int32_t blocks = std::max(1, processors / kv_heads) * kv_heads;
-  d.meeting_bytes = meeting_bytes<kDim>(d.rows, blocks / kv_heads);
-  const size_t shared =
-      kStagesBytes<kDim, kStages> + d.meeting_bytes + (static_cast<size_t>(d.batch) + 1) * sizeof(int32_t);
-  if (shared + sizeof(Meeting) + 256 > static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)))
-    return false;
-  const auto kernel = decode_kernel<T, kDim, kStages>;
+  const auto room = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  constexpr size_t kDeclared = sizeof(Meeting) + 256;
+  d.stages = shared_bytes<E>(kMostStages<E>, d.batch) + kDeclared <= room ? kMostStages<E> : kFewestStages;
+  const size_t shared = shared_bytes<E>(d.stages, d.batch);
+  if (shared + kDeclared > room) return false;
+  const auto kernel = decode_kernel<E>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
-  kernel<<<blocks, kThreads, shared, stream>>>(d);
-  check_cuda(cudaGetLastError(), "attention was not launched");
+  start(kernel, blocks, shared, stream, d);
   return true;
 }
 
-// As many bytes under way as the rows leave room for.
-template <class T>
-bool launch(const Decode& d, cudaStream_t stream) {
-  if (d.args.kv.key_dim == 64) return launch<T, 64, 5>(d, stream) || launch<T, 64, 2>(d, stream);
-  return launch<T, 128, 3>(d, stream) || launch<T, 128, 2>(d, stream);
+template <class Stored>
+bool launch_at_dim(const Decode& d, cudaStream_t stream) {
+  return d.args.kv.key_dim == 64 ? launch<Elements<Stored, 64>>(d, stream) : launch<Elements<Stored, 128>>(d, stream);
 }
 
-// 16-byte pieces are copied, so rows must begin at multiples of 16 bytes; pages of keys and values do, at these dims.
-bool is_aligned(const AttendArgs& args) {
+// Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
+// output.
+bool has_strides(const AttendArgs& args) {
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  return address(args.kv.keys) % 16 == 0 && address(args.kv.values) % 16 == 0 && address(args.q.data) % 4 == 0 &&
-         args.kv.key_stride % 8 == 0 && args.kv.value_stride % 8 == 0 && args.q.row_stride % 2 == 0;
+  const kv::LayerKv& kv = args.kv;
+  const int64_t piece = 16 / size_of(kv.type);
+  const int64_t most_stride = std::numeric_limits<int32_t>::max() / size_of(kv.type);
+  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && address(kv.keys) % 16 == 0 &&
+         address(kv.values) % 16 == 0 && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
+         address(args.q.data) % 4 == 0 && args.q.row_stride % 2 == 0 && address(args.out.data) % 16 == 0 &&
+         args.out.row_stride % 4 == 0;
+}
+
+bool is_half(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
+
+int32_t rows_of(const AttendArgs& args) { return args.keys.most_queries * (args.q.heads / args.kv.kv_heads); }
+
+bool has_workspace(const AttendArgs& args) {
+  const MetadataArena& arena = *args.arena;
+  return args.kv.kv_heads <= std::min(arena.limits().kv_heads, kMostSplitBlocks) &&
+         int64_t{2} * kMostSplitBlocks * rows_of(args) <= arena.shape(Buf::split_partial_out).rows;
 }
 
 bool fits(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
-  const int32_t group = args.q.heads / kv.kv_heads, queries = args.keys.most_queries;
-  return (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type && !kv.latent() &&
-         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && queries > 0 &&
-         queries * group <= kRows && kv.kv_heads <= kMostSplitBlocks && !args.keys.branch_lengths &&
-         args.keys.set != Set::local && is_aligned(args);
+  return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
+         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && rows_of(args) > 0 &&
+         rows_of(args) <= kMostSplitRows && args.keys.set != Set::local && has_strides(args) && has_workspace(args);
 }
 
 }  // namespace
@@ -734,17 +543,24 @@ bool fits(const AttendArgs& args) {
 bool decode(const AttendArgs& args, Exec& exec) {
   if (!fits(args)) return false;
   const MetadataArena& arena = *args.arena;
+  const int32_t rows = rows_of(args);
   const Decode d{.args = args,
                  .group = args.q.heads / args.kv.kv_heads,
                  .batch = arena.limits().batch,
-                 .rows = args.keys.most_queries * (args.q.heads / args.kv.kv_heads),
+                 .rows = rows,
+                 .team = rows <= kRows       ? 1
+                         : rows <= 2 * kRows ? 2
+                                             : 4,
+                 .stages = 0,
+                 .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
+                 .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_top = arena.floats(Buf::split_partial_top),
                  .split_sum = arena.floats(Buf::split_partial_sum),
-                 .arrivals = arena.counts(Buf::split_arrivals),
-                 .meeting_bytes = 0};
+                 .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);
-  return args.kv.type == Dtype::bf16 ? launch<__nv_bfloat16>(d, stream) : launch<__half>(d, stream);
+  if (args.kv.type == Dtype::f8e4m3) return launch_at_dim<__nv_fp8_e4m3>(d, stream);
+  return args.kv.type == Dtype::bf16 ? launch_at_dim<__nv_bfloat16>(d, stream) : launch_at_dim<__half>(d, stream);
 }
 
 }  // namespace quire::attn::cuda

@@ -792,10 +792,14 @@ bool is_hopper() {
   return found;
 }
 
+int32_t packed_rows(const AttendArgs& args) { return args.keys.most_queries * args.q.heads; }
+int32_t row_blocks_of(const AttendArgs& args) { return (packed_rows(args) + kRows - 1) / kRows; }
+int32_t part_rows_of(const AttendArgs& args) { return std::min(packed_rows(args), kRows); }
+
 // Thread blocks, one for each multiprocessor; no more than have room for two parts each.
-int32_t blocks_for(int32_t part_rows) {
-  static const int32_t processors = attribute(cudaDevAttrMultiProcessorCount);
-  return std::min(processors, static_cast<int32_t>(kSplitRows / (2 * part_rows)));
+int32_t blocks_for(const AttendArgs& args) {
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * part_rows_of(args));
+  return static_cast<int32_t>(std::min<int64_t>(attribute(cudaDevAttrMultiProcessorCount), room));
 }
 
 template <class T>
@@ -803,7 +807,7 @@ void launch(const Latent& d, cudaStream_t stream) {
   const auto kernel = latent_kernel<T>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
              "attention needs ", sizeof(Shared), " bytes of shared memory");
-  const int32_t blocks = blocks_for(d.part_rows) / d.row_blocks * d.row_blocks;
+  const int32_t blocks = blocks_for(d.args) / d.row_blocks * d.row_blocks;
   kernel<<<blocks, kThreads, sizeof(Shared), stream>>>(d);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
@@ -815,17 +819,13 @@ bool is_aligned(const AttendArgs& args) {
          args.q.row_stride % 8 == 0 && address(args.out.data) % 8 == 0 && args.out.row_stride % 2 == 0;
 }
 
-int32_t packed_rows(const AttendArgs& args) { return args.keys.most_queries * args.q.heads; }
-int32_t row_blocks_of(const AttendArgs& args) { return (packed_rows(args) + kRows - 1) / kRows; }
-int32_t part_rows_of(const AttendArgs& args) { return std::min(packed_rows(args), kRows); }
-
 bool fits(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
   return kv.latent() && (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type &&
          kv.key_dim == kKeyDim && kv.value_dim == kValueDim && kv.kv_heads == 1 && args.keys.most_queries > 0 &&
          row_blocks_of(args) <= args.arena->shape(Buf::split_arrivals).columns && !args.keys.branch_lengths &&
          args.keys.set != Set::local && args.arena->limits().batch <= kMostSequences && is_aligned(args) &&
-         is_hopper() && row_blocks_of(args) <= blocks_for(part_rows_of(args));
+         is_hopper() && row_blocks_of(args) <= blocks_for(args);
 }
 
 }  // namespace

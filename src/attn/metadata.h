@@ -123,14 +123,13 @@ const char* to_string(Role role);
   X(work, partial_out, f32, kernel, partial_rows(l), l.value_dim)                               \
   X(work, partial_max, f32, kernel, 1, partial_rows(l))                                         \
   X(work, partial_sum, f32, kernel, 1, partial_rows(l))                                         \
-  X(split, partial_out, f32, kernel, kSplitRows, l.value_dim)                                   \
-  X(split, partial_top, f32, kernel, 1, kSplitRows)                                             \
-  X(split, partial_sum, f32, kernel, 1, kSplitRows)                                             \
+  X(split, partial_out, f32, kernel, split_rows(l), l.value_dim)                                \
+  X(split, partial_top, f32, kernel, 1, split_rows(l))                                          \
+  X(split, partial_sum, f32, kernel, 1, split_rows(l))                                          \
   X(split, arrivals, count, step, l.batch, arrival_columns(l))
 
-// Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
-inline constexpr int64_t kMostSplitBlocks = 512, kSplitTileRows = 16;
-inline constexpr int64_t kSplitRows = 2 * kMostSplitBlocks * kSplitTileRows;
+// A GPU splits the keys of (query row, head) pairs, so many at most of a sequence and kv head, over so many blocks.
+inline constexpr int32_t kMostSplitBlocks = 256, kMostSplitRows = 64;
 
 enum class Buf : uint8_t {
 #define X(set, name, element, role, rows, columns) set##_##name,
@@ -159,6 +158,8 @@ std::string to_string(Buf id);  // "draft.branch.page_table"
 
 // The most (query row, head) results that split sequences can leave behind in one call; see choose.h.
 int64_t partial_rows(const Limits& limits);
+// Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
+int64_t split_rows(const Limits& limits);
 
 // Parts of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
 // (query row, head) pairs; kernels that cut it so leave sequences with more than kMostRowBlocks of them to others.

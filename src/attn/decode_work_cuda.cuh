@@ -1,0 +1,177 @@
+// How decode's work is cut: one line of keys for each sequence, the lines one after the other, equal runs of units.
+//
+//   line    the sequence's keys in pages from the first that any row sees, then most_branch_tokens places for the
+//           branch of each of its query rows; a place is seen by its own row alone and may hold no token
+//   unit    kUnit keys of a line, by which the work is cut
+//   run     units of one block, for one kv head
+//   part    what a run has of one sequence
+//
+// Every block makes the cut for itself, from the step's lengths.
+#pragma once
+#include <cstdint>
+
+#include "attn/attend_cuda.cuh"
+
+namespace quire::attn::cuda {
+
+constexpr int32_t kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int32_t kUnit = 64;
+
+// What is known of a sequence, in shared memory. One more follows the last sequence's and ends it.
+struct Line {
+  int32_t units_before;  // of one kv head in the sequences before
+  int32_t first;         // keys before it are in no row's window
+  int32_t length;        // keys in pages
+  int32_t first_row;     // of its queries; they end where the next line's begin
+  int32_t table_row, first_page;
+};
+
+// All that the metadata say of sequence b, without knowing whether it is live; b <= batch.
+__device__ inline Line load_line(const KeyView& keys, int32_t b, int32_t batch) {
+  if (b == batch) return {.first_row = keys.cu_q[b]};
+  return {.length = keys.lengths[b],
+          .first_row = keys.cu_q[b],
+          .table_row = keys.rows ? keys.rows[b].value : b,
+          .first_page = keys.first_page ? keys.first_page[b] : 0};
+}
+
+// Exact, because pages that left the window may be gone.
+__device__ inline int32_t first_seen(const AttendArgs& args, const Line& line, int32_t last_row) {
+  const KeyView& keys = args.keys;
+  if (args.window < 0 || (!keys.causal && !keys.branch_lengths)) return 0;
+  int32_t end = line.length - (last_row - 1 - line.first_row);  // of the row that ends first
+  if (keys.branch_lengths) {
+    int32_t shortest = keys.branch_lengths[line.first_row];
+    for (int32_t row = line.first_row + 1; row < last_row; ++row) shortest = min(shortest, keys.branch_lengths[row]);
+    end = line.length + shortest;
+  }
+  return min(max(0, end - 1 - args.window), line.length);
+}
+
+__device__ inline int32_t units_of(const KeyView& keys, const Line& line, int32_t last_row) {
+  const int32_t queries = last_row - line.first_row;
+  if (queries == 0) return 0;
+  return (line.length - line.first + queries * keys.most_branch_tokens + kUnit - 1) / kUnit;
+}
+
+// Sum of `own` over the threads before this one, and of all of them in `total`. The block meets before the next call.
+__device__ inline int32_t sum_before(int32_t own, int32_t& total) {
+  __shared__ int32_t sums[kWarps];
+  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int32_t inclusive = own;
+  for (int32_t step = 1; step < kWarp; step *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == kWarp - 1) sums[warp] = inclusive;
+  __syncthreads();
+  int32_t before = inclusive - own;
+  total = 0;
+  for (int32_t w = 0; w < kWarps; ++w) {
+    if (w < warp) before += sums[w];
+    total += sums[w];
+  }
+  return before;
+}
+
+// lines: [live + 1]. Returns the live count. What it reads of a sequence is asked for at once, before the live count is
+// known: of dead ones it is thrown away.
+__device__ inline int32_t write_lines(const AttendArgs& args, int32_t batch, Line* lines) {
+  const KeyView& keys = args.keys;
+  int32_t live = batch, carry = 0;
+  for (int32_t first = 0; first <= live; first += kThreads) {
+    const int32_t b = first + static_cast<int32_t>(threadIdx.x);
+    Line line = load_line(keys, min(b, batch), batch);
+    const int32_t last_row = keys.cu_q[min(b + 1, batch)];
+    if (first == 0) live = *keys.live;
+    int32_t units = 0, total;
+    if (b < live) {
+      line.first = first_seen(args, line, last_row);
+      units = units_of(keys, line, last_row);
+    }
+    line.units_before = carry + sum_before(units, total);
+    if (live == 0) line.first_row = 0;
+    if (b <= live) lines[b] = line;
+    carry += total;
+    __syncthreads();
+  }
+  return live;
+}
+
+// The runs, each the units [begin(run), begin(run + 1)).
+struct Runs {
+  int32_t count, each, longer;  // every run has `each` units, the first `longer` ones have one more
+  __device__ Runs(int32_t total, int32_t most)
+      : count(min(total, most)),  // so none is empty
+        each(count ? total / count : 0),
+        longer(total - each * count) {}
+  __device__ int32_t begin(int32_t run) const { return run * each + min(run, longer); }
+  __device__ int32_t run_of(int32_t unit) const {
+    const int32_t in_longer = longer * (each + 1);
+    return unit < in_longer ? unit / (each + 1) : longer + (unit - in_longer) / each;
+  }
+};
+
+// Keys are counted along the sequence's line, the first in its pages being 0.
+struct Part {
+  const PageId* pages;
+  int32_t length;               // keys in pages; from there on the branches
+  int32_t first_row, last_row;  // query rows first_row .. last_row - 1
+  int32_t first, end;           // keys of the part
+  int32_t b;
+  int32_t first_unit, units;  // of the whole sequence
+
+  __device__ Sequence sequence() const {
+    return {.pages = pages, .start = 0, .end = length, .first_row = first_row, .last_row = last_row};
+  }
+};
+
+// The parts of a run, one after the other.
+struct Walk {
+  const AttendArgs& args;
+  const Line* lines;
+  int32_t unit, end;  // what is left of the run
+  int32_t b;          // at or before the sequence of `unit`
+
+  __device__ Walk(const AttendArgs& given, const Line* given_lines, int32_t live, const Runs& runs, int32_t run)
+      : args(given), lines(given_lines), unit(runs.begin(run)), end(runs.begin(run + 1)), b(0) {
+    int32_t high = live;
+    while (high - b > 1) {
+      const int32_t middle = (b + high) / 2;
+      (lines[middle].units_before <= unit ? b : high) = middle;
+    }
+  }
+
+  __device__ bool over() const { return unit >= end; }
+  __device__ Part next() {
+    while (lines[b + 1].units_before <= unit) ++b;
+    const Line line = lines[b];
+    const int32_t last_row = lines[b + 1].first_row, units = lines[b + 1].units_before - line.units_before;
+    const int32_t at = unit - line.units_before, count = min(end - unit, units - at);
+    const int32_t line_end = line.length + (last_row - line.first_row) * args.keys.most_branch_tokens;
+    unit += count;
+    return {.pages = args.keys.pages + line.table_row * args.keys.stride + line.first_page,
+            .length = line.length,
+            .first_row = line.first_row,
+            .last_row = last_row,
+            .first = line.first + at * kUnit,
+            .end = min(line.first + (at + count) * kUnit, line_end),
+            .b = b,
+            .first_unit = line.units_before,
+            .units = units};
+  }
+};
+
+// Slot of a key; -1: there is none, or it is past the part's end.
+__device__ inline int32_t look_up(const KeyView& keys, const Part& part, int32_t key) {
+  if (key >= part.end) return -1;
+  if (key < part.length) {
+    const int32_t shift = keys.page_size.shift();
+    return (part.pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
+  }
+  const int32_t place = key - part.length, token = place % keys.most_branch_tokens;
+  const int64_t row = part.first_row + place / keys.most_branch_tokens;
+  return token < keys.branch_lengths[row] ? keys.branch_slots[row * keys.branch_stride + token].value : -1;
+}
+
+}  // namespace quire::attn::cuda

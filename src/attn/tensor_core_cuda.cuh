@@ -1,0 +1,113 @@
+// Single instructions, for kernels that multiply in tensor cores: asynchronous copies into shared memory, fragments
+// from there, products, exchanges between the lanes that have a row together, and ways to meet.
+//
+//   m16n8k16   lane t has of the result rows t / 4 and t / 4 + 8, columns t % 4 * 2 and t % 4 * 2 + 1
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace quire::attn::cuda {
+
+inline __device__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes, or zeros when there is nothing to read.
+inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
+}
+inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+template <int32_t kLeft>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// Counts up and, after `most`, begins again at zero; returns the count before. What the caller knows of was written
+// before, and what it learns from there on is what the earlier callers knew of.
+inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(most) : "memory");
+  return before;
+}
+
+// Where a kernel may start before the one before it has ended: until that has, and its writes are seen; and that the
+// one after it may now start.
+constexpr int32_t kLeastVersionThatWaits = 90;
+inline __device__ void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+inline __device__ void let_kernels_after_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Some of the block's warps wait for each other; `barrier` is not 0, which is the whole block's.
+inline __device__ void meet_warps(int32_t barrier, int32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+inline __device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+inline __device__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+template <class T>
+__device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <class To, class From>
+__device__ To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <class T>
+__device__ uint32_t pair(float low, float high) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return bits_as<uint32_t>(__floats2bfloat162_rn(low, high));
+  else
+    return bits_as<uint32_t>(__floats2half2_rn(low, high));
+}
+
+// The two e4m3 in the low half of `bits`, as f16: exact.
+inline __device__ uint32_t widen(uint32_t bits) {
+  return bits_as<uint32_t>(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bits), __NV_E4M3));
+}
+
+// Over the four lanes that have a row together.
+inline __device__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+inline __device__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+}  // namespace quire::attn::cuda
