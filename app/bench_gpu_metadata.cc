@@ -50,7 +50,8 @@ class GpuMetadataWorld {
  public:
   explicit GpuMetadataWorld(Exec& exec)
       : exec_(exec),
-        table_(kLimits.batch, kLimits.text_pages() + kLimits.encoder_pages(), kLimits.page_size, *exec.stream()),
+        table_(std::vector<int32_t>(kLimits.batch, kLimits.text_pages() + kLimits.encoder_pages()), kLimits.page_size,
+               *exec.stream()),
         arena_(kLimits, Place::device),
         host_(kLimits, Place::pinned),
         device_(kLimits, Place::device) {
