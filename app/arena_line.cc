@@ -6,20 +6,10 @@
 #include <fstream>
 #include <list>
 
-#include "attn/metadata.h"
 #include "base/check.h"
 
 namespace quire::bench {
 namespace {
-
-constexpr attn::Limits kArenaLimits = {.batch = 160,
-                                       .context = 131072,
-                                       .page_size = PageSize(16),
-                                       .topk = 4,
-                                       .draft_steps = 4,
-                                       .draft_tokens = 8,
-                                       .heads = 32,
-                                       .kv_heads = 8};
 
 int64_t resident_bytes() {
   int64_t total_pages = 0, resident_pages = 0;
@@ -47,11 +37,15 @@ double resident_bytes_of_arena(const attn::Limits& limits) {
 
 }  // namespace
 
+std::string arena_name() {
+  return cat("arena/context=", kArenaLimits.context, "/batch=", kArenaLimits.batch,
+             "/nodes=", kArenaLimits.draft_tokens);
+}
+
 void add_arena_line(const Wanted& wanted, int threads, std::vector<ShortLine>& lines) {
   attn::Limits limits = kArenaLimits;
   limits.threads = threads;
-  const std::string name =
-      cat("arena/context=", limits.context, "/batch=", limits.batch, "/nodes=", limits.draft_tokens);
+  const std::string name = arena_name();
   if (!wanted(name)) return;
   char note[96];
   std::snprintf(note, sizeof(note), "%.1f KB resident of %.1f MB", resident_bytes_of_arena(limits) / 1e3,

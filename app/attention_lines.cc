@@ -1,6 +1,8 @@
 #include "attention_lines.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <utility>
 
 #include "base/check.h"
 #include "tree.h"
@@ -44,16 +46,78 @@ LineGroup prefill_lines(Heads heads, int32_t tokens, std::span<const Isa> isas, 
   return lines;
 }
 
+// (query, key it sees) of one request.
+double visible_pairs_of(const AttentionLine& line, double tokens) {
+  switch (line.kind) {
+    case Kind::decode:
+      return tokens;
+    case Kind::prefill:
+      return tokens * tokens / 2;
+    case Kind::verify_tree:
+      return line.nodes * tokens + visible_pairs(line.nodes);
+  }
+  return 0;
+}
+
+struct BatchOf {
+  int32_t batch, tokens;
+};
+
+// On a GPU the instruction set means nothing; plain stands for all.
+AttentionLine gpu_line(Kind kind, BatchOf of, int32_t page) {
+  return {.kind = kind, .batch = of.batch, .tokens = of.tokens, .page = page, .isa = Isa::plain};
+}
+
+void add_gpu_decode_lines(LineGroup& lines) {
+  constexpr BatchOf kDecode[] = {{1, 4096},  {1, 65536},  {8, 4096},   {32, 1024},
+                                 {32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
+  for (const BatchOf& of : kDecode)
+    for (const int32_t page : {1, 16, 64}) lines.push_back(gpu_line(Kind::decode, of, page));
+  lines.push_back(gpu_line(Kind::decode, {32, 1024}, 16));
+  lines.back().longest = 65536;
+  constexpr BatchOf kNarrow[] = {{32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
+  for (const BatchOf& of : kNarrow)
+    for (const int32_t page : {16, 64}) {
+      lines.push_back(gpu_line(Kind::decode, of, page));
+      lines.back().type = Dtype::f8e4m3;
+    }
+  for (const int32_t page : {1, 64}) {
+    lines.push_back(gpu_line(Kind::decode, {64, 4096}, page));
+    lines.back().heads = {.query = 128, .kv = 1, .dim = 576, .value_dim = 512, .latent = true};
+  }
+}
+
+void add_gpu_verify_lines(LineGroup& lines) {
+  for (const int32_t page : {1, 16, 64}) {
+    lines.push_back(gpu_line(Kind::verify_tree, {32, 4096}, page));
+    lines.back().nodes = kNodes;
+  }
+}
+
+void add_gpu_prefill_lines(LineGroup& lines) {
+  constexpr BatchOf kPrefill[] = {{16, 512}, {8, 2048}, {2, 8192}, {1, 16384}};
+  for (const BatchOf& of : kPrefill)
+    for (const int32_t page : {1, 16, 64, 128}) lines.push_back(gpu_line(Kind::prefill, of, page));
+  for (const Heads& heads : {Heads{9, 3, 64}, Heads{32, 8, 64}}) {
+    lines.push_back(gpu_line(Kind::prefill, {1, 16384}, 16));
+    lines.back().heads = heads;
+  }
+  for (const Heads& heads : {Heads{32, 8, 96}, Heads{32, 8, 192, 128}, Heads{32, 8, 256}}) {
+    lines.push_back(gpu_line(Kind::prefill, {2, 8192}, 64));
+    lines.back().heads = heads;
+  }
+}
+
 }  // namespace
 
-int32_t AttentionLine::rows() const {
+int64_t AttentionLine::rows() const {
   switch (kind) {
     case Kind::decode:
       return batch;
     case Kind::prefill:
-      return batch * tokens;
+      return all_tokens();
     case Kind::verify_tree:
-      return batch * nodes;
+      return int64_t{batch} * nodes;
   }
   return 0;
 }
@@ -71,32 +135,27 @@ std::string name(const AttentionLine& line, Isa default_isa) {
       text = cat("verify_tree/batch=", line.batch, "/nodes=", line.nodes, "/keys=", line.tokens);
       break;
   }
+  if (line.longest) text += cat("/longest=", line.longest);
   text += cat("/page=", line.page);
   const Heads& heads = line.heads;
   if (heads != Heads{}) text += cat("/heads=", heads.query, "x", heads.kv, "x", heads.dim);
+  if (heads.value_dim != heads.dim) text += cat("v", heads.value_dim);
+  if (heads.latent) text += "/latent";
   if (line.type != Dtype::bf16) text += cat("/type=", to_string(line.type));
   if (line.isa != default_isa) text += cat("/isa=", to_string(line.isa));
   return text;
 }
 
 Work work_of(const AttentionLine& line) {
-  const double batch = line.batch, tokens = line.tokens;
-  const double keys = batch * (tokens + line.nodes);
+  const auto rows = static_cast<double>(line.rows());
+  const double keys = static_cast<double>(line.all_tokens()) + 1.0 * line.batch * line.nodes;
   double pairs = 0;  // (query, key it sees)
-  switch (line.kind) {
-    case Kind::decode:
-      pairs = batch * tokens;
-      break;
-    case Kind::prefill:
-      pairs = batch * tokens * tokens / 2;
-      break;
-    case Kind::verify_tree:
-      pairs = batch * (line.nodes * tokens + visible_pairs(line.nodes));
-      break;
-  }
+  for (int32_t request = 0; request < line.batch; ++request) pairs += visible_pairs_of(line, line.tokens_of(request));
   const Heads& heads = line.heads;
-  const double elements = 2 * heads.dim * (keys * heads.kv + static_cast<double>(line.rows()) * heads.query);
-  return {.bytes = elements * size_of(line.type), .flops = 4 * pairs * heads.query * heads.dim};
+  const double dims = heads.dim + heads.value_dim;
+  const double key_bytes = (heads.latent ? heads.dim : dims) * heads.kv * size_of(line.type);
+  const double row_bytes = dims * heads.query * size_of(line.query_type());
+  return {.bytes = keys * key_bytes + rows * row_bytes, .flops = 2 * dims * pairs * heads.query};
 }
 
 AttentionLine decode_of_same_batch(const AttentionLine& verify) {
@@ -104,6 +163,16 @@ AttentionLine decode_of_same_batch(const AttentionLine& verify) {
   decode.kind = Kind::decode;
   decode.nodes = 0;
   return decode;
+}
+
+std::string note_of(const Timing& timing, std::span<const Timing> timings) {
+  if (timing.line.kind != Kind::verify_tree) return {};
+  const AttentionLine decode = decode_of_same_batch(timing.line);
+  const auto found = std::find_if(timings.begin(), timings.end(), [&](const Timing& t) { return t.line == decode; });
+  if (found == timings.end()) return {};
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.2f x decode of the same batch", timing.seconds / found->seconds);
+  return text;
 }
 
 std::vector<LineGroup> attention_groups(std::span<const Isa> isas, bool quick) {
@@ -119,6 +188,15 @@ std::vector<LineGroup> attention_groups(std::span<const Isa> isas, bool quick) {
     for (int32_t tokens : {512, 2048, 4096}) groups.push_back(prefill_lines(heads, tokens, isas, quick));
   }
   return groups;
+}
+
+LineGroup gpu_attention_lines(bool quick) {
+  LineGroup lines;
+  add_gpu_decode_lines(lines);
+  add_gpu_verify_lines(lines);
+  add_gpu_prefill_lines(lines);
+  if (quick) std::erase_if(lines, [](const AttentionLine& line) { return line.page != 16; });
+  return lines;
 }
 
 std::vector<LineGroup> filtered(const std::vector<LineGroup>& groups, const std::string& filter, Isa default_isa) {

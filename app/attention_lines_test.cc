@@ -37,6 +37,50 @@ TEST(AttentionLines, CausalWorkIsHalfOfTheSquare) {
   EXPECT_DOUBLE_EQ(work.bytes, 2.0 * 512 * (2 * 8 * 128 + 2 * 32 * 128));
 }
 
+TEST(AttentionLines, NamesOfWhatOnlyAGpuMeasures) {
+  AttentionLine line{.kind = Kind::decode, .batch = 32, .tokens = 1024, .longest = 65536, .isa = Isa::plain};
+  EXPECT_EQ(name(line, Isa::plain), "decode/batch=32/keys=1024/longest=65536/page=16");
+  line.longest = 0;
+  line.type = Dtype::f8e4m3;
+  EXPECT_EQ(name(line, Isa::plain), "decode/batch=32/keys=1024/page=16/type=f8e4m3");
+  line.type = Dtype::bf16;
+  line.heads = {128, 1, 576, 512, true};
+  EXPECT_EQ(name(line, Isa::plain), "decode/batch=32/keys=1024/page=16/heads=128x1x576v512/latent");
+}
+
+TEST(AttentionLines, TheLinesOfAGpuHaveNamesOfTheirOwn) {
+  const LineGroup lines = gpu_attention_lines(false);
+  std::set<std::string> names;
+  for (const AttentionLine& line : lines) EXPECT_TRUE(names.insert(name(line, Isa::plain)).second);
+  for (const char* wanted :
+       {"prefill/tokens=16384/batch=1/page=128", "prefill/tokens=16384/batch=1/page=16/heads=9x3x64",
+        "prefill/tokens=8192/batch=2/page=64/heads=32x8x192v128", "decode/batch=16/keys=32768/page=64/type=f8e4m3",
+        "verify_tree/batch=32/nodes=8/keys=4096/page=1", "decode/batch=64/keys=4096/page=1/heads=128x1x576v512/latent",
+        "decode/batch=32/keys=1024/longest=65536/page=16"})
+    EXPECT_TRUE(names.contains(wanted)) << wanted;
+}
+
+TEST(AttentionLines, NarrowKeysAreOneByteAndQueriesTwo) {
+  const Work work =
+      work_of({.kind = Kind::decode, .batch = 4, .tokens = 100, .type = Dtype::f8e4m3, .isa = Isa::plain});
+  EXPECT_DOUBLE_EQ(work.bytes, 4.0 * (100 * 2 * 8 * 128 + 2 * 32 * 128 * 2));
+  EXPECT_DOUBLE_EQ(work.flops, 4.0 * 400 * 32 * 128);
+}
+
+TEST(AttentionLines, ALatentRowIsReadOnce) {
+  const Heads latent{128, 1, 576, 512, true};
+  const Work work = work_of({.kind = Kind::decode, .batch = 2, .tokens = 100, .heads = latent, .isa = Isa::plain});
+  EXPECT_DOUBLE_EQ(work.bytes, 2.0 * 2 * (100 * 576 + 128 * (576 + 512)));
+  EXPECT_DOUBLE_EQ(work.flops, 2.0 * (576 + 512) * 128 * 200);
+}
+
+TEST(AttentionLines, OneLongRequestAmongShortOnes) {
+  const AttentionLine line{.kind = Kind::decode, .batch = 32, .tokens = 1024, .longest = 65536, .isa = Isa::plain};
+  EXPECT_EQ(line.tokens_of(0), 65536);
+  EXPECT_EQ(line.tokens_of(31), 1024);
+  EXPECT_DOUBLE_EQ(work_of(line).flops, 4.0 * (65536 + 31 * 1024) * 32 * 128);
+}
+
 TEST(AttentionLines, AVerificationBringsItsDecodeAlong) {
   const auto groups = filtered(attention_groups(kIsas, true), "verify_tree", Isa::amx);
   ASSERT_EQ(groups.size(), 1u);

@@ -6,20 +6,20 @@
 
 namespace quire::bench {
 
-int32_t tokens_each(const AttentionLine& line) {
+int32_t room_of(const AttentionLine& line, int32_t request) {
   constexpr int32_t kSpareTokens = 16;
-  return line.tokens + kSpareTokens;
+  return line.tokens_of(request) + kSpareTokens;
 }
 
 attn::Limits limits_of(const AttentionLine& line, int threads) {
   return {.batch = line.batch,
-          .context = line.tokens,
+          .context = line.most_tokens(),
           .page_size = PageSize(line.page),
           .draft_tokens = line.nodes,
           .heads = line.heads.query,
           .kv_heads = line.heads.kv,
           .key_dim = line.heads.dim,
-          .value_dim = line.heads.dim,
+          .value_dim = line.heads.value_dim,
           .threads = threads};
 }
 
@@ -33,6 +33,19 @@ attn::Mode mode_of(Kind kind) {
       return attn::Mode::verify_tree;
   }
   throw CheckError("a kind of line without a mode");
+}
+
+int64_t query_elements(const AttentionLine& line) { return line.rows() * line.heads.query * line.heads.dim; }
+int64_t result_elements(const AttentionLine& line) { return line.rows() * line.heads.query * line.heads.value_dim; }
+
+ConstHeadRows query_rows(const AttentionLine& line, const Buffer& queries) {
+  const int32_t heads = line.heads.query, dim = line.heads.dim;
+  return {queries.data(), line.query_type(), line.rows(), heads, dim, int64_t{heads} * dim};
+}
+
+HeadRows result_rows(const AttentionLine& line, const Buffer& results) {
+  const int32_t heads = line.heads.query, dim = line.heads.value_dim;
+  return {results.data(), line.query_type(), line.rows(), heads, dim, int64_t{heads} * dim};
 }
 
 Buffer random_elements(int64_t count, Dtype type, uint32_t seed, Place place) {

@@ -15,15 +15,17 @@ namespace quire::bench {
 namespace {
 
 int32_t pages_needed(const AttentionLine& line) {
-  return line.batch * PageSize(line.page).pages_for(tokens_each(line));
+  int32_t pages = 0;
+  for (int32_t request = 0; request < line.batch; ++request)
+    pages += PageSize(line.page).pages_for(room_of(line, request));
+  return pages;
 }
 
 // Prefill reads its keys many times over: for it, one layer is as good as many.
 int32_t layers_needed(const AttentionLine& line) {
   if (line.kind == Kind::prefill) return 1;
   const double wanted = std::max(300e6, 2.5 * static_cast<double>(last_level_cache_bytes()));
-  const double layer = 2.0 * line.batch * line.tokens * line.heads.kv * line.heads.dim * size_of(line.type);
-  return std::max(2, static_cast<int32_t>(std::ceil(wanted / layer)));
+  return std::max(2, static_cast<int32_t>(std::ceil(wanted / work_of(line).bytes)));
 }
 
 kv::KvLayout layout_of(const AttentionLine& line) {
@@ -33,7 +35,8 @@ kv::KvLayout layout_of(const AttentionLine& line) {
           .type = line.type,
           .kv_heads = line.heads.kv,
           .key_dim = line.heads.dim,
-          .value_dim = line.heads.dim};
+          .value_dim = line.heads.value_dim,
+          .latent = line.heads.latent};
 }
 
 // The pool hands out the page freed last first, so freeing all pages in random order shuffles it.
@@ -49,40 +52,44 @@ void shuffle_pages(kv::PagePool& pool) {
 AttentionWorld::AttentionWorld(const AttentionLine& line, Exec& exec)
     : line_(line),
       pool_(pages_needed(line) + 1, PageSize(line.page)),
-      table_(pool_, line.batch + 1, tokens_each(line)),
+      table_(pool_, line.batch + 1, room_of(line, 0)),
       store_(layout_of(line)) {
   shuffle_pages(pool_);
-  open_requests(tokens_each(line));
+  open_requests();
   for (int32_t layer = 0; layer < store_.layout().layers; ++layer) store_layer(store_.layer(layer), exec);
 }
 
 bool AttentionWorld::serves(const AttentionLine& line) const {
-  return line.batch == line_.batch && line.tokens == line_.tokens && line.page == line_.page &&
-         line.heads == line_.heads && line.type == line_.type;
+  return line.batch == line_.batch && line.tokens == line_.tokens && line.longest == line_.longest &&
+         line.page == line_.page && line.heads == line_.heads && line.type == line_.type;
 }
 
 kv::LayerKv AttentionWorld::next_layer() { return store_.layer(calls_++ % store_.layout().layers); }
 
-void AttentionWorld::open_requests(int32_t tokens_of_each) {
+void AttentionWorld::open_requests() {
   for (int32_t i = 0; i < line_.batch; ++i) {
     rows_.push_back(table_.open());
-    check(table_.reserve(rows_.back(), {tokens_of_each}), "the pool has too few pages for the benchmark's requests");
+    check(table_.reserve(rows_.back(), {room_of(line_, i)}), "the pool has too few pages for the benchmark's requests");
   }
 }
 
 // The same few random rows again and again: what matters is where keys lie, not how they differ.
 void AttentionWorld::store_layer(const kv::LayerKv& layer, Exec& exec) const {
   constexpr int32_t kRows = 512;
-  const int32_t heads = layer.kv_heads, dim = layer.key_dim;
-  const Buffer random = random_elements(int64_t{kRows} * heads * dim, layer.type, 2);
-  ConstHeadRows source{random.data(), layer.type, kRows, heads, dim, int64_t{heads} * dim};
+  const int32_t heads = layer.kv_heads, most_dim = std::max(layer.key_dim, layer.value_dim);
+  const Buffer random = random_elements(int64_t{kRows} * heads * most_dim, layer.type, 2);
+  const auto first_rows = [&](int32_t rows, int32_t dim) {
+    return ConstHeadRows{random.data(), layer.type, rows, heads, dim, int64_t{heads} * dim};
+  };
   std::vector<TokenSlot> slots(kRows);
-  for (RequestRow row : rows_) {
-    for (int32_t first = 0; first < tokens_each(line_); first += kRows) {
-      const int32_t count = std::min(kRows, tokens_each(line_) - first);
+  for (int32_t request = 0; request < line_.batch; ++request) {
+    const RequestRow row = rows_[static_cast<size_t>(request)];
+    const int32_t tokens = room_of(line_, request);
+    for (int32_t first = 0; first < tokens; first += kRows) {
+      const int32_t count = std::min(kRows, tokens - first);
       for (int32_t i = 0; i < count; ++i) slots[static_cast<size_t>(i)] = table_.slot(row, first + i);
-      source.rows = count;
-      kv::store_rows({layer, source, source, slots.data(), &count}, exec);
+      const ConstHeadRows keys = first_rows(count, layer.key_dim), values = first_rows(count, layer.value_dim);
+      kv::store_rows({layer, keys, values, slots.data(), &count}, exec);
     }
   }
 }
@@ -94,8 +101,8 @@ AttentionStep::AttentionStep(const AttentionLine& line, AttentionWorld& world, E
       arena_(limits_of(line, exec.threads())),
       inputs_(arena_.limits()),
       shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = world.table()},
-      q_(random_elements(line.rows() * int64_t{line.heads.query} * line.heads.dim, line.type, 3)),
-      out_(q_.size()),
+      q_(random_elements(query_elements(line), line.query_type(), 3)),
+      out_(static_cast<size_t>(result_elements(line) * size_of(line.query_type()))),
       args_(make_args()) {
   describe_requests();
   attn::check_step(shape_, inputs_.inputs(), arena_.limits());
@@ -106,22 +113,20 @@ void AttentionStep::describe_requests() {
   inputs_.live() = line_.batch;
   for (int32_t i = 0; i < line_.batch; ++i) {
     inputs_.rows()[i] = world_.rows()[static_cast<size_t>(i)];
-    inputs_.lengths()[i] = {line_.tokens};
-    if (line_.kind == Kind::prefill) inputs_.extend_lengths()[i] = {line_.tokens};
+    inputs_.lengths()[i] = {line_.tokens_of(i)};
+    if (line_.kind == Kind::prefill) inputs_.extend_lengths()[i] = {line_.tokens_of(i)};
     if (line_.kind == Kind::verify_tree)
       fill_tree_mask(inputs_.tree_mask() + i * line_.nodes * line_.nodes, line_.nodes);
   }
 }
 
 attn::AttendArgs AttentionStep::make_args() const {
-  const int32_t heads = line_.heads.query, dim = line_.heads.dim;
-  const int64_t rows = line_.rows(), stride = int64_t{heads} * dim;
   return {.keys = attn::key_view(arena_, shape_, attn::LayerKind::full),
           .arena = &arena_,
           .kv = world_.next_layer(),
-          .q = {q_.data(), line_.type, rows, heads, dim, stride},
-          .out = {out_.data(), line_.type, rows, heads, dim, stride},
-          .scale = 1 / std::sqrt(static_cast<float>(dim))};
+          .q = query_rows(line_, q_),
+          .out = result_rows(line_, out_),
+          .scale = 1 / std::sqrt(static_cast<float>(line_.heads.dim))};
 }
 
 double AttentionStep::run() {

@@ -29,7 +29,7 @@ class AttentionWorld {
   kv::LayerKv next_layer();
 
  private:
-  void open_requests(int32_t tokens_each);
+  void open_requests();
   void store_layer(const kv::LayerKv& layer, Exec& exec) const;
 
   AttentionLine line_;

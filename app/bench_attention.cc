@@ -1,7 +1,6 @@
 // Every line is measured once a round, in turns with the other lines of its group and with the machine's limits, and
 // reports its median: what slows the machine for a while slows all of them alike.
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 
@@ -81,11 +80,6 @@ class GroupBench {
   std::vector<MeasuredLine> lines_;
 };
 
-struct Timing {
-  AttentionLine line;
-  double seconds;
-};
-
 // A group's memory is given back when its timings are known.
 void measure_group(const LineGroup& lines, const Teams& teams, int rounds, LimitSampler& limits,
                    const Progress& progress, std::vector<Timing>& timings) {
@@ -103,29 +97,20 @@ void measure_group(const LineGroup& lines, const Teams& teams, int rounds, Limit
 // The instruction set whose peak bounds the line: a kernel may use a lesser one than the machine has.
 Isa isa_of_kernel(const AttentionLine& line) {
   const Heads& heads = line.heads;
-  return attn::choose({line.type, line.type, heads.query, heads.kv, heads.dim, heads.dim}, line.isa).isa;
-}
-
-std::string note_of(const AttentionLine& line, double seconds, const std::vector<Timing>& timings) {
-  if (line.kind != Kind::verify_tree) return {};
-  const AttentionLine decode = decode_of_same_batch(line);
-  const auto found = std::find_if(timings.begin(), timings.end(), [&](const Timing& t) { return t.line == decode; });
-  if (found == timings.end()) return {};
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.2f x decode of the same batch", seconds / found->seconds);
-  return text;
+  return attn::choose({line.query_type(), line.type, heads.query, heads.kv, heads.dim, heads.value_dim}, line.isa).isa;
 }
 
 std::vector<Result> results_of(const std::vector<Timing>& timings, const MachineLimits& limits) {
   std::vector<Result> results;
-  for (const auto& [line, seconds] : timings) {
+  for (const Timing& timing : timings) {
+    const auto& [line, seconds] = timing;
     const Work work = work_of(line);
     results.push_back({.name = name(line, best_isa()),
                        .median_us = seconds * 1e6,
                        .limit_us = limit_seconds(work, limits, isa_of_kernel(line)) * 1e6,
                        .gbps = work.bytes / seconds / 1e9,
                        .tflops = work.flops / seconds / 1e12,
-                       .note = note_of(line, seconds, timings)});
+                       .note = note_of(timing, timings)});
   }
   return results;
 }

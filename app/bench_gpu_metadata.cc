@@ -1,5 +1,10 @@
 // The preparation of a step on a GPU: the writer's time as a node of a captured graph, and the host's time for all it
-// has to do, one upload of the inputs and one launch.
+// has to do, one upload of the inputs and one launch. Then the making of all buffers.
+#include <cstring>
+#include <optional>
+
+#include "arena_line.h"
+#include "attn/step_upload.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "bench.h"
@@ -50,11 +55,13 @@ class GpuMetadataWorld {
  public:
   explicit GpuMetadataWorld(Exec& exec)
       : exec_(exec),
-        table_(kLimits.batch, kLimits.text_pages() + kLimits.encoder_pages(), kLimits.page_size, *exec.stream()),
+        table_(std::vector<int32_t>(kLimits.batch, kLimits.text_pages() + kLimits.encoder_pages()), kLimits.page_size,
+               *exec.stream()),
         arena_(kLimits, Place::device),
-        host_(kLimits, Place::pinned),
-        device_(kLimits, Place::device) {
+        host_(kLimits),
+        upload_(kLimits, kStepsInARow + 1, exec) {
     fill_inputs();
+    upload();
   }
 
   attn::StepShape shape(const GpuStep& step) const {
@@ -66,8 +73,11 @@ class GpuMetadataWorld {
             .table = table_.view()};
   }
   void check(const attn::StepShape& shape) const { attn::check_step(shape, host_.inputs(), kLimits); }
-  void write(const attn::StepShape& shape) { attn::write_metadata(shape, device_.inputs(), arena_, exec_); }
-  void upload() { exec_.stream()->copy(device_.memory().data(), host_.memory().data(), host_.memory().size()); }
+  void write(const attn::StepShape& shape) { attn::write_metadata(shape, upload_.inputs(), arena_, exec_); }
+  void upload() {
+    std::memcpy(upload_.next().memory().data(), host_.memory().data(), host_.memory().size());
+    upload_.send();
+  }
 
  private:
   void fill_inputs() {
@@ -80,14 +90,13 @@ class GpuMetadataWorld {
       fill_tree_mask(host_.tree_mask() + i * kLimits.draft_tokens * kLimits.draft_tokens, kLimits.draft_tokens);
     }
     for (int32_t i = 0; i < kLimits.batch * kLimits.topk * kLimits.draft_steps; ++i) host_.draft_slots()[i] = {i + 1};
-    upload();
-    exec_.wait();
   }
 
   Exec& exec_;
   GpuTable table_;
   attn::MetadataArena arena_;
-  attn::StepInputBuffers host_, device_;
+  attn::StepInputBuffers host_;
+  attn::StepUpload upload_;
 };
 
 // Medians in microseconds.
@@ -121,6 +130,30 @@ Times times_of(const attn::StepShape& shape, GpuMetadataWorld& world, int rounds
   return {median(writer) * 1e6, median(host) * 1e6};
 }
 
+// Arenas die after the clock was read.
+template <class Where>
+double us_to_create(Where&& where, int rounds) {
+  std::vector<double> seconds;
+  for (int round = 0; round < rounds; ++round) {
+    std::optional<attn::MetadataArena> arena;
+    seconds.push_back(seconds_of([&] { arena.emplace(kArenaLimits, where); }));
+  }
+  return median(seconds) * 1e6;
+}
+
+Result gpu_result(const std::string& name, double us) {
+  return {.name = name, .median_us = us, .limit_us = {}, .gbps = {}, .tflops = {}, .device = "cuda"};
+}
+
+void add_arena_results(const BenchOptions& options, int rounds, std::vector<Result>& results) {
+  const std::string cold = arena_name() + "/cold", pooled = arena_name() + "/pool";
+  if (cold.find(options.filter) != std::string::npos)
+    results.push_back(gpu_result(cold, us_to_create(Place::device, rounds)));
+  if (pooled.find(options.filter) == std::string::npos) return;
+  MemoryPool pool(attn::MetadataArena::bytes_for(kArenaLimits) + 256, Place::device);
+  results.push_back(gpu_result(pooled, us_to_create(pool, rounds)));
+}
+
 }  // namespace
 
 Report bench_gpu_metadata(const BenchOptions& options) {
@@ -138,13 +171,10 @@ Report bench_gpu_metadata(const BenchOptions& options) {
     const attn::StepShape shape = world.shape(step);
     world.check(shape);
     const Times times = times_of(shape, world, rounds, exec);
-    const auto add = [&](const char* what, double us) {
-      report.results.push_back(
-          {.name = name + what, .median_us = us, .limit_us = {}, .gbps = {}, .tflops = {}, .device = "cuda"});
-    };
-    add("/writer", times.writer);
-    add("/host", times.host);
+    report.results.push_back(gpu_result(name + "/writer", times.writer));
+    report.results.push_back(gpu_result(name + "/host", times.host));
   }
+  add_arena_results(options, rounds, report.results);
   check(!report.results.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");
   return report;
 }

@@ -14,13 +14,28 @@ namespace {
 constexpr int32_t kLeastCalls = 8;  // in a graph: its start is spread over them
 constexpr double kLayersBytes = 600e6;
 
-int64_t layer_elements(const AttentionLine& line, int32_t width) {
-  return 2 * (int64_t{line.batch} * width + 1) * line.page * line.heads.kv * line.heads.dim;
+// Prefill reads its keys many times over: for it, two layers are as good as many.
+int32_t layers_needed(const AttentionLine& line) {
+  if (line.kind == Kind::prefill) return 2;
+  return std::max(2, static_cast<int32_t>(std::ceil(kLayersBytes / work_of(line).bytes)));
 }
 
-int32_t layers_needed(const AttentionLine& line) {
-  const double bytes = 2.0 * line.batch * line.tokens * line.heads.kv * line.heads.dim * size_of(line.type);
-  return std::max(2, static_cast<int32_t>(std::ceil(kLayersBytes / bytes)));
+std::vector<int32_t> pages_of_each(const AttentionLine& line) {
+  std::vector<int32_t> pages;
+  for (int32_t request = 0; request < line.batch; ++request)
+    pages.push_back(PageSize(line.page).pages_for(room_of(line, request)));
+  return pages;
+}
+
+int64_t slots_of(const GpuTable& table) { return int64_t{table.view().pool_pages} * table.view().page_size.tokens(); }
+
+int64_t key_elements(const AttentionLine& line) { return int64_t{line.heads.kv} * line.heads.dim; }
+int64_t value_elements(const AttentionLine& line) {  // stored apart from the keys
+  return line.heads.latent ? 0 : int64_t{line.heads.kv} * line.heads.value_dim;
+}
+
+int64_t layer_bytes(const AttentionLine& line, const GpuTable& table) {
+  return slots_of(table) * (key_elements(line) + value_elements(line)) * size_of(line.type);
 }
 
 }  // namespace
@@ -28,33 +43,32 @@ int32_t layers_needed(const AttentionLine& line) {
 GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
     : line_(line),
       exec_(exec),
-      width_(PageSize(line.page).pages_for(tokens_each(line))),
       layers_(layers_needed(line)),
-      table_(line.batch, width_, PageSize(line.page), *exec.stream()),
-      store_(static_cast<size_t>(layers_ * layer_elements(line, width_) * size_of(line.type)), Place::device),
-      q_(static_cast<size_t>(line.rows() * int64_t{line.heads.query} * line.heads.dim * size_of(line.type)),
-         Place::device),
-      out_(q_.size(), Place::device),
+      calls_(std::max(layers_, kLeastCalls)),
+      table_(pages_of_each(line), PageSize(line.page), *exec.stream()),
+      store_(static_cast<size_t>(layers_ * layer_bytes(line, table_)), Place::device),
+      q_(static_cast<size_t>(query_elements(line) * size_of(line.query_type())), Place::device),
+      out_(static_cast<size_t>(result_elements(line) * size_of(line.query_type())), Place::device),
       arena_(limits_of(line, 1), Place::device),
       inputs_(arena_.limits(), Place::device),
       shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = table_.view()} {
-  fill_store();
+  fill_randomly(store_, line.type);
+  fill_randomly(q_, line.query_type());
   describe_requests();
   attn::write_metadata(shape_, inputs_.inputs(), arena_, exec_);
   exec_.begin_capture(graph_);
-  for (int32_t call = 0; call < std::max(layers_, kLeastCalls); ++call) attn::attend(args(call % layers_), exec_);
+  for (int32_t call = 0; call < calls_; ++call) attn::attend(args(call % layers_), exec_);
   exec_.end_capture();
   graph_.replay(exec_);
   exec_.wait();
 }
 
 // The same few random rows again and again: what matters is where keys lie, not how they differ.
-void GpuAttentionWorld::fill_store() {
+void GpuAttentionWorld::fill_randomly(const Buffer& memory, Dtype type) {
   constexpr int64_t kElements = 8 << 20;
-  const Buffer random = random_elements(kElements, line_.type, 2, Place::pinned);
-  for (size_t at = 0; at < store_.size(); at += random.size())
-    exec_.stream()->copy(store_.data() + at, random.data(), std::min(random.size(), store_.size() - at));
-  exec_.stream()->copy(q_.data(), random.data(), std::min(q_.size(), random.size()));
+  const Buffer random = random_elements(kElements, type, 2, Place::pinned);
+  for (size_t at = 0; at < memory.size(); at += random.size())
+    exec_.stream()->copy(memory.data() + at, random.data(), std::min(random.size(), memory.size() - at));
   exec_.wait();
 }
 
@@ -63,8 +77,8 @@ void GpuAttentionWorld::describe_requests() {
   host.live() = line_.batch;
   for (int32_t i = 0; i < line_.batch; ++i) {
     host.rows()[i] = {i + 1};
-    host.lengths()[i] = {line_.tokens};
-    host.extend_lengths()[i] = {line_.tokens};
+    host.lengths()[i] = {line_.tokens_of(i)};
+    host.extend_lengths()[i] = {line_.tokens_of(i)};
     if (line_.kind == Kind::verify_tree) fill_tree_mask(host.tree_mask() + i * line_.nodes * line_.nodes, line_.nodes);
   }
   attn::check_step(shape_, host.inputs(), arena_.limits());
@@ -73,35 +87,33 @@ void GpuAttentionWorld::describe_requests() {
 }
 
 kv::LayerKv GpuAttentionWorld::layer(int32_t index) const {
-  const int64_t elements = layer_elements(line_, width_), stride = int64_t{line_.heads.kv} * line_.heads.dim;
-  std::byte* keys = store_.data() + index * elements * size_of(line_.type);
+  const Heads& heads = line_.heads;
+  const int64_t slots = slots_of(table_);
+  std::byte* keys = store_.data() + index * layer_bytes(line_, table_);
   return {.keys = keys,
-          .values = keys + elements / 2 * size_of(line_.type),
+          .values = heads.latent ? keys : keys + slots * key_elements(line_) * size_of(line_.type),
           .type = line_.type,
-          .kv_heads = line_.heads.kv,
-          .key_dim = line_.heads.dim,
-          .value_dim = line_.heads.dim,
-          .key_stride = stride,
-          .value_stride = stride,
+          .kv_heads = heads.kv,
+          .key_dim = heads.dim,
+          .value_dim = heads.value_dim,
+          .key_stride = key_elements(line_),
+          .value_stride = heads.latent ? key_elements(line_) : value_elements(line_),
           .key_scale = 1,
           .value_scale = 1,
-          .slots = elements / 2 / stride};
+          .slots = slots};
 }
 
 attn::AttendArgs GpuAttentionWorld::args(int32_t index) const {
-  const int32_t heads = line_.heads.query, dim = line_.heads.dim;
-  const int64_t rows = line_.rows(), stride = int64_t{heads} * dim;
   return {.keys = attn::key_view(arena_, shape_, attn::LayerKind::full),
           .arena = &arena_,
           .kv = layer(index),
-          .q = {q_.data(), line_.type, rows, heads, dim, stride},
-          .out = {out_.data(), line_.type, rows, heads, dim, stride},
-          .scale = 1 / std::sqrt(static_cast<float>(dim))};
+          .q = query_rows(line_, q_),
+          .out = result_rows(line_, out_),
+          .scale = 1 / std::sqrt(static_cast<float>(line_.heads.dim))};
 }
 
 double GpuAttentionWorld::run() {
-  const double seconds = exec_.stream()->seconds_of([&] { graph_.replay(exec_); });
-  return seconds / std::max(layers_, kLeastCalls);
+  return exec_.stream()->seconds_of([&] { graph_.replay(exec_); }) / calls_;
 }
 
 }  // namespace quire::bench

@@ -20,15 +20,14 @@ class GpuAttentionWorld {
   double run();  // seconds of one attend call, of a replay of all
 
  private:
-  void fill_store();
+  void fill_randomly(const Buffer& memory, Dtype type);
   void describe_requests();
   kv::LayerKv layer(int32_t index) const;
   attn::AttendArgs args(int32_t layer) const;
 
   AttentionLine line_;
   Exec& exec_;
-  int32_t width_;  // pages of a request
-  int32_t layers_;
+  int32_t layers_, calls_;  // calls of attend in the graph, over the layers in turn
   GpuTable table_;
   Buffer store_, q_, out_;
   attn::MetadataArena arena_;

@@ -1,6 +1,8 @@
-// A request table in the GPU's own memory, for benchmarks: request i has row i + 1, and its pages lie anywhere.
+// A request table in the GPU's own memory, for benchmarks: request i has row i + 1 and pages_of[i] pages that
+// lie anywhere.
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "base/buffer.h"
 #include "base/cuda.h"
@@ -10,11 +12,11 @@ namespace quire::bench {
 
 class GpuTable {
  public:
-  GpuTable(int32_t requests, int32_t pages_each, PageSize page_size, cuda::Stream& stream);
+  GpuTable(std::span<const int32_t> pages_of, PageSize page_size, cuda::Stream& stream);
   kv::TableView view() const;
 
  private:
-  int32_t requests_, width_;
+  int32_t requests_, width_, pool_pages_;
   PageSize page_size_;
   Buffer entries_;
 };

@@ -28,10 +28,10 @@ std::string last_cell(const Result& result) {
 }
 
 Cells cells_of(const Result& result) {
-  std::optional<double> gflops, percent;
-  if (result.tflops) gflops = *result.tflops * 1e3;
+  std::optional<double> flops = result.tflops, percent;
+  if (flops && result.device == "cpu") *flops *= 1e3;
   if (result.limit_us) percent = 100 * *result.limit_us / result.median_us;
-  return {result.name,     number(result.median_us), number(result.gbps), number(gflops), number(result.limit_us),
+  return {result.name,     number(result.median_us), number(result.gbps), number(flops), number(result.limit_us),
           number(percent), last_cell(result)};
 }
 
@@ -57,11 +57,15 @@ Json json_of(const MachineLimits& machine) {
 Json json_of(const GpuLimits& gpu) {
   Json json = {{"name", gpu.name}};
   if (gpu.read_bytes) json["read_gbps"] = *gpu.read_bytes / 1e9;
+  if (gpu.bf16_flops) json["bf16_tflops"] = *gpu.bf16_flops / 1e12;
   return json;
 }
 
 std::string to_string(const GpuLimits& gpu) {
-  return gpu.read_bytes ? cat(gpu.name, ", reads ", number(*gpu.read_bytes / 1e9), " GB/s") : gpu.name;
+  std::string text = gpu.name;
+  if (gpu.read_bytes) text += cat(", reads ", number(*gpu.read_bytes / 1e9), " GB/s");
+  if (gpu.bf16_flops) text += cat(", multiplies bf16 at ", number(*gpu.bf16_flops / 1e12), " TFLOP/s");
+  return text;
 }
 
 Json json_of(const Result& result) {
@@ -81,7 +85,7 @@ Json json_of(const Result& result) {
 }  // namespace
 
 void print_table(const Report& report, std::ostream& out) {
-  std::vector<Cells> table = {{"line", "us", "GB/s", "GFLOP/s", "limit us", "% of limit", ""}};
+  std::vector<Cells> table = {{"line", "us", "GB/s", report.gpu ? "TFLOP/s" : "GFLOP/s", "limit us", "% of limit", ""}};
   for (const Result& result : report.results) table.push_back(cells_of(result));
   std::vector<size_t> widths(table.front().size());
   for (const Cells& cells : table)

@@ -23,6 +23,7 @@ struct Result {
 struct GpuLimits {
   std::string name = {};
   std::optional<double> read_bytes = {};  // a second, from its own memory; where it was measured
+  std::optional<double> bf16_flops = {};  // a second, of products of bf16 matrices; likewise
 };
 
 struct Report {

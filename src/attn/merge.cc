@@ -33,6 +33,6 @@ void check_args(const MergeArgs& args) {
   check(args.lse_a && args.lse_b, "a merge needs the log-sum-exp of both parts");
 }
 
-void merge(const MergeArgs& args, Exec& exec) { cpu::merge(args, exec); }
+void merge(const MergeArgs& args, Exec& exec) { (exec.stream() ? cuda::merge : cpu::merge)(args, exec); }
 
 }  // namespace quire::attn

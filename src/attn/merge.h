@@ -28,7 +28,10 @@ MergeFn merge;
 namespace cpu {
 MergeFn merge;
 }
-MergeFn merge;
+namespace cuda {
+MergeFn merge;  // all addresses are the device's, or pinned
+}
+MergeFn merge;  // for callers: on the GPU when exec has a stream
 
 // The checks of the door, shared by all implementations.
 void check_args(const MergeArgs& args);

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <map>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <vector>
 
 #include "attn/testing_case.h"
+#include "base/cuda.h"
 
 namespace quire::attn::testing {
 namespace {
@@ -54,15 +58,55 @@ Part empty_part(const Shape3& shape) {
           std::vector<float>(shape.rows * shape.heads, std::nanf(""))};
 }
 
+// The arguments of a merge in memory that the GPU reaches; what was one array before is one there, too.
+class PinnedMerge {
+ public:
+  PinnedMerge(const MergeArgs& host, const Shape3& shape)
+      : host_(host), bytes_(shape.elements() * sizeof(float)), lse_bytes_(shape.rows * shape.heads * sizeof(float)) {}
+
+  void run(Exec& exec) {
+    MergeArgs args = host_;
+    args.a.data = pinned(host_.a.data, bytes_);
+    args.b.data = pinned(host_.b.data, bytes_);
+    args.out.data = pinned(host_.out.data, bytes_);
+    args.lse_a = reinterpret_cast<float*>(pinned(host_.lse_a, lse_bytes_));
+    args.lse_b = reinterpret_cast<float*>(pinned(host_.lse_b, lse_bytes_));
+    args.lse = reinterpret_cast<float*>(pinned(host_.lse, lse_bytes_));
+    cuda::merge(args, exec);
+    exec.wait();
+    std::memcpy(host_.out.data, args.out.data, bytes_);
+    std::memcpy(host_.lse, args.lse, lse_bytes_);
+  }
+
+ private:
+  std::byte* pinned(const void* array, size_t bytes) {
+    const auto [found, is_new] = copies_.try_emplace(array, bytes, Place::pinned);
+    if (is_new) std::memcpy(found->second.data(), array, bytes);
+    return found->second.data();
+  }
+
+  MergeArgs host_;
+  size_t bytes_, lse_bytes_;
+  std::map<const void*, Buffer> copies_;
+};
+
+void run_merge(MergeFn* merge_fn, const MergeArgs& args, const Shape3& shape, Exec& exec) {
+  if (exec.stream())
+    PinnedMerge(args, shape).run(exec);
+  else
+    merge_fn(args, exec);
+}
+
 Part merged(MergeFn* merge_fn, const Shape3& shape, const Part& a, const Part& b, Exec& exec) {
   Part result = empty_part(shape);
-  merge_fn({.a = view<const std::byte>(a.storage.data(), shape),
-            .b = view<const std::byte>(b.storage.data(), shape),
-            .lse_a = a.lse.data(),
-            .lse_b = b.lse.data(),
-            .out = view<std::byte>(result.storage.data(), shape),
-            .lse = result.lse.data()},
-           exec);
+  run_merge(merge_fn,
+            {.a = view<const std::byte>(a.storage.data(), shape),
+             .b = view<const std::byte>(b.storage.data(), shape),
+             .lse_a = a.lse.data(),
+             .lse_b = b.lse.data(),
+             .out = view<std::byte>(result.storage.data(), shape),
+             .lse = result.lse.data()},
+            shape, exec);
   return result;
 }
 
@@ -107,12 +151,25 @@ void expect_right(const Shape3& shape, const Part& a, const Part& b, const Part&
 struct Implementation {
   const char* name;
   MergeFn* merge;
+  bool on_gpu() const { return merge == cuda::merge; }
 };
 void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
 
 class Merge : public ::testing::TestWithParam<Implementation> {
  protected:
-  Exec exec_{{.threads = 2}};
+  void SetUp() override {
+    if (!GetParam().on_gpu()) return;
+    if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+    stream_.emplace();
+    on_gpu_.emplace(ExecOptions{.threads = 1, .stream = &*stream_});
+  }
+  Exec& exec() { return on_gpu_ ? *on_gpu_ : team_; }
+
+  Exec team_{{.threads = 2}};
+
+ private:
+  std::optional<quire::cuda::Stream> stream_;
+  std::optional<Exec> on_gpu_;
 };
 
 TEST_P(Merge, SizesOfUpstreamsKit) {
@@ -127,8 +184,8 @@ TEST_P(Merge, SizesOfUpstreamsKit) {
         const Part b = random_part(shape, random());
         for (float& lse : a.lse)
           if (random() % 10 == 0) lse = random() % 2 ? kInfinity : -kInfinity;
-        expect_right(shape, a, b, merged(GetParam().merge, shape, a, b, exec_));
-        expect_right(shape, b, a, merged(GetParam().merge, shape, b, a, exec_));
+        expect_right(shape, a, b, merged(GetParam().merge, shape, a, b, exec()));
+        expect_right(shape, b, a, merged(GetParam().merge, shape, b, a, exec()));
       }
 }
 
@@ -139,7 +196,7 @@ TEST_P(Merge, TwoEmptyPartsAreEmpty) {
       Part a = empty_part(shape), b = empty_part(shape);  // full of NaN, which must not be read
       a.lse.assign(a.lse.size(), a_lse);
       b.lse.assign(b.lse.size(), b_lse);
-      const Part result = merged(GetParam().merge, shape, a, b, exec_);
+      const Part result = merged(GetParam().merge, shape, a, b, exec());
       EXPECT_EQ(result.storage, std::vector<float>(shape.elements(), 0.0f));
       EXPECT_EQ(result.lse, std::vector<float>(result.lse.size(), -kInfinity));
     }
@@ -151,7 +208,7 @@ TEST_P(Merge, AnEmptyPartLeavesTheOtherAsItIs) {
   Part empty = empty_part(shape);
   empty.lse.assign(empty.lse.size(), kInfinity);
   for (const Part& result :
-       {merged(GetParam().merge, shape, a, empty, exec_), merged(GetParam().merge, shape, empty, a, exec_)}) {
+       {merged(GetParam().merge, shape, a, empty, exec()), merged(GetParam().merge, shape, empty, a, exec())}) {
     for (int64_t i = 0; i < shape.elements(); ++i)
       ASSERT_EQ(load_element(shape.type, result.storage.data(), i), load_element(shape.type, a.storage.data(), i));
     EXPECT_EQ(result.lse, a.lse);
@@ -164,13 +221,14 @@ TEST_P(Merge, MayWriteOverItsInputs) {
   for (const bool over_a : {true, false}) {
     Part target = over_a ? a : b;
     const Part& other = over_a ? b : a;
-    GetParam().merge({.a = view<const std::byte>(over_a ? target.storage.data() : other.storage.data(), shape),
-                      .b = view<const std::byte>(over_a ? other.storage.data() : target.storage.data(), shape),
-                      .lse_a = over_a ? target.lse.data() : other.lse.data(),
-                      .lse_b = over_a ? other.lse.data() : target.lse.data(),
-                      .out = view<std::byte>(target.storage.data(), shape),
-                      .lse = target.lse.data()},
-                     exec_);
+    run_merge(GetParam().merge,
+              {.a = view<const std::byte>(over_a ? target.storage.data() : other.storage.data(), shape),
+               .b = view<const std::byte>(over_a ? other.storage.data() : target.storage.data(), shape),
+               .lse_a = over_a ? target.lse.data() : other.lse.data(),
+               .lse_b = over_a ? other.lse.data() : target.lse.data(),
+               .out = view<std::byte>(target.storage.data(), shape),
+               .lse = target.lse.data()},
+              shape, exec());
     expect_right(shape, a, b, target);
   }
 }
@@ -192,11 +250,11 @@ TEST_P(Merge, TwoHalvesOfTheKeysGiveAttentionOverAll) {
   const Case c{.lengths = {90, 33, 16, 5}};
   const Shape3 shape{4, c.heads, c.key_dim, Dtype::f32};
   World world(c.world());
-  world.lay_out(c.step(), exec_);
-  write_metadata(world.shape(), world.inputs(), world.arena(), exec_);
-  const Part front = attend_pages(world, shape, {0, 0, 0, 0}, {48, 16, 16, 0}, exec_);
-  const Part back = attend_pages(world, shape, {3, 1, 1, 0}, {42, 17, 0, 5}, exec_);
-  const Part both = merged(GetParam().merge, shape, front, back, exec_);
+  world.lay_out(c.step(), team_);
+  write_metadata(world.shape(), world.inputs(), world.arena(), team_);
+  const Part front = attend_pages(world, shape, {0, 0, 0, 0}, {48, 16, 16, 0}, team_);
+  const Part back = attend_pages(world, shape, {3, 1, 1, 0}, {42, 17, 0, 5}, team_);
+  const Part both = merged(GetParam().merge, shape, front, back, exec());
   const Attention whole = expected_of(c);
   for (size_t i = 0; i < whole.out.size(); ++i) ASSERT_NEAR(both.storage[i], whole.out[i], 2e-5f) << i;
   for (size_t i = 0; i < whole.lse.size(); ++i) ASSERT_NEAR(both.lse[i], whole.lse[i], 2e-5f) << i;
@@ -214,7 +272,7 @@ TEST_P(Merge, RefusesUnequalShapesAndNarrowTypes) {
                         .lse_b = a.lse.data(),
                         .out = view<std::byte>(out.storage.data(), shape),
                         .lse = out.lse.data()},
-                       exec_);
+                       exec());
       FAIL() << "expected a refusal with \"" << part << "\"";
     } catch (const CheckError& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
@@ -234,7 +292,7 @@ TEST(MergePick, CallersGetTheFastOne) {
   EXPECT_EQ(merged(merge, shape, a, b, exec).lse, merged(cpu::merge, shape, a, b, exec).lse);
 }
 
-const Implementation kImplementations[] = {{"ref", ref::merge}, {"cpu", cpu::merge}};
+const Implementation kImplementations[] = {{"ref", ref::merge}, {"cpu", cpu::merge}, {"cuda", cuda::merge}};
 INSTANTIATE_TEST_SUITE_P(Implementations, Merge, ::testing::ValuesIn(kImplementations),
                          [](const auto& test) { return test.param.name; });
 

@@ -167,19 +167,31 @@ const Limits& checked(const Limits& limits) {
   return limits;
 }
 
+}  // namespace
+
 // Measures the arena and, in the same walk, says where each buffer lies: size and use cannot drift apart.
-std::array<size_t, kBufferCount + 1> layout(const Limits& limits) {
-  std::array<size_t, kBufferCount + 1> offsets{};
+MetadataArena::Offsets MetadataArena::layout(const Limits& limits) {
+  Offsets offsets{};
   for (size_t i = 0; i < kBufferCount; ++i)
     offsets[i + 1] = (offsets[i] + bytes_of(kBuffers[i].shape(limits)) + kAlign - 1) / kAlign * kAlign;
   return offsets;
 }
 
-}  // namespace
-
 MetadataArena::MetadataArena(const Limits& limits, Place place) : limits_(checked(limits)) {
-  const auto offsets = layout(limits_);
+  const Offsets offsets = layout(limits_);
   memory_ = Buffer(offsets.back(), place);
+  place_buffers(offsets);
+}
+
+MetadataArena::MetadataArena(const Limits& limits, MemoryPool& pool) : limits_(checked(limits)) {
+  const Offsets offsets = layout(limits_);
+  memory_ = Buffer(offsets.back(), pool);
+  place_buffers(offsets);
+}
+
+size_t MetadataArena::bytes_for(const Limits& limits) { return layout(checked(limits)).back(); }
+
+void MetadataArena::place_buffers(const Offsets& offsets) {
   for (size_t i = 0; i < kBufferCount; ++i) address_[i] = memory_.data() + offsets[i];
 }
 

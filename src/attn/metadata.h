@@ -169,6 +169,8 @@ int32_t arrival_columns(const Limits& limits);
 class MetadataArena {
  public:
   explicit MetadataArena(const Limits& limits, Place place = Place::host);
+  MetadataArena(const Limits& limits, MemoryPool& pool);
+  static size_t bytes_for(const Limits& limits);
 
   const Limits& limits() const { return limits_; }
   Shape shape(Buf id) const { return spec(id).shape(limits_); }
@@ -187,6 +189,9 @@ class MetadataArena {
   MetadataArena with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const;
 
  private:
+  using Offsets = std::array<size_t, kBufferCount + 1>;  // the end too
+  static Offsets layout(const Limits& limits);
+  void place_buffers(const Offsets& offsets);
   MetadataArena(const MetadataArena& other, Buf moved, std::byte* address);
 
   Limits limits_;

@@ -157,5 +157,17 @@ TEST(Metadata, WordsHaveNames) {
   EXPECT_STREQ(to_string(Set::window), "window");
 }
 
+TEST(MetadataArena, OfAPoolIsLaidOutLikeOneOfItsOwn) {
+  const Limits limits{.batch = 3, .context = 100, .page_size = PageSize(16), .draft_tokens = 4};
+  const MetadataArena own(limits);
+  MemoryPool pool(MetadataArena::bytes_for(limits) + 256, Place::host);
+  const MetadataArena pooled(limits, pool);
+  EXPECT_EQ(pooled.bytes(), own.bytes());
+  EXPECT_EQ(MetadataArena::bytes_for(limits), own.bytes());
+  for (const BufferSpec& buffer : kBuffers)
+    EXPECT_EQ(pooled.at(buffer.id) - pooled.at(Buf{0}), own.at(buffer.id) - own.at(Buf{0})) << to_string(buffer.id);
+  EXPECT_THROW(MetadataArena(limits, pool), CheckError) << "no second one fits";
+}
+
 }  // namespace
 }  // namespace quire::attn

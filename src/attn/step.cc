@@ -75,6 +75,7 @@ StepInputs carve_inputs(const Limits& limits, Carver& carver) {
       .draft_slots = carver.take<TokenSlot>(batch * limits.topk * limits.draft_steps),
       .tree_mask = carver.take<uint8_t>(batch * nodes * nodes),
       .encoder_lengths = carver.take<TokenCount>(batch),
+      .number = carver.take<uint32_t>(1),
   };
 }
 
@@ -100,6 +101,7 @@ TokenCount* StepInputBuffers::extend_lengths() const { return const_cast<TokenCo
 TokenSlot* StepInputBuffers::draft_slots() const { return const_cast<TokenSlot*>(inputs_.draft_slots); }
 uint8_t* StepInputBuffers::tree_mask() const { return const_cast<uint8_t*>(inputs_.tree_mask); }
 TokenCount* StepInputBuffers::encoder_lengths() const { return const_cast<TokenCount*>(inputs_.encoder_lengths); }
+uint32_t& StepInputBuffers::number() const { return const_cast<uint32_t&>(*inputs_.number); }
 
 // --- the checks
 

@@ -46,6 +46,10 @@ struct StepInputs {
   const TokenSlot* draft_slots;       // [live, topk, draft_steps] draft_tree
   const uint8_t* tree_mask;           // [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself
   const TokenCount* encoder_lengths;  // [live] with encoder
+  // For whoever sends inputs to a GPU and waits for room to send more: its writer puts *number at *arrived. Null:
+  // nobody.
+  const uint32_t* number = nullptr;  // [1] of the step
+  uint32_t* arrived = nullptr;       // [1] in pinned memory
 };
 
 // The owner of one step's inputs: arrays of the arena's limits at fixed addresses, never filled.
@@ -62,6 +66,7 @@ class StepInputBuffers {
   TokenSlot* draft_slots() const;
   uint8_t* tree_mask() const;
   TokenCount* encoder_lengths() const;
+  uint32_t& number() const;
 
  private:
   Buffer memory_;

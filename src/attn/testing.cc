@@ -263,7 +263,7 @@ void World::compact(Side side, const Sequence& sequence, int32_t tokens, Exec& e
     to.push_back(side.table.slot(side.row, side.first + token.position));
   }
   check(std::ssize(from) == tokens, "the main line has ", from.size(), " of ", tokens, " nodes");
-  side.store.copy_slots(from, to, exec);
+  side.store.copy_slots(from, to, laying(exec));
   side.stored = sequence.length + tokens;
 }
 
@@ -282,7 +282,7 @@ void World::own_pages(Side side, Exec& exec) {
       from.push_back(size.slot(shared, offset));
       to.push_back(size.slot(fresh, offset));
     }
-    side.store.copy_slots(from, to, exec);
+    side.store.copy_slots(from, to, laying(exec));
     side.table.replace_page(side.row, index, fresh);
   }
 }
@@ -411,7 +411,7 @@ void World::store(kv::KvStore& store, const Writing& writing, Exec& exec) {
                   .values = rows_of(values, sizes.value_dim),
                   .slots = writing.slots.data(),
                   .live_rows = &count},
-                 exec);
+                 laying(exec));
 }
 
 void World::fill_inputs() {

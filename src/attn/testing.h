@@ -81,6 +81,7 @@ class World {
 
   StepShape shape() const;
   StepInputs inputs() const { return inputs_.inputs(); }
+  const Buffer& input_memory() const { return inputs_.memory(); }  // all of them, as StepInputBuffers lays them out
   const MetadataArena& arena() const { return arena_; }
   AttendArgs args() { return args_with(arena_); }
   AttendArgs args_with(const MetadataArena& arena);  // for arenas with a buffer elsewhere
@@ -126,11 +127,13 @@ class World {
   void lay_out_drafts(int32_t b, Request& request, Exec& exec);
   void release_drafts(Request& request);
   void store(kv::KvStore& store, const Writing& writing, Exec& exec);
+  Exec& laying(Exec& exec) { return exec.stream() ? host_ : exec; }
   void fill_inputs();
   void fill_queries();
   bool has_window_side() const { return window_ && step_.mode != Mode::draft_tree; }
 
   WorldSpec spec_;
+  Exec host_{{.threads = 1}};  // lays out what a GPU attends to: rows and slots come from lists that it cannot read
   std::mt19937_64 random_;
   TokenValues tokens_;
   kv::PagePool pool_;

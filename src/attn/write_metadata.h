@@ -1,7 +1,8 @@
 // The one writer of a step's metadata. The same call, with the same inputs, stands before warm-up, inside captured
 // graphs and before eager runs.
 //
-// After    every element that readable() names holds this step's value; nothing else is touched.
+// After    every element that readable() names holds this step's value; nothing else is touched, but for the word by
+//          which a GPU says that the inputs have arrived.
 // Memory   allocates nothing; reads the inputs when it runs, not when it is recorded.
 // Errors   none of its own: check_step() stands before it on the host.
 #pragma once

@@ -474,6 +474,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   __shared__ Sums sums;
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
+  if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
   if (block < w.errands.planes) {
     if (block == 0)
       for (int32_t i = threadIdx.x; i < w.arrival_count; i += kThreads) w.arrivals[i] = 0;

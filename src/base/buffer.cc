@@ -42,9 +42,18 @@ Buffer::Buffer(size_t bytes, Place place) : place_(place) {
   size_ = bytes;
 }
 
+Buffer::Buffer(size_t bytes, MemoryPool& pool) {
+  if (bytes == 0) return;
+  data_ = pool.take(bytes);
+  size_ = bytes;
+  pool_ = &pool;
+}
+
 Buffer::~Buffer() {
   if (!data_) return;
-  if (place_ == Place::pinned)
+  if (pool_)
+    pool_->give_back();
+  else if (place_ == Place::pinned)
     cuda::free_pinned(data_);
   else if (place_ == Place::device)
     cuda::free_device(data_);
@@ -53,14 +62,32 @@ Buffer::~Buffer() {
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), place_(other.place_) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      place_(other.place_),
+      pool_(other.pool_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   Buffer taken(std::move(other));
   std::swap(data_, taken.data_);
   std::swap(size_, taken.size_);
   std::swap(place_, taken.place_);
+  std::swap(pool_, taken.pool_);
   return *this;
+}
+
+std::byte* MemoryPool::take(size_t bytes) {
+  constexpr size_t kPieceAlign = 256;  // as a driver aligns what it gives
+  const size_t whole = (bytes + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
+  check(whole >= bytes && whole <= left(), "a pool of ", memory_.size(), " bytes has ", left(), " left, not ", bytes);
+  std::byte* const taken = memory_.data() + used_;
+  used_ += whole;
+  ++pieces_;
+  return taken;
+}
+
+void MemoryPool::give_back() noexcept {
+  if (--pieces_ == 0) used_ = 0;
 }
 
 }  // namespace quire

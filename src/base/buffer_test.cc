@@ -74,5 +74,29 @@ TEST(Buffer, RefusalNamesTheSize) {
   }
 }
 
+TEST(MemoryPool, PiecesLieApartAndComeBackTogether) {
+  MemoryPool pool(1024, Place::host);
+  {
+    const Buffer one(1, pool);
+    Buffer other(300, pool);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(other.data()) - reinterpret_cast<uintptr_t>(one.data()), 256u);
+    EXPECT_EQ(other.size(), 300u);
+    EXPECT_EQ(pool.left(), 256u);
+    Buffer moved(std::move(other));
+    moved = Buffer();
+    EXPECT_EQ(pool.left(), 256u) << "one piece is still out";
+    EXPECT_THROW(Buffer(257, pool), CheckError);
+  }
+  EXPECT_EQ(pool.left(), 1024u);
+  EXPECT_EQ(Buffer(1024, pool).size(), 1024u);
+}
+
+TEST(MemoryPool, ABufferOfNothingTakesNothing) {
+  MemoryPool pool(256, Place::host);
+  const Buffer nothing(0, pool);
+  EXPECT_EQ(nothing.data(), nullptr);
+  EXPECT_EQ(pool.left(), 256u);
+}
+
 }  // namespace
 }  // namespace quire

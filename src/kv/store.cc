@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kv/convert.h"
+#include "kv/store_cuda.h"
 
 namespace quire::kv {
 namespace {
@@ -177,6 +178,7 @@ void KvStore::copy_slots(std::span<const TokenSlot> from, std::span<const TokenS
   check_slots(from, first);
   check_slots(to, first);
   if (from.empty()) return;
+  if (exec.stream()) return copy_slots_on_gpu(from, to, exec);
   const int64_t row_bytes = std::max(first.key_stride, first.value_stride) * size_of(layout_.type);
   const int64_t staging_stride = round_up(std::ssize(from) * row_bytes);
   const size_t needed = static_cast<size_t>(staging_stride) * exec.threads();
@@ -190,8 +192,27 @@ void KvStore::copy_slots(std::span<const TokenSlot> from, std::span<const TokenS
   exec.parallel(static_cast<int64_t>(layout_.layers) * job.arrays_per_layer, copy_array, &job);
 }
 
+void KvStore::copy_slots_on_gpu(std::span<const TokenSlot> from, std::span<const TokenSlot> to, Exec& exec) {
+  const LayerKv first = layer(0);
+  const cuda::SlotCopy copy{
+      .keys = first.keys,
+      .values = first.values,
+      .key_bytes = first.key_stride * size_of(layout_.type),
+      .value_bytes = layout_.latent ? 0 : first.value_stride * size_of(layout_.type),
+      .layer_bytes = layer_bytes(layout_),
+      .layers = layout_.layers,
+  };
+  const size_t needed = cuda::staging_bytes(copy, from.size());
+  if (gpu_staging_.size() < needed) {
+    exec.wait();  // for copies that still use the smaller one
+    gpu_staging_ = Buffer(needed, Place::device);
+  }
+  cuda::copy_slots(copy, from, to, gpu_staging_.data(), exec);
+}
+
 void store_rows(const StoreArgs& args, Exec& exec) {
   check_args(args);
+  if (exec.stream()) return cuda::store_rows(args, exec);
   if (!exec.capturing()) {
     check_live_rows(args);
     check_slots({args.slots, static_cast<size_t>(*args.live_rows)}, args.layer);

@@ -63,20 +63,25 @@ class KvStore {
 
   // Every layer's rows of slot from[i] are written to slot to[i], as if all were read first (paths of an
   // accepted tree overlap). Slots outside the store throw before anything moves. The slots of a call live on
-  // the host and its staging grows to the largest call so far, so it is refused while exec captures.
+  // the host and its staging grows to the largest call so far, so it is refused while exec captures. On the GPU when
+  // exec has a stream; the lists of slots may be changed or gone as soon as it returns.
   void copy_slots(std::span<const TokenSlot> from, std::span<const TokenSlot> to, Exec& exec);
 
  private:
+  void copy_slots_on_gpu(std::span<const TokenSlot> from, std::span<const TokenSlot> to, Exec& exec);
+
   KvLayout layout_;
   Buffer memory_;              // [layers] of keys then values, each array 64-byte aligned
   std::vector<float> scales_;  // [layers, 2]
   Buffer staging_;             // [threads] of one array's copied rows
+  Buffer gpu_staging_;         // of a copy on the GPU: every array's rows, then the slots
 };
 
 // Stores row i of keys and values at slot slots[i] for i < *live_rows; rows past that are skipped. Converts
 // from the rows' type to the store's (nearest even; fp8 divides by the scale and saturates).
 // `values` is ignored by latent layers. The slots of live rows are distinct. Records into a graph while exec
-// captures; shapes and types are checked then, and slots and *live_rows are left to whoever writes them.
+// captures; shapes and types are checked then, and slots and *live_rows are left to whoever writes them, as they always
+// are on the GPU, where exec has a stream and all addresses are the device's, or pinned.
 struct StoreArgs {
   LayerKv layer;
   ConstHeadRows keys;

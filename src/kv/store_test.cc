@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <vector>
 
+#include "base/cuda.h"
 #include "base/expect_refused.h"
 
 namespace quire::kv {
@@ -21,6 +23,36 @@ Exec& two_threads() {
   static Exec exec({.threads = 2});
   return exec;
 }
+
+// Where the rows are stored: by the team, or by the GPU in memory that this side can read.
+struct Machine {
+  const char* name;
+  Place place;
+  bool is_gpu() const { return place == Place::pinned; }
+};
+void PrintTo(const Machine& machine, std::ostream* out) { *out << machine.name; }
+
+class OnEachMachine : public ::testing::TestWithParam<Machine> {
+ protected:
+  void SetUp() override {
+    if (GetParam().is_gpu() && quire::cuda::devices() == 0)
+      GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  }
+  Place place() const { return GetParam().place; }
+  Exec& exec() const {
+    if (!GetParam().is_gpu()) return two_threads();
+    static quire::cuda::Stream stream;
+    static Exec exec({.threads = 1, .stream = &stream});
+    return exec;
+  }
+};
+class StoreRows : public OnEachMachine {};
+class CopySlots : public OnEachMachine {};
+
+const auto kMachines = ::testing::Values(Machine{"cpu", Place::host}, Machine{"cuda", Place::pinned});
+const auto machine_name = [](const auto& test) { return test.param.name; };
+INSTANTIATE_TEST_SUITE_P(Machines, StoreRows, kMachines, machine_name);
+INSTANTIATE_TEST_SUITE_P(Machines, CopySlots, kMachines, machine_name);
 
 KvLayout small_layout(Dtype type = Dtype::bf16) {
   return {
@@ -101,10 +133,48 @@ Snapshot expected_after(Snapshot before, const StoreArgs& args) {
   return before;
 }
 
+// The arguments with all that is read in memory that the machine reaches.
+class PlacedArgs {
+ public:
+  PlacedArgs(const StoreArgs& host, Place place)
+      : keys_(bytes_of(host.keys), place),
+        values_(bytes_of(host.values), place),
+        slots_(static_cast<size_t>(host.keys.rows) * sizeof(TokenSlot), place),
+        live_(sizeof(int32_t), place),
+        args_(host) {
+    args_.keys.data = keys_.data();
+    args_.values.data = values_.data();
+    args_.slots = reinterpret_cast<const TokenSlot*>(slots_.data());
+    args_.live_rows = reinterpret_cast<const int32_t*>(live_.data());
+    take(host);
+  }
+
+  void take(const StoreArgs& host) const {  // what the arguments hold now, at the same addresses
+    copy(keys_, host.keys.data);
+    copy(values_, host.values.data);
+    copy(slots_, host.slots);
+    copy(live_, host.live_rows);
+  }
+  const StoreArgs& args() const { return args_; }
+
+ private:
+  static size_t bytes_of(const ConstHeadRows& rows) {
+    return static_cast<size_t>(rows.rows * rows.row_stride * size_of(rows.type));
+  }
+  static void copy(const Buffer& to, const void* from) {
+    if (to.size()) std::memcpy(to.data(), from, to.size());
+  }
+
+  Buffer keys_, values_, slots_, live_;
+  StoreArgs args_;
+};
+
 void expect_stores(const StoreArgs& args, Exec& exec) {
   Snapshot expected = expected_after(snapshot(args.layer), args);
   if (args.layer.latent()) expected.values = expected.keys;
-  store_rows(args, exec);
+  const PlacedArgs placed(args, exec.stream() ? Place::pinned : Place::host);
+  store_rows(placed.args(), exec);
+  exec.wait();
   EXPECT_TRUE(snapshot(args.layer) == expected);
 }
 
@@ -116,72 +186,78 @@ std::vector<TokenSlot> distinct_slots(int64_t count, int64_t slots, uint32_t see
   return all;
 }
 
-TEST(StoreRows, ConvertsEveryTypeToEveryType) {
+TEST_P(StoreRows, ConvertsEveryTypeToEveryType) {
   const int32_t live = 13;
   for (const Dtype type : kTypes) {
     for (const Dtype from : kTypes) {
       SCOPED_TRACE(cat(from, " to ", type));
-      KvStore store(small_layout(type));
+      KvStore store(small_layout(type), place());
       fill_with_pattern(store);
       const Rows keys(from, live, 2, 6, 1), values(from, live, 2, 4, 2);
       const auto slots = distinct_slots(live, store.layout().slots(), 3);
-      expect_stores({store.layer(1), keys.view, values.view, slots.data(), &live}, two_threads());
+      expect_stores({store.layer(1), keys.view, values.view, slots.data(), &live}, exec());
     }
   }
 }
 
-TEST(StoreRows, LeavesOtherLayersAlone) {
-  KvStore store(small_layout());
+TEST_P(StoreRows, LeavesOtherLayersAlone) {
+  KvStore store(small_layout(), place());
   fill_with_pattern(store);
   const Snapshot below = snapshot(store.layer(0)), above = snapshot(store.layer(2));
   const int32_t live = 96;
   const Rows keys(Dtype::f32, live, 2, 6, 1), values(Dtype::f32, live, 2, 4, 2);
   const auto slots = distinct_slots(live, 96, 3);
-  expect_stores({store.layer(1), keys.view, values.view, slots.data(), &live}, two_threads());
+  expect_stores({store.layer(1), keys.view, values.view, slots.data(), &live}, exec());
   EXPECT_TRUE(snapshot(store.layer(0)) == below);
   EXPECT_TRUE(snapshot(store.layer(2)) == above);
 }
 
-TEST(StoreRows, StoresPagesOfEverySize) {
+TEST_P(StoreRows, StoresPagesOfEverySize) {
   for (const int32_t tokens : {1, 16, 32, 64, 128}) {
     SCOPED_TRACE(tokens);
     KvLayout layout = small_layout();
     layout.page_size = PageSize(tokens);
-    KvStore store(layout);
+    KvStore store(layout, place());
     const int32_t live = 5;
     const Rows keys(Dtype::f32, live, 2, 6, 1), values(Dtype::f32, live, 2, 4, 2);
     const auto slots = distinct_slots(live, layout.slots(), 3);
-    expect_stores({store.layer(0), keys.view, values.view, slots.data(), &live}, two_threads());
+    expect_stores({store.layer(0), keys.view, values.view, slots.data(), &live}, exec());
   }
 }
 
-TEST(StoreRows, ManyStridedRowsOnOneThreadAndSeveral) {
+void expect_stores_many_strided_rows(Exec& exec, Place place) {
   KvLayout layout = small_layout();
   layout.pages = 100;
   const int32_t live = 1001;
+  KvStore store(layout, place);
+  fill_with_pattern(store);
+  const Rows keys(Dtype::f32, live, 2, 6, 1, 5), values(Dtype::bf16, live, 2, 4, 2, 11);
+  const auto slots = distinct_slots(live, layout.slots(), 3);
+  expect_stores({store.layer(2), keys.view, values.view, slots.data(), &live}, exec);
+}
+
+TEST_P(StoreRows, ManyStridedRows) { expect_stores_many_strided_rows(exec(), place()); }
+
+TEST(StoreRowsOnTeams, OfOneThreadAndSeveral) {
   for (const int threads : {1, 3}) {
     Exec exec({.threads = threads});
-    KvStore store(layout);
-    fill_with_pattern(store);
-    const Rows keys(Dtype::f32, live, 2, 6, 1, 5), values(Dtype::bf16, live, 2, 4, 2, 11);
-    const auto slots = distinct_slots(live, layout.slots(), 3);
-    expect_stores({store.layer(2), keys.view, values.view, slots.data(), &live}, exec);
+    expect_stores_many_strided_rows(exec, Place::host);
   }
 }
 
-TEST(StoreRows, SkipsRowsPastTheLiveOnes) {
-  KvStore store(small_layout());
+TEST_P(StoreRows, SkipsRowsPastTheLiveOnes) {
+  KvStore store(small_layout(), place());
   fill_with_pattern(store);
   const Rows keys(Dtype::f32, 70, 2, 6, 1), values(Dtype::f32, 70, 2, 4, 2);
   for (const int32_t live : {0, 1, 15, 16, 17, 33, 69}) {
     auto slots = distinct_slots(70, 96, 3);
     std::fill(slots.begin() + live, slots.end(), TokenSlot{1 << 30});  // padding's slots are never looked at
-    expect_stores({store.layer(0), keys.view, values.view, slots.data(), &live}, two_threads());
+    expect_stores({store.layer(0), keys.view, values.view, slots.data(), &live}, exec());
   }
 }
 
-TEST(StoreRows, Fp8DividesByTheScaleAndSaturates) {
-  KvStore store(small_layout(Dtype::f8e4m3));
+TEST_P(StoreRows, Fp8DividesByTheScaleAndSaturates) {
+  KvStore store(small_layout(Dtype::f8e4m3), place());
   store.set_scales(1, 0.5f, 4.0f);
   const int32_t live = 1;
   Rows keys(Dtype::f32, 1, 2, 6, 1), values(Dtype::f32, 1, 2, 4, 2);
@@ -192,7 +268,7 @@ TEST(StoreRows, Fp8DividesByTheScaleAndSaturates) {
   }
   const TokenSlot slot{40};
   const LayerKv layer = store.layer(1);
-  expect_stores({layer, keys.view, values.view, &slot, &live}, two_threads());
+  expect_stores({layer, keys.view, values.view, &slot, &live}, exec());
   const float expected_keys[] = {2.0f, 448.0f, 448.0f, -448.0f};
   const float expected_values[] = {0.25f, 56.0f, 72.0f, -448.0f};  // 75 lies between 72 and 80
   for (int i = 0; i < 4; ++i) {
@@ -202,11 +278,11 @@ TEST(StoreRows, Fp8DividesByTheScaleAndSaturates) {
   EXPECT_EQ(store.layer(0).key_scale, 1.0f);
 }
 
-TEST(StoreRows, KeepsNanAndInfinity) {
+TEST_P(StoreRows, KeepsNanAndInfinity) {
   for (const Dtype type : kTypes) {
     for (const Dtype from : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
       SCOPED_TRACE(cat(from, " to ", type));
-      KvStore store(small_layout(type));
+      KvStore store(small_layout(type), place());
       const int32_t live = 1;
       Rows keys(from, 1, 2, 6, 1), values(from, 1, 2, 4, 2);
       keys.set(0, 0, kNan);
@@ -214,7 +290,7 @@ TEST(StoreRows, KeepsNanAndInfinity) {
       values.set(0, 5, kNan);
       const TokenSlot slot{17};
       const LayerKv layer = store.layer(0);
-      expect_stores({layer, keys.view, values.view, &slot, &live}, two_threads());
+      expect_stores({layer, keys.view, values.view, &slot, &live}, exec());
       EXPECT_TRUE(std::isnan(load_element(type, layer.keys, 17 * layer.key_stride)));
       EXPECT_EQ(load_element(type, layer.keys, 17 * layer.key_stride + 1), type == Dtype::f8e4m3 ? -448 : -INFINITY);
       EXPECT_TRUE(std::isnan(load_element(type, layer.values, 17 * layer.value_stride + 5)));
@@ -222,9 +298,9 @@ TEST(StoreRows, KeepsNanAndInfinity) {
   }
 }
 
-TEST(StoreRows, LatentRowsAreKeysAndValuesAtOnce) {
+TEST_P(StoreRows, LatentRowsAreKeysAndValuesAtOnce) {
   for (const Dtype type : kTypes) {
-    KvStore store(latent_layout(type));
+    KvStore store(latent_layout(type), place());
     fill_with_pattern(store);
     const LayerKv layer = store.layer(1);
     EXPECT_TRUE(layer.latent());
@@ -232,36 +308,39 @@ TEST(StoreRows, LatentRowsAreKeysAndValuesAtOnce) {
     const int32_t live = 50;
     const Rows keys(Dtype::bf16, live, 1, 9, 1, 2);
     const auto slots = distinct_slots(live, layer.slots, 3);
-    expect_stores({layer, keys.view, ConstHeadRows{}, slots.data(), &live}, two_threads());
+    expect_stores({layer, keys.view, ConstHeadRows{}, slots.data(), &live}, exec());
   }
 }
 
-TEST(StoreRows, ReplaysWithNewSlotsRowsAndCountsAtTheSameAddresses) {
-  KvStore store(small_layout());
+TEST_P(StoreRows, ReplaysWithNewSlotsRowsAndCountsAtTheSameAddresses) {
+  KvStore store(small_layout(), place());
   fill_with_pattern(store);
   Rows keys(Dtype::f32, 40, 2, 6, 1), values(Dtype::f32, 40, 2, 4, 2);
   std::vector<TokenSlot> slots(40, TokenSlot{-1});
   int32_t live = -1;  // neither is known while capturing
   const StoreArgs args{store.layer(0), keys.view, values.view, slots.data(), &live};
+  const PlacedArgs placed(args, place());
   const Snapshot untouched = snapshot(args.layer);
   Graph graph;
-  two_threads().begin_capture(graph);
-  store_rows(args, two_threads());
-  two_threads().end_capture();
-  EXPECT_EQ(graph.size(), 1);
+  exec().begin_capture(graph);
+  store_rows(placed.args(), exec());
+  exec().end_capture();
+  EXPECT_EQ(graph.size(), exec().stream() ? 0 : 1);  // operations of the team
   EXPECT_TRUE(snapshot(args.layer) == untouched);
 
   for (uint32_t step = 0; step < 4; ++step) {
     live = static_cast<int32_t>(40 - 12 * step);
     std::ranges::copy(distinct_slots(40, 96, step), slots.begin());
     std::ranges::copy(Rows(Dtype::f32, 40, 2, 6, 10 + step).bytes, keys.bytes.begin());
+    placed.take(args);
     const Snapshot expected = expected_after(snapshot(args.layer), args);
-    graph.replay(two_threads());
+    graph.replay(exec());
+    exec().wait();
     EXPECT_TRUE(snapshot(args.layer) == expected) << "step " << step;
   }
 }
 
-TEST(StoreRows, RefusesSlotsOutsideTheStoreAndChangesNothing) {
+TEST(StoreRowsDoor, RefusesSlotsOutsideTheStoreAndChangesNothing) {
   KvStore store(small_layout());
   fill_with_pattern(store);
   const Snapshot before = snapshot(store.layer(0));
@@ -276,7 +355,7 @@ TEST(StoreRows, RefusesSlotsOutsideTheStoreAndChangesNothing) {
   EXPECT_TRUE(snapshot(store.layer(0)) == before);
 }
 
-TEST(StoreRows, RefusesRowsThatDoNotFitTheLayer) {
+TEST(StoreRowsDoor, RefusesRowsThatDoNotFitTheLayer) {
   KvStore store(small_layout());
   const int32_t live = 2;
   const Rows keys(Dtype::f32, 2, 2, 6, 1), values(Dtype::f32, 2, 2, 4, 2);
@@ -323,36 +402,38 @@ Snapshot expected_copy(const LayerKv& layer, const std::vector<TokenSlot>& from,
   return after;
 }
 
-void expect_copies(KvStore& store, const std::vector<TokenSlot>& from, const std::vector<TokenSlot>& to) {
+void expect_copies(Exec& exec, KvStore& store, const std::vector<TokenSlot>& from, const std::vector<TokenSlot>& to) {
   fill_with_pattern(store);
   std::vector<Snapshot> expected;
   for (int32_t layer = 0; layer < store.layout().layers; ++layer)
     expected.push_back(expected_copy(store.layer(layer), from, to));
-  store.copy_slots(from, to, two_threads());
+  store.copy_slots(from, to, exec);
+  exec.wait();
   for (int32_t layer = 0; layer < store.layout().layers; ++layer)
     EXPECT_TRUE(snapshot(store.layer(layer)) == expected[layer]) << "layer " << layer;
 }
 
-TEST(CopySlots, ReadsAllBeforeItWrites) {
+TEST_P(CopySlots, ReadsAllBeforeItWrites) {
   for (const KvLayout& layout : {small_layout(), latent_layout(Dtype::f8e4m3)}) {
-    KvStore store(layout);
-    expect_copies(store, {{20}, {22}, {25}, {29}}, {{19}, {20}, {21}, {22}});  // an accepted path moves down
-    expect_copies(store, {{19}, {20}, {21}, {22}}, {{20}, {21}, {22}, {23}});  // and up, each onto the next source
-    expect_copies(store, {{1}, {2}}, {{2}, {1}});                              // exchanged
-    expect_copies(store, {{7}, {7}, {7}}, {{8}, {9}, {7}});                    // one slot to several
-    expect_copies(store, {}, {});
+    KvStore store(layout, place());
+    expect_copies(exec(), store, {{20}, {22}, {25}, {29}}, {{19}, {20}, {21}, {22}});  // an accepted path moves down
+    expect_copies(exec(), store, {{19}, {20}, {21}, {22}},
+                  {{20}, {21}, {22}, {23}});                         // and up, each onto the next source
+    expect_copies(exec(), store, {{1}, {2}}, {{2}, {1}});            // exchanged
+    expect_copies(exec(), store, {{7}, {7}, {7}}, {{8}, {9}, {7}});  // one slot to several
+    expect_copies(exec(), store, {}, {});
   }
 }
 
-TEST(CopySlots, PermutesTheWholeStore) {
+TEST_P(CopySlots, PermutesTheWholeStore) {
   for (const Dtype type : kTypes) {
-    KvStore store(small_layout(type));
-    expect_copies(store, distinct_slots(96, 96, 1), distinct_slots(96, 96, 2));
-    expect_copies(store, {{3}}, {{90}});  // a small copy after a large one
+    KvStore store(small_layout(type), place());
+    expect_copies(exec(), store, distinct_slots(96, 96, 1), distinct_slots(96, 96, 2));
+    expect_copies(exec(), store, {{3}}, {{90}});  // a small copy after a large one
   }
 }
 
-TEST(CopySlots, RefusesSlotsOutsideTheStoreAndChangesNothing) {
+TEST(CopySlotsDoor, RefusesSlotsOutsideTheStoreAndChangesNothing) {
   KvStore store(small_layout());
   fill_with_pattern(store);
   const Snapshot before = snapshot(store.layer(2));
@@ -367,7 +448,7 @@ TEST(CopySlots, RefusesSlotsOutsideTheStoreAndChangesNothing) {
   EXPECT_TRUE(snapshot(store.layer(2)) == before);
 }
 
-TEST(CopySlots, RefusesToBeCaptured) {
+TEST(CopySlotsDoor, RefusesToBeCaptured) {
   KvStore store(small_layout());
   Graph graph;
   two_threads().begin_capture(graph);

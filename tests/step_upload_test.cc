@@ -1,0 +1,164 @@
+// A step on the GPU costs the host one upload and one launch, in every mode: the calls of CUDA's runtime are counted.
+// The arena lies in the device's own memory and is never filled, so that under compute-sanitizer's initcheck these
+// steps show every element that is read and was not written.
+#include "attn/step_upload.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <ostream>
+#include <vector>
+
+#include "attn/attention.h"
+#include "attn/expect_near.h"
+#include "attn/testing_case.h"
+#include "attn/write_metadata.h"
+#include "base/cuda.h"
+#include "cuda_call_counter.h"
+
+namespace quire::attn::testing {
+namespace {
+
+using quire::testing::cuda_calls;
+using quire::testing::CudaCalls;
+using quire::testing::forget_cuda_calls;
+
+constexpr int32_t kCopies = 3;
+
+struct Uploaded {
+  const char* name;
+  Case c;
+};
+void PrintTo(const Uploaded& uploaded, std::ostream* out) { *out << uploaded.name; }
+
+Case base_case(Mode mode) { return {.mode = mode, .lengths = {700, 40, 17}, .captured = 4, .place = Place::pinned}; }
+
+std::vector<Uploaded> every_mode() {
+  std::vector<Uploaded> all;
+  const auto add = [&](const char* name, Mode mode) -> Case& {
+    all.push_back({name, base_case(mode)});
+    return all.back().c;
+  };
+  add("decode", Mode::decode);
+  Case& narrow = add("decode_bf16", Mode::decode);
+  narrow.query_type = narrow.kv_type = Dtype::bf16;
+  add("materialised", Mode::decode).form = Form::materialised;
+  add("local", Mode::decode).kind = LayerKind::local;
+  all.back().c.chunk = 64;
+  add("encoder", Mode::decode).kind = LayerKind::encoder;
+  all.back().c.encoder = {30, 0, 70};
+  Case& window = add("window", Mode::decode);
+  window.kind = LayerKind::window;
+  window.window_pool = true;
+  window.window = 20;
+  add("extend", Mode::extend).extend = {30, 40, 1};
+  add("draft_extend", Mode::draft_extend).extend = {3, 3, 3};
+  add("draft", Mode::draft).draft_steps = 4;
+  Case& draft_tree = add("draft_tree", Mode::draft_tree);
+  draft_tree.topk = 3;
+  draft_tree.draft_steps = 4;
+  add("verify", Mode::verify).draft_tokens = 5;
+  add("verify_tree", Mode::verify_tree).draft_tokens = 7;
+  return all;
+}
+
+class OnGpu {
+ public:
+  Exec& exec() { return exec_; }
+
+ private:
+  quire::cuda::Stream stream_;
+  Exec exec_{ExecOptions{.threads = 1, .stream = &stream_}};
+};
+
+const char* const kNoGpu = "this machine has no GPU, or quire was built without CUDA";
+
+class EveryMode : public ::testing::TestWithParam<Uploaded> {};
+
+TEST_P(EveryMode, IsOneUploadAndOneLaunch) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << kNoGpu;
+  OnGpu gpu;
+  Exec& exec = gpu.exec();
+  const Case& c = GetParam().c;
+  World world(c.world());
+  world.lay_out(c.step(), exec);
+  world.poison(Poison::guard);
+  const MetadataArena arena(world.arena().limits(), Place::device);
+  StepUpload upload(arena.limits(), kCopies, exec);
+  Graph graph;
+  exec.begin_capture(graph);
+  write_metadata(world.shape(), upload.inputs(), arena, exec);
+  attend(world.args_with(arena), exec);
+  exec.end_capture();
+  const Attention expected = world.expected();
+  const float tolerance = c.kv_type == Dtype::f32 ? 2e-5f : 1e-2f;
+  for (int32_t step = 0; step < 2 * kCopies; ++step) {
+    forget_cuda_calls();
+    std::memcpy(upload.next().memory().data(), world.input_memory().data(), world.input_memory().size());
+    upload.send();
+    graph.replay(exec);
+    const CudaCalls calls = cuda_calls();
+    EXPECT_EQ(calls, (CudaCalls{{"cudaGraphLaunch", 1}, {"cudaMemcpyAsync", 1}})) << "step " << step;
+    exec.wait();
+    expect_near(world.result().out, expected.out, tolerance, "out");
+    expect_near(world.result().lse, expected.lse, tolerance, "lse");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, EveryMode, ::testing::ValuesIn(every_mode()),
+                         [](const auto& test) { return test.param.name; });
+
+// No inputs are overwritten before they have arrived, however far the host runs ahead.
+TEST(StepUpload, TheHostMayRunAhead) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << kNoGpu;
+  constexpr int32_t kSteps = 300;
+  OnGpu gpu;
+  Exec& exec = gpu.exec();
+  const Case c = base_case(Mode::decode);
+  World world(c.world());
+  world.lay_out(c.step(), exec);
+  const MetadataArena arena(world.arena().limits(), Place::device);
+  const int32_t batch = arena.limits().batch;
+  const size_t bytes = batch * sizeof(int32_t);
+  const quire::Buffer seen(kSteps * bytes, Place::pinned);
+  StepUpload upload(arena.limits(), kCopies, exec);
+  Graph graph;
+  exec.begin_capture(graph);
+  write_metadata(world.shape(), upload.inputs(), arena, exec);
+  exec.end_capture();
+  for (int32_t step = 0; step < kSteps; ++step) {
+    const StepInputBuffers& inputs = upload.next();
+    inputs.live() = batch;
+    for (int32_t b = 0; b < batch; ++b) {
+      inputs.rows()[b] = {1};
+      inputs.lengths()[b] = {1 + step + b};
+    }
+    upload.send();
+    graph.replay(exec);
+    const auto* lengths = reinterpret_cast<const std::byte*>(arena.counts(Buf::decode_cache_seqlens));
+    exec.stream()->copy(seen.data() + step * bytes, lengths, bytes);
+  }
+  exec.wait();
+  const auto* lengths = reinterpret_cast<const int32_t*>(seen.data());
+  for (int32_t step = 0; step < kSteps; ++step)
+    for (int32_t b = 0; b < batch; ++b) ASSERT_EQ(lengths[step * batch + b], 1 + step + b) << "step " << step;
+}
+
+// A counter that counts nothing would find nothing wrong.
+TEST(CudaCallCounter, Counts) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << kNoGpu;
+  OnGpu gpu;
+  forget_cuda_calls();
+  gpu.exec().wait();
+  EXPECT_EQ(cuda_calls(), (CudaCalls{{"cudaStreamSynchronize", 1}}));
+}
+
+TEST(StepUpload, NeedsAStream) {
+  Exec team({.threads = 1});
+  const Limits limits{.batch = 2, .context = 16, .page_size = PageSize(16)};
+  EXPECT_THROW(StepUpload(limits, kCopies, team), CheckError);
+  EXPECT_THROW(StepUpload(limits, 0, team), CheckError);
+}
+
+}  // namespace
+}  // namespace quire::attn::testing
