@@ -59,7 +59,8 @@ float tolerance_of(const Case& c, const Implementation& implementation) {
   const bool is_bf16 = c.query_type == Dtype::bf16 && c.kv_type == Dtype::bf16;
   const bool rounds_probabilities =
       implementation.on_gpu() ? is_narrow(c) : implementation.isa >= Isa::avx512bf16 && is_bf16;
-  const float arithmetic = rounds_probabilities ? 1e-2f : 2e-5f;
+  // A GPU's general kernel adds one product after the other.
+  const float arithmetic = rounds_probabilities ? 1e-2f : implementation.on_gpu() ? 5e-5f : 2e-5f;
   const float rounding = c.out_type == Dtype::bf16 ? 0x1p-8f : c.out_type == Dtype::f16 ? 0x1p-11f : 0.0f;
   return arithmetic + rounding;
 }
@@ -347,13 +348,13 @@ TEST_P(Attend, DraftTreesFollowTheirParents) {
   std::mt19937_64 random(5);
   for (const Form form : {Form::in_place, Form::materialised})
     for (int32_t draft_step = 0; draft_step < 4; ++draft_step) {
-      const Case c{.mode = Mode::draft_tree,
-                   .form = form,
-                   .lengths = {14, 33, 0},
-                   .captured = 4,
-                   .topk = 4,
-                   .draft_steps = 5,
-                   .draft_step = draft_step};
+      const Case c = placed({.mode = Mode::draft_tree,
+                             .form = form,
+                             .lengths = {14, 33, 0},
+                             .captured = 4,
+                             .topk = 4,
+                             .draft_steps = 5,
+                             .draft_step = draft_step});
       SCOPED_TRACE(to_string(c));
       Step step = c.step();
       for (Sequence& sequence : step.sequences)
@@ -362,7 +363,7 @@ TEST_P(Attend, DraftTreesFollowTheirParents) {
           for (int32_t branch = 0; branch < c.topk; ++branch)
             parents.push_back(static_cast<int32_t>(random() % c.topk));
         }
-      World world(placed(c).world());
+      World world(c.world());
       world.lay_out(step, exec(1));
       world.poison(Poison::guard);
       write_metadata(world.shape(), world.inputs(), world.arena(), exec(1));
