@@ -7,9 +7,9 @@
 //   producer    fills a ring of stages with keys and values: by the copy engine where a page has all keys of a step,
 //   else
 //               row by row with cp.async (boxes of fewer rows cost the engine more time than it has)
-//   consumers   two of them, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
-//               tensor cores together, then the softmax of S is made while O is still being summed. The two take turns
-//               in giving, so that one's softmax is made during the other's products.
+//   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
+//               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
+//               giving, so that one's softmax is made during the others' products.
 //
 // Blocks stay: each takes the next tile from a counter when it has done with one, heaviest tiles of a sequence first,
 // and the producer is at the next tile's keys while the consumers write their results.
@@ -30,11 +30,9 @@ using hopper::kPanelColumns;
 using hopper::kWarpgroup;
 using hopper::Turn;
 
-constexpr int32_t kWarp = 32, kConsumers = 2, kThreads = (1 + kConsumers) * kWarpgroup;
-constexpr int32_t kRowsEach = 64, kRows = kConsumers * kRowsEach;
+constexpr int32_t kWarp = 32, kRowsEach = 64;
 constexpr int32_t kTileRing = 4;
 constexpr int32_t kLeastBox = 64;
-constexpr int32_t kProducerRegisters = 72, kConsumerRegisters = 216;
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;
 constexpr float kLog2e = 1.4426950408889634f, kSlack = 8;
@@ -54,7 +52,12 @@ constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPane
 // Shared memory, in panels: queries, then the stages of keys, then those of values.
 template <int32_t kKeyDim, int32_t kValueDim>
 struct Layout {
-  static constexpr int32_t kKeys = kValueDim > 128 ? 64 : 128;  // as many as registers have room for
+  // As many as registers have room for: a thread has a score of each second key, a weight of each fourth, and a sum of
+  // each second column.
+  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = kValueDim > 128 ? 64 : 128;
+  static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : 72;
+  static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : 216;
+  static constexpr int32_t kThreads = (1 + kConsumers) * kWarpgroup, kRows = kConsumers * kRowsEach;
   static constexpr int32_t kKeyPanels = panels(kKeyDim), kValuePanels = panels(kValueDim);
   static constexpr int32_t kQueryPanel = kRows * kLineBytes, kPanel = kKeys * kLineBytes;
   static constexpr int32_t kQueryBytes = kKeyPanels * kQueryPanel;
@@ -95,10 +98,11 @@ struct Board {
 template <class Memory>
 constexpr size_t kSharedBytes = Memory::kBytes + sizeof(Board);
 
-__device__ void init_barriers(Board& board, bool boxes, int32_t stages) {
-  constexpr int32_t kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+template <class Memory>
+__device__ void init_barriers(Board& board, bool boxes) {
+  constexpr int32_t kConsumerWarps = Memory::kConsumers * kWarpgroup / kWarp;
   const int32_t producer_warps = boxes ? 1 : kWarpgroup / kWarp;
-  for (int32_t stage = 0; stage < stages; ++stage) {
+  for (int32_t stage = 0; stage < Memory::kStages; ++stage) {
     hopper::init_barrier(&board.keys_full[stage], boxes ? 1 : kWarpgroup);
     hopper::init_barrier(&board.values_full[stage], boxes ? 1 : kWarpgroup);
     hopper::init_barrier(&board.keys_empty[stage], kConsumerWarps);
@@ -116,6 +120,7 @@ __device__ void init_barriers(Board& board, bool boxes, int32_t stages) {
 
 // All tiles of a step. A sequence has places for as many as its rows may need wherever they begin, so that no sum over
 // sequences has to be made: at most one of its places has no rows.
+template <int32_t kRows>
 struct Work {
   const Prefill& p;
   const int32_t* first_rows;  // cu_q, or a copy of it nearby
@@ -152,13 +157,17 @@ struct Work {
   }
 };
 
+// A value that is the same in all lanes, so that the compiler knows it, too, and keeps what is made of it in registers
+// that the warp shares.
+__device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
+
 // Steps of kKeys keys, counted from the sequence's first: end - 1, end - 2, ... first.
 template <int32_t kKeys>
 struct Steps {
   int32_t first, end;
   __device__ explicit Steps(const Tile& tile)
-      : first(tile.first_key / kKeys),
-        end(tile.end_key > tile.first_key ? (tile.end_key + kKeys - 1) / kKeys : first) {}
+      : first(uniform(tile.first_key / kKeys)),
+        end(uniform(tile.end_key > tile.first_key ? (tile.end_key + kKeys - 1) / kKeys : first)) {}
 };
 
 // The tiles that this block takes, as one of its roles comes to them.
@@ -169,7 +178,7 @@ class Tiles {
   // Stays until it is given back, in the same order; null: there are no more.
   __device__ const Tile* take() {
     hopper::wait(&board_.tile_full[taken_.stage], taken_.phase);
-    const Tile* const tile = board_.has_tile[taken_.stage] ? &board_.tile[taken_.stage] : nullptr;
+    const Tile* const tile = uniform(board_.has_tile[taken_.stage]) ? &board_.tile[taken_.stage] : nullptr;
     taken_.next(kTileRing);
     return tile;
   }
@@ -186,6 +195,7 @@ class Tiles {
 
 // Decides which tiles the block takes; one thread's. The first place is the block's own; every place that was taken,
 // one without rows included, is followed by one count, so the counter wraps to zero.
+template <class Work>
 class Publisher {
  public:
   __device__ Publisher(const Work& work, Board& board) : work_(work), board_(board) {}
@@ -372,7 +382,7 @@ class RowLoader {
 
 // Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
 // looked up a step ahead, also across tiles.
-template <int32_t kKeys, class Loader>
+template <int32_t kKeys, class Work, class Loader>
 __device__ void produce(const Work& work, Board& board, Loader loader) {
   Tiles tiles(board);
   Publisher publisher(work, board);
@@ -488,25 +498,42 @@ __device__ void mask(float (&scores)[kKeys / 2], const Seen& seen, int32_t first
 // earlier one as long as no weight is more than 2^kSlack for it: sums then stay as they are.
 template <int32_t kKeys, class Sums>
 __device__ void fold_scores(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&shrink)[2]) {
+  constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
+  const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
+  float tops[2][kChains], partial[2][kChains], base[2];
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    float& top = tops[i / 2 % 2][chain(i)];
+    top = i < 8 ? scores[i] : fmaxf(top, scores[i]);
+  }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    float top = sums.top[half];
-#pragma unroll
-    for (int32_t i = 2 * half; i < kKeys / 2; i += 4) top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
-    top = quad_max(top);
-    if ((top - sums.top[half]) * factor <= kSlack) top = sums.top[half];
-    const float base = top == -INFINITY ? 0 : top * factor;
-    shrink[half] = power_of_two(sums.top[half] * factor - base);
+    const float(&of)[kChains] = tops[half];
+    float top = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
+    if (!((top - sums.top[half]) * factor > kSlack)) top = sums.top[half];
+    base[half] = top == -INFINITY ? 0 : top * factor;
+    shrink[half] = power_of_two(sums.top[half] * factor - base[half]);
     sums.top[half] = top;
-    float sum = sums.sum[half] * shrink[half];
-#pragma unroll
-    for (int32_t i = 2 * half; i < kKeys / 2; i += 4) {
-      scores[i] = power_of_two(fmaf(scores[i], factor, -base));
-      scores[i + 1] = power_of_two(fmaf(scores[i + 1], factor, -base));
-      sum += scores[i] + scores[i + 1];
-    }
-    sums.sum[half] = sum;
   }
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    const int32_t half = i / 2 % 2;
+    scores[i] = power_of_two(fmaf(scores[i], factor, -base[half]));
+    float& sum = partial[half][chain(i)];
+    sum = i < 8 ? scores[i] : sum + scores[i];
+  }
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const float(&of)[kChains] = partial[half];
+    sums.sum[half] = fmaf(sums.sum[half], shrink[half], (of[0] + of[1]) + (of[2] + of[3]));
+  }
+}
+
+// For a warp. The sums, which are never negative, have a part in the answer for the assembler's sake: it would move all
+// of the softmax behind the wait for products that comes next, were there no branch that needs its end.
+template <class Sums>
+__device__ bool must_shrink(const Sums& sums, const float (&shrink)[2]) {
+  return __any_sync(~0u, shrink[0] != 1 || shrink[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0));
 }
 
 // A consumer's 64 rows of a tile.
@@ -518,7 +545,7 @@ class Consumer {
 
   __device__ Consumer(const Prefill& p, Memory memory, Board& board, int32_t consumer)
       : p_(p), memory_(memory), board_(board), consumer_(consumer) {
-    if (consumer == 1) pass_turn();  // the first one begins
+    if (consumer == Memory::kConsumers - 1) pass_turn();  // the first one begins
   }
 
   // Begins to load the tile's queries; nobody reads the earlier ones any more.
@@ -573,11 +600,13 @@ class Consumer {
       hopper::wait_for_products<1>();
       give_keys();
       weigh(tile, seen, step, scores, sums, shrink);
-      hopper::wait_for_products<0>();
-      give_values();
-      if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1))
+      if (must_shrink(sums, shrink)) {
+        hopper::wait_for_products<0>();
 #pragma unroll
         for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= shrink[i / 2 % 2];
+      }
+      hopper::wait_for_products<0>();
+      give_values();
       pack(scores, weights);
     }
     wait_for_values();
@@ -648,9 +677,11 @@ class Consumer {
     }
   }
 
-  __device__ void sync() const { hopper::sync_named(1 + kConsumers + consumer_, kWarpgroup); }
-  __device__ void wait_for_turn() const { hopper::sync_named(1 + consumer_, kConsumers * kWarpgroup); }
-  __device__ void pass_turn() const { hopper::arrive_named(1 + (consumer_ ^ 1), kConsumers * kWarpgroup); }
+  __device__ void sync() const { hopper::sync_named(1 + Memory::kConsumers + consumer_, kWarpgroup); }
+  __device__ void wait_for_turn() const { hopper::sync_named(1 + consumer_, 2 * kWarpgroup); }
+  __device__ void pass_turn() const {
+    hopper::arrive_named(1 + (consumer_ + 1 == Memory::kConsumers ? 0 : consumer_ + 1), 2 * kWarpgroup);
+  }
 
   // Rows that were copied one by one were not written by the copy engine.
   __device__ void wait_for_keys() const {
@@ -671,24 +702,24 @@ class Consumer {
   }
 
   __device__ void multiply_keys(float (&scores)[kKeys / 2]) const {
-    const uint32_t queries = memory_.queries() + consumer_ * kRowsEach * kLineBytes, keys = memory_.keys(keys_.stage);
+    const uint64_t queries = hopper::operand(memory_.queries() + consumer_ * kRowsEach * kLineBytes);
+    const uint64_t keys = hopper::operand(memory_.keys(keys_.stage));
 #pragma unroll
     for (int32_t step = 0; step < kKeyDim / 16; ++step) {
-      const uint32_t panel = step / 4, columns = step % 4 * 32;
-      hopper::multiply_keys<T, kKeys>(scores, hopper::operand(queries + panel * Memory::kQueryPanel + columns),
-                                      hopper::operand(keys + panel * Memory::kPanel + columns), step > 0);
+      const int32_t panel = step / 4, columns = step % 4 * 32;
+      hopper::multiply_keys<T, kKeys>(scores, hopper::further(queries, panel * Memory::kQueryPanel + columns),
+                                      hopper::further(keys, panel * Memory::kPanel + columns), step > 0);
     }
     hopper::commit_products();
   }
 
   __device__ void multiply_values(const uint32_t (&weights)[kKeys / 4], float (&out)[kValueDim / 2]) const {
     constexpr int32_t kWide = 128, kWides = kValueDim / kWide, kRest = kValueDim % kWide;
-    const uint32_t values = memory_.values(values_.stage);
+    const uint64_t values = hopper::operand(memory_.values(values_.stage), Memory::kPanel);
 #pragma unroll
     for (int32_t step = 0; step < kKeys / 16; ++step) {
-      const uint32_t lines = values + step * 16 * kLineBytes;
       const auto at = [&](int32_t column) {
-        return hopper::operand(lines + column / kPanelColumns * Memory::kPanel, Memory::kPanel);
+        return hopper::further(values, step * 16 * kLineBytes + column / kPanelColumns * Memory::kPanel);
       };
 #pragma unroll
       for (int32_t wide = 0; wide < kWides; ++wide)
@@ -746,6 +777,7 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Boa
 }
 
 // Rows past those of live sequences.
+template <int32_t kThreads>
 __device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
   for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x) {
     for (int32_t i = threadIdx.x; i < args.out.heads * args.out.dim; i += kThreads)
@@ -756,7 +788,8 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
 }
 
 template <class T, int32_t kKeyDim, int32_t kValueDim>
-__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_constant__ Prefill p) {
+__global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
+    prefill_kernel(const __grid_constant__ Prefill p) {
   using Memory = Layout<kKeyDim, kValueDim>;
   extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
   const Memory memory{hopper::shared_address(shared)};
@@ -764,20 +797,20 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_const
   const KeyView& keys = p.args.keys;
   const int32_t live = *keys.live;
   const bool cached = live < kMostCached;
-  for (int32_t b = threadIdx.x; cached && b <= live; b += kThreads) board.first_rows[b] = keys.cu_q[b];
-  if (threadIdx.x == 0) init_barriers(board, p.box > 0, Memory::kStages);
+  for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads) board.first_rows[b] = keys.cu_q[b];
+  if (threadIdx.x == 0) init_barriers<Memory>(board, p.box > 0);
   __syncthreads();
-  const Work work{p, cached ? board.first_rows : keys.cu_q, live};
-  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
-  const int32_t warpgroup = threadIdx.x / kWarpgroup;
+  const Work<Memory::kRows> work{p, cached ? board.first_rows : keys.cu_q, live};
+  write_empty_rows<Memory::kThreads>(p.args, live ? work.first_rows[live] : 0);
+  const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
-    hopper::give_registers<kProducerRegisters>();
+    hopper::give_registers<Memory::kProducerRegisters>();
     if (p.box == 0)
       produce<Memory::kKeys>(work, board, RowLoader<Memory, kKeyDim, kValueDim>(p, memory, board));
     else if (threadIdx.x < kWarp)
       produce<Memory::kKeys>(work, board, BoxLoader<Memory>(p, memory, board));
   } else {
-    hopper::take_registers<kConsumerRegisters>();
+    hopper::take_registers<Memory::kConsumerRegisters>();
     consume<T, kKeyDim, kValueDim>(p, memory, board, warpgroup - 1);
   }
 }
@@ -808,7 +841,7 @@ void launch(Prefill p, cudaStream_t stream) {
   static_assert(kShared <= 227 * 1024);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
              "attention needs ", kShared, " bytes of shared memory");
-  kernel<<<attribute(cudaDevAttrMultiProcessorCount), kThreads, kShared, stream>>>(p);
+  kernel<<<attribute(cudaDevAttrMultiProcessorCount), Memory::kThreads, kShared, stream>>>(p);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
