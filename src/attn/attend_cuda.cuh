@@ -16,6 +16,9 @@ namespace quire::attn::cuda {
 using quire::cuda::check_cuda;
 using quire::cuda::stream_of;
 
+constexpr int32_t kWarp = 32;
+constexpr float kLog2e = 1.4426950408889634f;
+
 inline __device__ float load(Dtype type, const std::byte* array, int64_t index) {
   switch (type) {
     case Dtype::bf16:
@@ -85,6 +88,25 @@ inline __device__ float factor_of(float top, float sum, float sink, float value_
   const float most = fmaxf(top, sink);
   const float share = expf(top - most);
   return share / (sum * share + expf(sink - most)) * value_scale;
+}
+
+// A row without keys, by the whole block.
+inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
+  for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(args.out.heads * args.out.dim); i += blockDim.x)
+    store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
+  for (uint32_t head = threadIdx.x; args.lse && head < static_cast<uint32_t>(args.q.heads); head += blockDim.x)
+    args.lse[head * args.q.rows + row] = -INFINITY;
+}
+
+inline int32_t attribute(cudaDeviceAttr which) {
+  int32_t value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
+  return value;
+}
+
+inline bool is_hopper() {
+  static const bool is = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  return is;
 }
 
 // For few queries of each sequence over many keys: the keys are split over the whole machine. False: not for this

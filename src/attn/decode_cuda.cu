@@ -459,12 +459,6 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
   write_empty_rows(d, live, lines);
 }
 
-int32_t attribute(cudaDeviceAttr which) {
-  int32_t value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
-  return value;
-}
-
 // The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
 // most of the time between the two. Nothing else overlaps: a block waits for that kernel to have ended, and its writes
 // to be seen, before it reads or writes anything (metadata, q, K and V, the workspace), and only then allows the same

@@ -19,7 +19,6 @@
 namespace quire::attn::cuda {
 
 constexpr int32_t kRows = 16;  // of a tensor core's tile
-constexpr float kLog2e = 1.4426950408889634f;
 
 // The K and V of one head.
 template <class Stored, int32_t kHeadDim>

@@ -14,7 +14,7 @@
 
 namespace quire::attn::cuda {
 
-constexpr int32_t kWarp = 32, kWarps = 8, kThreads = kWarps * kWarp;
+constexpr int32_t kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int32_t kUnit = 64;
 
 // What is known of a sequence, in shared memory. One more follows the last sequence's and ends it.

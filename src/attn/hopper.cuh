@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attn/tensor_core_cuda.cuh"
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define QUIRE_HOPPER 1
 #else
@@ -22,10 +24,6 @@ namespace quire::attn::cuda::hopper {
 
 constexpr int32_t kWarpgroup = 128;
 constexpr int32_t kPanelColumns = 64, kLineBytes = 128;
-
-inline __device__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // Where 16-byte piece `piece` of line `line` of a panel lies.
 inline __device__ uint32_t piece_at(uint32_t panel, int32_t line, int32_t piece) {
@@ -66,10 +64,7 @@ __device__ void give_registers() {
 
 // --- barriers
 
-// Named barriers of some of a block's threads; 0 is __syncthreads's.
-inline __device__ void sync_named(int32_t id, int32_t threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
+// As meet_warps, without waiting.
 inline __device__ void arrive_named(int32_t id, int32_t threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -151,11 +146,6 @@ struct Turn {
 
 // --- copies
 
-// 16 bytes, or zeros where there is nothing to read.
-inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
-               : "memory");
-}
 inline __device__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 inline __device__ void prefetch_map(const CUtensorMap* map) {

@@ -20,11 +20,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/hopper.cuh"
+#include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
 namespace quire::attn::cuda {
@@ -42,11 +42,10 @@ constexpr int32_t kColumns = kValueDim / 2;  // of values, for each of the two w
 constexpr int32_t kPieces = kLineBytes / 16;
 constexpr int32_t kLeastBox = 16;  // slots
 
-constexpr int32_t kWarp = 32, kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
+constexpr int32_t kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
 constexpr int32_t kMultiplying = 2 * kWarpgroup;  // threads of the leader and the follower
 constexpr int32_t kLoadRegisters = 40, kMultiplyRegisters = 232;
 static_assert(kLoadRegisters + 2 * kMultiplyRegisters <= 65536 / kThreads / 8 * 8 * 3, "more registers than there are");
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Named barriers; the last two are one for each multiplying warpgroup.
 enum : int32_t { kWeightsFree = 1, kWeightsReady, kMeeting, kOwn };
@@ -331,7 +330,7 @@ __device__ void load_queries(const Job& job, const Part& part) {
   }
   wait_for_all_copies();
   fence_async();
-  sync_named(kMeeting, kMultiplying);
+  meet_warps(kMeeting, kMultiplying);
 }
 
 // Values that no row sees become zeros, each warpgroup's own columns: what lies there may be NaN, and 0 times that is
@@ -348,7 +347,7 @@ __device__ void clear_unseen(const Job& job, const Part& part, int32_t tile, int
     *reinterpret_cast<uint4*>(own + piece_at(panel * kPanelBytes, line, i % kPieces)) = {0, 0, 0, 0};
   }
   fence_async();
-  sync_named(kOwn + half_of_columns(), kWarpgroup);
+  meet_warps(kOwn + half_of_columns(), kWarpgroup);
 }
 
 __device__ void take_keys(const Job& job, const Part& part, int32_t tile, Turn turn) {
@@ -396,35 +395,6 @@ __device__ void shrink_rows(Out& out, const float (&shrink)[2]) {
 }
 
 // --- the leader's softmax
-
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-template <class T>
-__device__ uint32_t pair(float low, float high) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  }
-  return bits;
-}
-
-// 2^x; what would be denormal is zero.
-__device__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Of the thread's two rows.
 struct Softmax {
@@ -521,9 +491,9 @@ __device__ void lead(const Job& job, const Part& part, Turn& turn, Out& out) {
     float shrink[2];
     scale_scores(job.d.args, seen, tile * kKeys, scores);
     fold_scores(softmax, scores, shrink);
-    sync_named(kWeightsFree, kMultiplying);
+    meet_warps(kWeightsFree, kMultiplying);
     hand_over<T>(job, scores, shrink);
-    sync_named(kWeightsReady, kMultiplying);
+    meet_warps(kWeightsReady, kMultiplying);
     shrink_rows(out, shrink);
     multiply_weights<T>(job, turn.stage, out);
     const Turn used = turn;
@@ -557,7 +527,7 @@ __device__ void follow(const Job& job, const Part& part, Turn& turn, Out& out) {
   for (int32_t tile = part.tile; tile < part.end; ++tile, turn.next(kStages)) {
     take_keys(job, part, tile, turn);
     arrive_named(kWeightsFree, kMultiplying);
-    sync_named(kWeightsReady, kMultiplying);
+    meet_warps(kWeightsReady, kMultiplying);
     const float shrink[2] = {job.shared.shrink[row_of(0)], job.shared.shrink[row_of(1)]};
     shrink_rows(out, shrink);
     multiply_weights<T>(job, turn.stage, out);
@@ -639,14 +609,14 @@ __device__ void leave_part(const Job& job, const Part& part, const Ends& ends, c
 // zero.
 __device__ bool arrive_last(const Job& job, const Part& part) {
   __threadfence();
-  sync_named(kMeeting, kMultiplying);
+  meet_warps(kMeeting, kMultiplying);
   if (multiplying_thread() == 0) {
     auto* const arrivals =
         reinterpret_cast<unsigned*>(job.d.arrivals + int64_t{part.b} * job.d.arrival_stride + job.row_block);
     const auto last = static_cast<unsigned>(part.runs - 1);
     job.shared.is_last = atomicInc(arrivals, last) == last;
   }
-  sync_named(kMeeting, kMultiplying);
+  meet_warps(kMeeting, kMultiplying);
   if (job.shared.is_last) __threadfence();
   return job.shared.is_last;
 }
@@ -679,7 +649,7 @@ __device__ void merge_parts(const Job& job, const Part& part, Ends& ends, Out& o
 }
 
 __device__ void finish_part(const Job& job, const Part& part, Out& out) {
-  sync_named(kMeeting, kMultiplying);
+  meet_warps(kMeeting, kMultiplying);
   Ends ends{{job.shared.top[row_of(0)], job.shared.top[row_of(1)]},
             {job.shared.sum[row_of(0)], job.shared.sum[row_of(1)]}};
   if (part.runs > 1) {
@@ -693,7 +663,7 @@ __device__ void finish_part(const Job& job, const Part& part, Out& out) {
 // Goes to the next part that has rows; false: there is none.
 __device__ bool next_part(const Job& job) {
   Shared& shared = job.shared;
-  sync_named(kMeeting, kMultiplying);  // nobody needs the last one any more
+  meet_warps(kMeeting, kMultiplying);  // nobody needs the last one any more
   if (multiplying_thread() == 0) {
     shared.has_part = false;
     while (!shared.has_part && !shared.walk.over()) {
@@ -701,7 +671,7 @@ __device__ bool next_part(const Job& job) {
       shared.has_part = shared.part.rows > 0;
     }
   }
-  sync_named(kMeeting, kMultiplying);
+  meet_warps(kMeeting, kMultiplying);
   return shared.has_part;
 }
 
@@ -779,17 +749,6 @@ __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_consta
   if (!QUIRE_HOPPER) return;
   extern __shared__ __align__(1024) std::byte memory[];
   attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
-}
-
-int32_t attribute(cudaDeviceAttr which) {
-  int32_t value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
-  return value;
-}
-
-bool is_hopper() {
-  static const bool found = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
-  return found;
 }
 
 int32_t packed_rows(const AttendArgs& args) { return args.keys.most_queries * args.q.heads; }

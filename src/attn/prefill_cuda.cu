@@ -15,10 +15,10 @@
 // and the producer is at the next tile's keys while the consumers write their results.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/hopper.cuh"
+#include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
 namespace quire::attn::cuda {
@@ -30,12 +30,12 @@ using hopper::kPanelColumns;
 using hopper::kWarpgroup;
 using hopper::Turn;
 
-constexpr int32_t kWarp = 32, kRowsEach = 64;
+constexpr int32_t kRowsEach = 64;
 constexpr int32_t kTileRing = 4;
 constexpr int32_t kLeastBox = 64;
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;
-constexpr float kLog2e = 1.4426950408889634f, kSlack = 8;
+constexpr float kSlack = 8;
 
 struct Prefill {
   CUtensorMap key_boxes, value_boxes;
@@ -65,11 +65,13 @@ struct Layout {
   static constexpr int32_t kStages = std::min(4, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
 
-  uint32_t base;
-  __device__ uint32_t queries() const { return base; }
-  __device__ uint32_t keys(int32_t stage) const { return base + kQueryBytes + stage * kKeyBytes; }
+  // What precedes is the system's. That the compiler knows the address keeps those of operands in registers that a warp
+  // shares, which is where products want them.
+  static constexpr uint32_t kBase = 1024;
+  __device__ uint32_t queries() const { return kBase; }
+  __device__ uint32_t keys(int32_t stage) const { return kBase + kQueryBytes + stage * kKeyBytes; }
   __device__ uint32_t values(int32_t stage) const {
-    return base + kQueryBytes + kStages * kKeyBytes + stage * kValueBytes;
+    return kBase + kQueryBytes + kStages * kKeyBytes + stage * kValueBytes;
   }
 };
 
@@ -369,7 +371,7 @@ class RowLoader {
 #pragma unroll
       for (int32_t panel = 0; panel < panels(kDim); ++panel)
         if (panel * kPanelColumns + piece * 8 < kDim)
-          hopper::copy_async(line + panel * Memory::kPanel, row + panel * kLineBytes, exists);
+          copy_async(line + panel * Memory::kPanel, row + panel * kLineBytes, exists);
     }
   }
 
@@ -417,34 +419,6 @@ __device__ void produce(const Work& work, Board& board, Loader loader) {
 }
 
 // --- the consumers
-
-__device__ float power_of_two(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-template <class T>
-__device__ uint32_t pair(float low, float high) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  } else {
-    const __half2 both = __floats2half2_rn(low, high);
-    memcpy(&bits, &both, sizeof(bits));
-  }
-  return bits;
-}
-
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-__device__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 // A thread's two rows of a tile, lane / 4 of its warp's 16 and the eighth below, in its columns.
 template <int32_t kValueDim>
@@ -560,8 +534,8 @@ class Consumer {
       const int64_t at = exists ? int64_t{tile.query_row(packed, p_.group)} * q.row_stride +
                                       int64_t{tile.kv_head * p_.group + packed % p_.group} * kKeyDim + piece * 8
                                 : 0;
-      hopper::copy_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8),
-                         q.data + at * 2, exists);
+      copy_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8), q.data + at * 2,
+                 exists);
     }
   }
 
@@ -677,8 +651,8 @@ class Consumer {
     }
   }
 
-  __device__ void sync() const { hopper::sync_named(1 + Memory::kConsumers + consumer_, kWarpgroup); }
-  __device__ void wait_for_turn() const { hopper::sync_named(1 + consumer_, 2 * kWarpgroup); }
+  __device__ void sync() const { meet_warps(1 + Memory::kConsumers + consumer_, kWarpgroup); }
+  __device__ void wait_for_turn() const { meet_warps(1 + consumer_, 2 * kWarpgroup); }
   __device__ void pass_turn() const {
     hopper::arrive_named(1 + (consumer_ + 1 == Memory::kConsumers ? 0 : consumer_ + 1), 2 * kWarpgroup);
   }
@@ -777,14 +751,9 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Boa
 }
 
 // Rows past those of live sequences.
-template <int32_t kThreads>
 __device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
-  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x) {
-    for (int32_t i = threadIdx.x; i < args.out.heads * args.out.dim; i += kThreads)
-      store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
-    for (int32_t head = threadIdx.x; args.lse && head < args.q.heads; head += kThreads)
-      args.lse[head * args.q.rows + row] = -INFINITY;
-  }
+  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x)
+    write_empty_row(args, row);
 }
 
 template <class T, int32_t kKeyDim, int32_t kValueDim>
@@ -792,7 +761,8 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
   using Memory = Layout<kKeyDim, kValueDim>;
   extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
-  const Memory memory{hopper::shared_address(shared)};
+  if (shared_address(shared) != Memory::kBase) __trap();
+  const Memory memory;
   Board& board = *reinterpret_cast<Board*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
   const int32_t live = *keys.live;
@@ -801,7 +771,7 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   if (threadIdx.x == 0) init_barriers<Memory>(board, p.box > 0);
   __syncthreads();
   const Work<Memory::kRows> work{p, cached ? board.first_rows : keys.cu_q, live};
-  write_empty_rows<Memory::kThreads>(p.args, live ? work.first_rows[live] : 0);
+  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::give_registers<Memory::kProducerRegisters>();
@@ -816,17 +786,6 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
 }
 
 // --- the host's side
-
-int32_t attribute(cudaDeviceAttr which) {
-  int32_t value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
-  return value;
-}
-
-bool is_hopper() {
-  static const bool is = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
-  return is;
-}
 
 template <class T, int32_t kKeyDim, int32_t kValueDim>
 void launch(Prefill p, cudaStream_t stream) {

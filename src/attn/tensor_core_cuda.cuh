@@ -19,7 +19,7 @@ inline __device__ uint32_t shared_address(const void* pointer) {
 
 // 16 bytes, or zeros when there is nothing to read.
 inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int32_t kLeft>
@@ -108,6 +108,13 @@ inline __device__ float quad_max(float x) {
 inline __device__ float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// 2^x; what would be denormal is zero.
+inline __device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 }  // namespace quire::attn::cuda
