@@ -100,6 +100,13 @@ inline __device__ uint32_t widen(uint32_t bits) {
   return bits_as<uint32_t>(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bits), __NV_E4M3));
 }
 
+// 2^x; what is less than the least normal number is zero.
+inline __device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Over the four lanes that have a row together.
 inline __device__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
