@@ -102,10 +102,10 @@ __device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
     const int32_t at = __shfl_sync(~0u, slot, row + i);
-    const uint64_t from = static_cast<uint32_t>(max(at, 0));
+    const auto from = static_cast<uint32_t>(max(at, 0));
     const uint32_t to = piece_from<E>(place, i, 0);
-    copy_async(to, keys + from * key_bytes, at >= 0);
-    copy_async(to + E::kKeys * E::kRowBytes, values + from * value_bytes, at >= 0);
+    copy_async_if(to, address_of(keys, from, key_bytes), at);
+    copy_async_if(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at);
   }
 }
 
@@ -156,7 +156,9 @@ class Loader {
     return look_up(d_.args.keys, walk_.part, key + place_.member * E::kKeys + lane % E::kKeys);
   }
 
-  __device__ int32_t tile_of_look_up() const { return (key_ - walk_.part.first) / kStride % kTilesOfLookUp; }
+  __device__ int32_t tile_of_look_up() const {
+    return static_cast<uint32_t>(key_ - walk_.part.first) / kStride % kTilesOfLookUp;
+  }
 
   // The next part in which the team has a tile.
   __device__ void next_part() {

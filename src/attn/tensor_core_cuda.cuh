@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -21,10 +22,24 @@ inline __device__ uint32_t shared_address(const void* pointer) {
 inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
+// The same for what has a number: zeros when it is negative.
+inline __device__ void copy_async_if(uint32_t to, const void* from, int32_t number) {
+  asm volatile(
+      "{\n.reg .pred exists;\n.reg .b32 bytes;\nsetp.ge.s32 exists, %2, 0;\nselp.b32 bytes, 16, 0, exists;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, bytes;\n}" ::"r"(to),
+      "l"(from), "r"(number));
+}
 inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int32_t kLeft>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// base + number * bytes, in one instruction.
+inline __device__ const std::byte* address_of(const std::byte* base, uint32_t number, uint32_t bytes) {
+  const std::byte* address;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(number), "r"(bytes), "l"(base));
+  return address;
 }
 
 // Counts up and, after `most`, begins again at zero; returns the count before. What the caller knows of was written
