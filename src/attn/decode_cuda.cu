@@ -209,22 +209,16 @@ template <class E>
 __device__ void load_queries(const Decode& d, const Part& part, const WarpPlace<E>& place, Queries<E>& q) {
   const ConstHeadRows& rows = d.args.q;
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kSixteens * 2; ++eight) {
-    const int32_t half = eight % 2;
-    auto& to = q.words[eight / 2];
-    if (eight >= E::kEights) {  // the upper half of the only 16
-      load_words<E>(nullptr, false, half, to);
-      continue;
-    }
+  for (int32_t eight = 0; eight < E::kEights; ++eight) {
     const Row row = row_at(d, part, place.first_row() + eight * kEight + static_cast<int32_t>(threadIdx.x) % kWarp / 4);
     const bool exists = row.row >= 0;
     const auto* words = reinterpret_cast<const uint32_t*>(
         rows.data + (int64_t{max(row.row, 0)} * rows.row_stride + int64_t{row.head} * E::kDim) * 2);
     q.scale[eight] = d.args.scale * d.args.kv.key_scale * kLog2e;
     if constexpr (E::kIsNarrow)
-      q.scale[eight] *= load_scaled<E>(rows.type, words, exists, half, to);
+      q.scale[eight] *= load_scaled<E>(rows.type, words, exists, eight, q);
     else
-      load_words<E>(words, exists, half, to);
+      load_words<E>(words, exists, eight, q);
   }
 }
 
@@ -600,7 +594,7 @@ bool launch(Decode d, cudaStream_t stream) {
   const int32_t processors = std::min<int32_t>(attribute(cudaDevAttrMultiProcessorCount), kMostSplitBlocks);
   const int32_t blocks = std::max(1, processors / kv_heads) * kv_heads;
   const auto room = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  constexpr size_t kDeclared = sizeof(Meeting<E>) + 1024;
+  constexpr size_t kDeclared = sizeof(Meeting<E>) + 2048;  // with what lies between and beside
   d.stages = shared_bytes<E>(kMostStages<E>, d.batch) + kDeclared <= room ? kMostStages<E> : kFewestStages;
   const size_t shared = shared_bytes<E>(d.stages, d.batch);
   if (shared + kDeclared > room) return false;

@@ -1,12 +1,16 @@
 // What a warp of decode does with one tile: rows of queries, by eights, against the keys and values that lie in a stage
 // of shared memory, online softmax, all products in tensor cores.
 //
-//   scores    [16 rows, 8 keys] = Q . K^T     rows are a tensor core's 16, of which the upper 8 may be none
+//   scores    [16 rows, 8 keys] = Q . K^T
 //   results   [16 columns, 8 rows] += V^T . P^T
 //
 // The results are transposed because of the sizes: few queries fill 8 rows and not 16, which halves the registers and
 // the products. And a lane's scores are just what it must have of P^T: row t / 4 of each eight, keys 2 * (t % 4) and
 // the next. Its results are of other rows, 2 * (t % 4) and the next, so what these shrink by comes from other lanes.
+//
+// Where there are only 8 rows, the 16 of the scores are these twice, with the even and with the odd sixteens of dims.
+// Keys are multiplied with both, their even dims into one sum, the odd ones into another, and of each sum only the half
+// that fits is taken.
 //
 // Rows of K and V lie in the stage as in global memory, K's first, then V's; their 16-byte pieces are permuted by the
 // row's number so that eight rows never share a bank.
@@ -65,8 +69,18 @@ __device__ uint32_t piece_from(uint32_t place, int32_t rows, int32_t pieces) {
 // As the left operand of a product: rows t / 4 and t / 4 + 8 of each 16, t being the lane.
 template <class E>
 struct Queries {
-  uint32_t words[E::kSixteens][E::kDim / 16][4];
+  static constexpr bool kIsTwice = E::kEights == 1;  // the upper 8 rows are the lower ones with the next 16 dims
+  uint32_t words[E::kSixteens][E::kDim / (kIsTwice ? 32 : 16)][4];
   float scale[E::kEights];  // of row t / 4 of each eight: makes of products with keys scores in powers of two
+
+  // Of row t / 4 of an eight, the first or the second word of 16 dims.
+  __device__ uint32_t& word(int32_t eight, int32_t step, int32_t second) {
+    return kIsTwice ? words[0][step / 2][second * 2 + step % 2] : words[eight / 2][step][second * 2 + eight % 2];
+  }
+  // To be multiplied with these 16 dims of keys.
+  __device__ const uint32_t (&of_step(int32_t sixteen, int32_t step) const)[4] {
+    return words[sixteen][kIsTwice ? step / 2 : step];
+  }
 };
 
 // A warp's share of a part.
@@ -95,14 +109,13 @@ struct Seen {
 
 // --- queries
 
-// half: of the 16 rows.
 template <class E>
-__device__ void load_words(const uint32_t* row, bool exists, int32_t half, uint32_t (&words)[E::kDim / 16][4]) {
+__device__ void load_words(const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int32_t step = 0; step < E::kDim / 16; ++step) {
-    words[step][half] = exists ? row[step * 8 + lane % 4] : 0;
-    words[step][2 + half] = exists ? row[step * 8 + lane % 4 + 4] : 0;
+    q.word(eight, step, 0) = exists ? row[step * 8 + lane % 4] : 0;
+    q.word(eight, step, 1) = exists ? row[step * 8 + lane % 4 + 4] : 0;
   }
 }
 
@@ -121,8 +134,7 @@ inline __device__ float f16_factor(float most) {
 
 // Of either 16-bit type, as f16. Returns what undoes the scaling.
 template <class E>
-__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t half,
-                             uint32_t (&to)[E::kDim / 16][4]) {
+__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp;
   uint32_t words[E::kDim / 16][2];
   float most = 0;
@@ -140,7 +152,7 @@ __device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
       const float2 both = unpack(type, words[step][i]);
-      to[step][2 * i + half] = pair<__half>(both.x * factor, both.y * factor);
+      q.word(eight, step, i) = pair<__half>(both.x * factor, both.y * factor);
     }
   return 1 / factor;
 }
@@ -160,12 +172,11 @@ __device__ void for_each_score(Scores<E>& scores, int32_t eight, const Each& eac
     for (int32_t i = 0; i < 2; ++i) each(scores[eight / 2][n][eight % 2 * 2 + i], n * 8 + i);
 }
 
-// One key's sum is taken in two halves where there are too few products to keep the tensor cores busy: one that is
-// added to another waits for it.
+// With 8 rows there are two sums, of the even and of the odd sixteens of dims.
 template <class E>
 __device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
   using Product = typename E::Product;
-  constexpr bool kInHalves = E::kSixteens * E::kKeysAtOnce == 16;
+  constexpr bool kInHalves = Queries<E>::kIsTwice;
   const int32_t lane = threadIdx.x % kWarp;
   const uint32_t place = keys + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   Scores<E> others = {};
@@ -181,10 +192,10 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& sco
         for (int32_t s = 0; s < E::kSixteens; ++s) {
           float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
           if constexpr (E::kIsNarrow) {
-            multiply_add<Product>(sum, q.words[s][piece], widen(k[2 * n]), widen(k[2 * n] >> 16));
-            multiply_add<Product>(other, q.words[s][piece + 1], widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
+            multiply_add<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+            multiply_add<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
           } else {
-            multiply_add<Product>(piece % 4 ? other : sum, q.words[s][piece / 2], k[2 * n], k[2 * n + 1]);
+            multiply_add<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
           }
         }
     }
@@ -192,7 +203,7 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& sco
 #pragma unroll
     for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
 #pragma unroll
-      for (int32_t i = 0; i < 4; ++i) scores[0][n][i] += others[0][n][i];
+      for (int32_t i = 0; i < 2; ++i) scores[0][n][i] += others[0][n][2 + i];
   }
 }
 
