@@ -337,7 +337,8 @@ __device__ void for_each_quad(int32_t rows, const Use& use) {
   for (int32_t i = threadIdx.x; i < rows * kQuads; i += E::kThreads) use(i / kQuads, i % kQuads);
 }
 
-// Where the warps of a block meet: of their rows, kRowsAtOnce at a time.
+// What the warps of a block keep in shared memory beside their stages and the lines, and where they meet: with
+// kRowsAtOnce of their rows at a time.
 template <class E>
 struct Meeting {
   static constexpr int32_t kEightsAtOnce =
