@@ -371,7 +371,7 @@ TEST_P(Attend, DraftTreesFollowTheirParents) {
         follow_parents(world.shape(), world.inputs(), world.arena(), t, world.draft_parents(t), exec(1));
       GetParam().attend(world.args(), exec(1));
       exec(1).wait();
-      expect_near(world.result().out, world.expected().out, tolerance_of(c, GetParam()), "out");
+      expect_near(world.result().out, world.expected().out, tolerance_of(placed(c), GetParam()), "out");
     }
 }
 

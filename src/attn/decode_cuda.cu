@@ -8,16 +8,13 @@
 // last merges the parts in the order of their keys.
 //
 // In a block each warp loads for itself: a tile of keys at a time comes by cp.async into stages of its own. Against it
-// go 16 rows of queries (heads of the group x query rows) of a warp, whose softmax is its own (decode_tile_cuda.cuh).
-// Where there are more rows, 2 or 4 warps are a team: each takes 16 of the rows through the tiles of all of them.
+// go the rows of queries (heads of the group x query rows), 8, 16 or 32 of them, and their softmax is the warp's own
+// (decode_tile_cuda.cuh). Where there are more, 2 or 4 warps are a team: each takes 16 of the rows through the tiles of
+// all of them, and barriers are only inside a team.
 //
-//   16 rows    8 teams of one, each tile is read by its own warp
-//   32 rows    4 teams of two                                        barriers only inside a team
-//   64 rows    2 teams of four
-//
-// At the end of a part the warps leave their sums in shared memory, each in the stage that it has just emptied and that
-// has just the room; the next part's keys are on their way into the others. The sums of a row's warps, and the parts of
-// several blocks, are added by the thread that writes the columns.
+// At the end of a part the warps leave their sums in shared memory, each in the stage that it has just emptied, of as
+// many rows at a time as that has room for; the next part's keys are on their way into the others. The sums of a row's
+// warps, and the parts of several blocks, are added by the thread that writes the columns.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -36,7 +33,8 @@ namespace {
 constexpr int32_t kMostStagesBytes = 192 * 1024;
 constexpr int32_t kFewestStages = 2;
 template <class E>
-constexpr int32_t kMostStages = kMostStagesBytes / (kWarps * E::kStageBytes);
+constexpr int32_t kMostStages = kMostStagesBytes / (E::kWarps * E::kStageBytes);
+constexpr int32_t kRowsInTeam = 16;  // of each of its warps
 
 struct Decode {
   AttendArgs args;
@@ -50,18 +48,34 @@ struct Decode {
   float* split_sum;
   int32_t* arrivals;  // [sequences, kv heads]
 
-  __device__ int32_t kv_head() const { return static_cast<int32_t>(blockIdx.x) % args.kv.kv_heads; }
+  __device__ int32_t run() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
 };
 
-// A warp's place in the block: its team, and which 16 rows of a part it takes.
-struct WarpPlace {
-  int32_t warp, team, member;
-  __device__ explicit WarpPlace(const Decode& d)
-      : warp(static_cast<int32_t>(threadIdx.x) / kWarp), team(warp / d.team), member(warp % d.team) {}
+// Shared memory: the warps' stages, then the lines.
+template <class E>
+__device__ Line* lines_in(const Decode& d, std::byte* memory) {
+  return reinterpret_cast<Line*>(memory + E::kWarps * d.stages * E::kStageBytes);
+}
+template <class E>
+size_t shared_bytes(int32_t stages, int32_t batch) {
+  return static_cast<size_t>(E::kWarps) * stages * E::kStageBytes + (static_cast<size_t>(batch) + 1) * sizeof(Line);
+}
 
-  __device__ void meet_team(const Decode& d) const {
+// A warp's place in the block: its team, and which kRows rows of a part it takes.
+template <class E>
+struct WarpPlace {
+  int32_t warp, teams_warps, team, member;
+  __device__ explicit WarpPlace(const Decode& d)
+      : warp(static_cast<int32_t>(threadIdx.x) / kWarp),
+        teams_warps(E::kRows == kRowsInTeam ? d.team : 1),
+        team(warp / teams_warps),
+        member(warp % teams_warps) {}
+
+  __device__ int32_t first_row() const { return member * E::kRows; }
+  __device__ int32_t first_warp() const { return warp - member; }
+  __device__ void meet_team() const {
     __syncwarp();
-    if (d.team > 1) meet_warps(1 + team, d.team * kWarp);
+    if (teams_warps > 1) meet_warps(1 + team, teams_warps * kWarp);
   }
 };
 
@@ -71,25 +85,27 @@ struct Row {
 };
 __device__ Row row_at(const Decode& d, const Part& part, int32_t index) {
   const int32_t row = part.first_row + index / d.group;
-  return {row < part.last_row ? row : -1, d.kv_head() * d.group + index % d.group};
+  return {row < part.last_row ? row : -1, part.kv_head * d.group + index % d.group};
 }
 
 // --- loading
 
 // slot: of the tile's key `lane`; -1: none, which gives zeros.
 template <class E>
-__device__ void load_tile(const Decode& d, int32_t slot, uint32_t stage) {
+__device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32_t stage) {
   constexpr int32_t kRowsAtOnce = kWarp / E::kPieces;
-  const int32_t lane = threadIdx.x % kWarp, piece = lane % E::kPieces;
-  const std::byte* keys = d.args.kv.keys + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
-  const std::byte* values = d.args.kv.values + int64_t{d.kv_head()} * E::kRowBytes + piece * 16;
+  const int32_t lane = threadIdx.x % kWarp, row = lane / E::kPieces, piece = lane % E::kPieces;
+  const std::byte* keys = d.args.kv.keys + kv_head * E::kRowBytes + piece * 16;
+  const std::byte* values = d.args.kv.values + kv_head * E::kRowBytes + piece * 16;
+  const auto key_bytes = static_cast<uint32_t>(d.key_bytes), value_bytes = static_cast<uint32_t>(d.value_bytes);
+  const uint32_t place = stage + piece_at<E>(row, piece);
 #pragma unroll
-  for (int32_t i = 0; i < E::kKeys / kRowsAtOnce; ++i) {
-    const int32_t row = lane / E::kPieces + i * kRowsAtOnce;
-    const int32_t at = __shfl_sync(~0u, slot, row);
-    const int64_t from = max(at, 0);
-    copy_async(piece_at<E>(stage, row, piece), keys + from * d.key_bytes, at >= 0);
-    copy_async(piece_at<E>(stage + E::kKeys * E::kRowBytes, row, piece), values + from * d.value_bytes, at >= 0);
+  for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
+    const int32_t at = __shfl_sync(~0u, slot, row + i);
+    const auto from = static_cast<uint32_t>(max(at, 0));
+    const uint32_t to = piece_from<E>(place, i, 0);
+    copy_async_if(to, address_of(keys, from, key_bytes), at);
+    copy_async_if(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at);
   }
 }
 
@@ -99,10 +115,10 @@ __device__ void load_tile(const Decode& d, int32_t slot, uint32_t stage) {
 template <class E>
 class Loader {
  public:
-  static constexpr int32_t kStride = kWarps * E::kKeys;
+  static constexpr int32_t kStride = E::kWarps * E::kKeys;
 
-  __device__ Loader(const Decode& d, const WarpPlace& place, const Walk& walk, std::byte* stages)
-      : d_(d), place_(place), walk_(walk), all_stages_(stages) {
+  __device__ Loader(const Decode& d, const WarpPlace<E>& place, Walk& walk, std::byte* memory)
+      : d_(d), place_(place), walk_(walk), memory_(memory) {
     next_part();
     for (int32_t i = 0; i < d_.stages - 1; ++i) load_next();
   }
@@ -114,9 +130,9 @@ class Loader {
       wait_for_copies<kFewestStages - 2>();
     else
       wait_for_copies<kMostStages<E> - 2>();
-    place_.meet_team(d_);  // everybody's copies are there, and everybody has done with the stage that comes next
+    place_.meet_team();  // everybody's copies are there, and everybody has done with the stage that comes next
     load_next();
-    return shared_address(stage(place_.warp - place_.member, loaded_));
+    return shared_address(stage(place_.first_warp(), loaded_));
   }
 
   __device__ uint32_t warp_bytes() const { return d_.stages * E::kStageBytes; }
@@ -128,45 +144,50 @@ class Loader {
   // Slots of so many tiles are looked up at once, two tiles or more before they are needed: table entries may come from
   // far away.
   static constexpr int32_t kTilesOfLookUp = kWarp / E::kKeys, kLookUps = kTilesOfLookUp == 1 ? 3 : 2;
+  static constexpr int32_t kNone = -1;
 
   __device__ std::byte* stage(int32_t warp, int32_t index) const {
-    return all_stages_ + (warp * d_.stages + index) * E::kStageBytes;
+    return memory_ + (warp * d_.stages + index) * E::kStageBytes;
   }
 
   __device__ int32_t look_up_ahead(int32_t look_ups) const {
     const int32_t lane = threadIdx.x % kWarp;
     const int32_t key = key_ + (look_ups * kTilesOfLookUp + lane / E::kKeys) * kStride;
-    return look_up(d_.args.keys, part_, key + place_.member * E::kKeys + lane % E::kKeys);
+    return look_up(d_.args.keys, walk_.part, key + place_.member * E::kKeys + lane % E::kKeys);
+  }
+
+  __device__ int32_t tile_of_look_up() const {
+    return static_cast<uint32_t>(key_ - walk_.part.first) / kStride % kTilesOfLookUp;
   }
 
   // The next part in which the team has a tile.
   __device__ void next_part() {
-    has_tile_ = false;
-    while (!has_tile_ && !walk_.over()) {
-      part_ = walk_.next();
-      key_ = part_.first + (place_.warp - place_.member) * E::kKeys;
-      has_tile_ = key_ < part_.end;
-    }
-    if (!has_tile_) return;
-    tile_of_look_up_ = 0;
+    do {
+      if (walk_.over()) {
+        key_ = kNone;
+        return;
+      }
+      walk_.next(d_.args, lines_in<E>(d_, memory_));
+      key_ = walk_.part.first + place_.first_warp() * E::kKeys;
+    } while (key_ >= walk_.part.end);
 #pragma unroll
     for (int32_t i = 0; i < kLookUps; ++i) slots_[i] = look_up_ahead(i);
   }
 
   __device__ void next_tile() {
     key_ += kStride;
-    if (key_ >= part_.end) return next_part();
-    if (++tile_of_look_up_ < kTilesOfLookUp) return;
-    tile_of_look_up_ = 0;
+    if (key_ >= walk_.part.end) return next_part();
+    if (tile_of_look_up() > 0) return;
 #pragma unroll
     for (int32_t i = 0; i + 1 < kLookUps; ++i) slots_[i] = slots_[i + 1];
     slots_[kLookUps - 1] = look_up_ahead(kLookUps - 1);
   }
 
   __device__ void load_next() {
-    if (has_tile_) {
-      const int32_t source = threadIdx.x % E::kKeys + tile_of_look_up_ * E::kKeys;
-      load_tile<E>(d_, __shfl_sync(~0u, slots_[0], source), shared_address(stage(place_.warp, loaded_)));
+    if (key_ != kNone) {
+      const int32_t source = threadIdx.x % E::kKeys + tile_of_look_up() * E::kKeys;
+      load_tile<E>(d_, walk_.part.kv_head, __shfl_sync(~0u, slots_[0], source),
+                   shared_address(stage(place_.warp, loaded_)));
       next_tile();
     }
     loaded_ = loaded_ + 1 == d_.stages ? 0 : loaded_ + 1;
@@ -174,66 +195,111 @@ class Loader {
   }
 
   const Decode& d_;
-  const WarpPlace& place_;
-  Walk walk_;
-  Part part_;
-  std::byte* all_stages_;
-  int32_t key_;              // first of the team's tiles
+  const WarpPlace<E>& place_;
+  Walk& walk_;
+  std::byte* memory_;
+  int32_t key_;              // first of the team's tiles, or kNone
   int32_t slots_[kLookUps];  // of this lane's key in the tiles to come
-  int32_t tile_of_look_up_, loaded_ = 0;
-  bool has_tile_;
+  int32_t loaded_ = 0;
 };
 
 // --- one part: units of one sequence, for one kv head
 
 template <class E>
-__device__ void load_queries(const Decode& d, const Part& part, const WarpPlace& place, Queries<E>& q) {
+__device__ void load_queries(const Decode& d, const Part& part, const WarpPlace<E>& place, Queries<E>& q) {
   const ConstHeadRows& rows = d.args.q;
-  const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const Row row = row_at(d, part, place.member * kRows + lane / 4 + half * 8);
+  for (int32_t eight = 0; eight < E::kEights; ++eight) {
+    const Row row = row_at(d, part, place.first_row() + eight * kEight + static_cast<int32_t>(threadIdx.x) % kWarp / 4);
     const bool exists = row.row >= 0;
     const auto* words = reinterpret_cast<const uint32_t*>(
         rows.data + (int64_t{max(row.row, 0)} * rows.row_stride + int64_t{row.head} * E::kDim) * 2);
-    q.scale[half] = d.args.scale * d.args.kv.key_scale * kLog2e;
+    q.scale[eight] = d.args.scale * d.args.kv.key_scale * kLog2e;
     if constexpr (E::kIsNarrow)
-      q.scale[half] *= load_scaled<E>(rows.type, words, exists, half, q);
+      q.scale[eight] *= load_scaled<E>(rows.type, words, exists, eight, q);
     else
-      load_words<E>(words, exists, half, q);
+      load_words<E>(words, exists, eight, q);
   }
 }
 
-// Of the part's keys.
-__device__ Seen seen_by(const Decode& d, const Part& part, const WarpPlace& place) {
+// Of the part's keys, what query row `row` sees.
+__device__ Seen seen_by(const Decode& d, const Part& part, int32_t row) {
+  const Span span = span_of(d.args, part.sequence(), row);
+  const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
+  const int32_t branch = part.length + (row - part.first_row) * d.args.keys.most_branch_tokens;
   Seen seen;
-  seen.branches = part.length;
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const Row row = row_at(d, part, place.member * kRows + threadIdx.x % kWarp / 4 + half * 8);
-    const Span span = row.row < 0 ? Span{0, 0} : span_of(d.args, part.sequence(), row.row);
-    const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
-    seen.first[half] = max(first, part.first);
-    seen.count[half] = max(0, min(end, min(part.length, part.end)) - seen.first[half]);
-    const int32_t branch = part.length + (row.row - part.first_row) * d.args.keys.most_branch_tokens;
-    seen.branch_first[half] = max(branch + max(0, first - part.length), part.first);
-    seen.branch_count[half] = max(0, min(branch + end - part.length, part.end) - seen.branch_first[half]);
-  }
+  seen.first = max(first, part.first);
+  seen.count = max(0, min(end, min(part.length, part.end)) - seen.first);
+  seen.branch_first = max(branch + max(0, first - part.length), part.first);
+  seen.branch_count = max(0, min(branch + end - part.length, part.end) - seen.branch_first);
   return seen;
 }
 
+// use(eight, row) for the rows that are there of those whose scores this thread has.
+template <class E, class Use>
+__device__ void for_each_own_row(const Decode& d, const Part& part, const WarpPlace<E>& place, const Use& use) {
+#pragma unroll
+  for (int32_t eight = 0; eight < E::kEights; ++eight) {
+    const int32_t index = place.first_row() + eight * kEight + static_cast<int32_t>(threadIdx.x) % kWarp / 4;
+    const int32_t row = row_at(d, part, index).row;
+    if (row >= 0) use(eight, row);
+  }
+}
+
+// Keys that all of the warp's rows see: of tiles inside, which are most, nothing must be hidden.
+struct Common {
+  int32_t first, end;
+};
 template <class E>
-__device__ void fold_part(const Decode& d, const Part& part, const WarpPlace& place, Loader<E>& loader, Sums<E>& sums) {
+__device__ void seen_by_all(const Decode& d, const Part& part, const WarpPlace<E>& place, Common& kept) {
+  Common common{part.first, part.end};
+  for_each_own_row<E>(d, part, place, [&](int32_t, int32_t row) {
+    const Seen seen = seen_by(d, part, row);
+    common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
+  });
+  common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
+  if (threadIdx.x % kWarp == 0) kept = common;
+  __syncwarp();
+}
+
+template <class E>
+__device__ void hide_unseen(const Decode& d, const Part& part, const WarpPlace<E>& place, int32_t first_key,
+                            Scores<E>& scores) {
+  const int32_t lanes_key = first_key + static_cast<int32_t>(threadIdx.x) % 4 * 2;
+  for_each_own_row<E>(d, part, place, [&](int32_t eight, int32_t row) {
+    const Seen seen = seen_by(d, part, row);
+    for_each_score<E>(scores, eight, [&](float& score, int32_t key) {
+      if (!seen(lanes_key + key)) score = -INFINITY;
+    });
+  });
+}
+
+// Rows that are not there have scores, too, of zeros as queries; nobody asks for their results.
+template <class E>
+__device__ Sums<E> fold_part(const Decode& d, const Part& part, const WarpPlace<E>& place, Loader<E>& loader,
+                             Common& common) {
   Queries<E> q;
   load_queries<E>(d, part, place, q);
-  const Seen seen = seen_by(d, part, place);
-  for (int32_t team_key = part.first + (place.warp - place.member) * E::kKeys; team_key < part.end;
+  seen_by_all<E>(d, part, place, common);
+  Sums<E> sums;
+  for (int32_t team_key = part.first + place.first_warp() * E::kKeys; team_key < part.end;
        team_key += Loader<E>::kStride) {
     uint32_t tile = loader.take();
-    const int32_t end = min(team_key + d.team * E::kKeys, part.end);
-    for (int32_t key = team_key; key < end; key += E::kKeys, tile += loader.warp_bytes())
-      fold_tile<E>(d.args, q, seen, key, tile, sums);
+    const int32_t end = min(team_key + place.teams_warps * E::kKeys, part.end);
+    for (int32_t tile_key = team_key; tile_key < end; tile_key += E::kKeys, tile += loader.warp_bytes())
+#pragma unroll
+      for (int32_t i = 0; i < E::kKeys; i += E::kKeysAtOnce) {
+        const int32_t key = tile_key + i;
+        const uint32_t keys = tile + i * E::kRowBytes;
+        fold_tile<E>(
+            d.args, q, keys, keys + E::kKeys * E::kRowBytes,
+            [&](Scores<E>& scores) {
+              if (key < common.first || key + E::kKeysAtOnce > common.end) hide_unseen<E>(d, part, place, key, scores);
+            },
+            sums);
+      }
   }
+  return sums;
 }
 
 // --- results, four columns of a row at a time
@@ -268,47 +334,82 @@ __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
 template <class E, class Use>
 __device__ void for_each_quad(int32_t rows, const Use& use) {
   constexpr int32_t kQuads = E::kDim / 4;
-  for (int32_t i = threadIdx.x; i < rows * kQuads; i += kThreads) use(i / kQuads, i % kQuads);
+  for (int32_t i = threadIdx.x; i < rows * kQuads; i += E::kThreads) use(i / kQuads, i % kQuads);
 }
 
-// Where the warps of a block meet.
+// What the warps of a block keep in shared memory beside their stages and the lines, and where they meet: with
+// kRowsAtOnce of their rows at a time.
+template <class E>
 struct Meeting {
-  float top[kWarps][kRows], sum[kWarps][kRows];
-  const float* out[kWarps];  // f32 [kRows, kDim], as place_of() says
+  static constexpr int32_t kEightsAtOnce =
+      std::min<int32_t>(E::kEights, E::kStageBytes / (kEight * E::kDim * sizeof(float)));
+  static constexpr int32_t kRowsAtOnce = kEightsAtOnce * kEight;
+  static_assert(kEightsAtOnce > 0 && E::kEights % kEightsAtOnce == 0, "a stage has room for sums of some rows");
+
+  Runs runs;
+  int32_t live;
+  Walk walk[E::kWarps], walk_ahead[E::kWarps];  // each warp's own, of its products and of its loads
+  Common common[E::kWarps];
+  float top[E::kWarps][kRowsAtOnce], sum[E::kWarps][kRowsAtOnce];
+  const float* out[E::kWarps];  // f32 [kRowsAtOnce, kDim], as place_of() says
   bool is_last;
 };
 
+// From the warp's row first_eight * 8 on. rows: of the part.
 template <class E>
-__device__ void leave_sums(const Decode& d, const WarpPlace& place, const Sums<E>& sums, float* out, Meeting& meeting,
-                           int32_t rows) {
-  static_assert(E::kStageBytes == kRows * E::kDim * sizeof(float), "a warp's sums fill one of its stages");
+__device__ void leave_sums(const WarpPlace<E>& place, const Sums<E>& sums, int32_t first_eight, int32_t rows,
+                           float* out, Meeting<E>& meeting) {
   const int32_t lane = threadIdx.x % kWarp;
-  place.meet_team(d);  // who shares the stage's keys has done with them
   if (lane == 0) meeting.out[place.warp] = out;
 #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const int32_t row = lane / 4 + half * 8;
-    const float sum = quad_sum(sums.sum[half]);
+  for (int32_t i = 0; i < Meeting<E>::kEightsAtOnce; ++i) {
+    const int32_t eight = first_eight + i;
+    const float sum = quad_sum(sums.sum[eight]);
     if (lane % 4 == 0) {
-      meeting.top[place.warp][row] = sums.top[half];
-      meeting.sum[place.warp][row] = sum;
+      meeting.top[place.warp][i * kEight + lane / 4] = sums.top[eight];
+      meeting.sum[place.warp][i * kEight + lane / 4] = sum;
     }
-    if (place.member * kRows + row < rows) leave_row<E>(sums, half, out);
+    leave_rows<E>(sums, eight, rows - place.first_row() - eight * kEight, out + i * kEight * E::kDim);
   }
 }
 
-// Of all the warps that took the row.
+// Of all the warps that took the row, which is `row` of those that they left and the team's `member` had.
 template <class E>
-__device__ Quad met(const Decode& d, const Meeting& meeting, int32_t row, int32_t quad) {
-  const int32_t member = row / kRows, row_of_warp = row % kRows;
-  Quad quads[kWarps], total;
+__device__ Quad met(const Meeting<E>& meeting, int32_t teams_warps, int32_t member, int32_t row, int32_t quad) {
+  constexpr int32_t kAtOnce = 8;
+  Quad total;
 #pragma unroll
-  for (int32_t w = 0; w < kWarps; ++w)
-    if ((w & (d.team - 1)) == member)
-      quads[w] = {*reinterpret_cast<const float4*>(meeting.out[w] + place_of<E>(row_of_warp, quad * 4)),
-                  meeting.top[w][row_of_warp], meeting.sum[w][row_of_warp]};
-  fold_quads(total, quads);
+  for (int32_t first = 0; first < E::kWarps; first += kAtOnce) {
+    Quad quads[kAtOnce];
+#pragma unroll
+    for (int32_t i = 0; i < kAtOnce; ++i) {
+      const int32_t w = first + i;
+      if ((w & (teams_warps - 1)) == member)
+        quads[i] = {*reinterpret_cast<const float4*>(meeting.out[w] + place_of<E>(row, quad * 4)), meeting.top[w][row],
+                    meeting.sum[w][row]};
+    }
+    fold_quads(total, quads);
+  }
   return total;
+}
+
+// The warps meet: use(row, quad, result) by some thread, for all quads of the part's rows.
+template <class E, class Use>
+__device__ void meet(const WarpPlace<E>& place, const Sums<E>& sums, int32_t rows, float* out, Meeting<E>& meeting,
+                     const Use& use) {
+  constexpr int32_t kRowsAtOnce = Meeting<E>::kRowsAtOnce;
+  place.meet_team();  // who shares the stage's keys has done with them
+#pragma unroll
+  for (int32_t first_eight = 0; first_eight < E::kEights; first_eight += Meeting<E>::kEightsAtOnce) {
+    leave_sums<E>(place, sums, first_eight, rows, out, meeting);
+    __syncthreads();
+    for_each_quad<E>(place.teams_warps * kRowsAtOnce, [&](int32_t index, int32_t quad) {
+      const int32_t member = index / kRowsAtOnce, row_of_meeting = index % kRowsAtOnce;
+      const int32_t row = member * E::kRows + first_eight * kEight + row_of_meeting;
+      if (row < rows) use(row, quad, met<E>(meeting, place.teams_warps, member, row_of_meeting, quad));
+    });
+    __syncthreads();  // the stages are the loader's again
+  }
 }
 
 __device__ void store_four(Dtype type, std::byte* array, int64_t index, const float4& x) {
@@ -346,7 +447,7 @@ struct Parts {
 
 // A part's place in the workspace: a block leaves at most two, where its run begins and where it ends.
 __device__ int64_t slot_of_part(const Decode& d, const Runs& runs, int32_t run, const Part& part) {
-  return 2 * (int64_t{run} * d.args.kv.kv_heads + d.kv_head()) + (runs.begin(run) < part.first_unit ? 1 : 0);
+  return 2 * (int64_t{run} * d.args.kv.kv_heads + part.kv_head) + (runs.begin(run) < part.first_unit ? 1 : 0);
 }
 
 template <class E>
@@ -358,19 +459,19 @@ __device__ void leave_quad(const Decode& d, int64_t slot, int32_t row, int32_t q
   __stcg(d.split_sum + at, result.sum);
 }
 
-// Whether this block's part is the last of `parts` to arrive. The count wraps: the next layer finds it at zero. That
-// one thread releases and acquires is enough: what the others wrote or will read is ordered with it by the barriers.
-__device__ bool arrive_last(int32_t* arrivals, int32_t parts, Meeting& meeting) {
+// Whether this block's part is the last of `parts` to arrive; the block has met since it left it. The count wraps: the
+// next layer finds it at zero. That one thread releases and acquires is enough: what the others wrote or will read is
+// ordered with it by the barriers.
+__device__ bool arrive_last(int32_t* arrivals, int32_t parts, bool& is_last) {
+  if (threadIdx.x == 0) is_last = count_arrival(arrivals, parts - 1) == parts - 1;
   __syncthreads();
-  if (threadIdx.x == 0) meeting.is_last = count_arrival(arrivals, parts - 1) == parts - 1;
-  __syncthreads();
-  return meeting.is_last;
+  return is_last;
 }
 
 // What all blocks left. Loads of several parts are under way at once.
 template <class E>
 __device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t quad) {
-  constexpr int32_t kAtOnce = 16;
+  constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
   Quad total;
   for (int32_t first = 0; first < parts.count; first += kAtOnce) {
     Quad quads[kAtOnce];
@@ -389,35 +490,30 @@ __device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t
 // --- the kernel
 
 template <class E>
-__device__ void attend_part(const Decode& d, const Part& part, const WarpPlace& place, const Runs& runs, int32_t run,
-                            Loader<E>& loader, Meeting& meeting) {
+__device__ void attend_part(const Decode& d, const Part& part, const WarpPlace<E>& place, Loader<E>& loader,
+                            Meeting<E>& meeting) {
+  const Sums<E> sums = fold_part<E>(d, part, place, loader, meeting.common[place.warp]);
+  const Runs& runs = meeting.runs;
   const int32_t rows = (part.last_row - part.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
-  {
-    Sums<E> sums;
-    fold_part<E>(d, part, place, loader, sums);
-    leave_sums<E>(d, place, sums, loader.free_stage(), meeting, rows);
-  }
-  __syncthreads();
   const int32_t first_run = runs.run_of(part.first_unit), last_run = runs.run_of(part.first_unit + part.units - 1);
-  if (first_run == last_run) {
-    for_each_quad<E>(
-        rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, met<E>(d, meeting, row, quad)); });
-    __syncthreads();  // the stages are the loader's again
-    return;
-  }
   const Parts parts{.first_slot = slot_of_part(d, runs, first_run, part),
                     .second_slot = slot_of_part(d, runs, first_run + 1, part),
                     .distance = 2 * kv_heads,
                     .count = last_run - first_run + 1};
-  for_each_quad<E>(rows, [&](int32_t row, int32_t quad) {
-    leave_quad<E>(d, parts.slot(run - first_run), row, quad, met<E>(d, meeting, row, quad));
+  meet<E>(place, sums, rows, loader.free_stage(), meeting, [&](int32_t row, int32_t quad, const Quad& result) {
+    if (parts.count == 1)
+      write_quad<E>(d, part, row, quad, result);
+    else
+      leave_quad<E>(d, parts.slot(d.run() - first_run), row, quad, result);
   });
-  if (!arrive_last(d.arrivals + int64_t{part.b} * kv_heads + d.kv_head(), parts.count, meeting)) return;
+  if (parts.count == 1) return;
+  if (!arrive_last(d.arrivals + int64_t{part.b} * kv_heads + part.kv_head, parts.count, meeting.is_last)) return;
   for_each_quad<E>(
       rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, merged<E>(d, parts, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
+template <int32_t kThreads>
 __device__ void write_empty_rows(const Decode& d, int32_t live, const Line* lines) {
   const AttendArgs& args = d.args;
   const auto write_empty = [&](int32_t first, int32_t last) {
@@ -433,30 +529,36 @@ __device__ void write_empty_rows(const Decode& d, int32_t live, const Line* line
   for (int32_t row = lines[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
 }
 
-// Shared memory: the warps' stages, then the lines.
 template <class E>
-size_t shared_bytes(int32_t stages, int32_t batch) {
-  return static_cast<size_t>(kWarps) * stages * E::kStageBytes + (static_cast<size_t>(batch) + 1) * sizeof(Line);
+__device__ void prepare(const Decode& d, Line* lines, Meeting<E>& meeting) {
+  const int32_t live = write_lines<E::kWarps>(d.args, lines);
+  if (threadIdx.x == 0) {
+    meeting.live = live;
+    meeting.runs = Runs::of(lines[live].units_before, static_cast<int32_t>(gridDim.x) / d.args.kv.kv_heads);
+  }
+  __syncthreads();
 }
 
 template <class E>
-__global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
-  extern __shared__ __align__(128) std::byte memory[];
-  __shared__ Meeting meeting;
-  auto* const lines = reinterpret_cast<Line*>(memory + kWarps * d.stages * E::kStageBytes);
-  const int32_t kv_heads = d.args.kv.kv_heads;
+__global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  __shared__ Meeting<E> meeting;
+  Line* const lines = lines_in<E>(d, memory);
   wait_for_kernels_before();
   let_kernels_after_start();
-  const int32_t live = write_lines(d.args, d.batch, lines);
-  const Runs runs(lines[live].units_before, static_cast<int32_t>(gridDim.x) / kv_heads);
-  const int32_t run = static_cast<int32_t>(blockIdx.x) / kv_heads;
-  if (run < runs.count) {
-    const WarpPlace place(d);
-    Walk walk(d.args, lines, live, runs, run);
-    Loader<E> loader(d, place, walk, memory);
-    while (!walk.over()) attend_part<E>(d, walk.next(), place, runs, run, loader, meeting);
+  prepare<E>(d, lines, meeting);
+  if (d.run() < meeting.runs.count) {
+    const WarpPlace<E> place(d);
+    Walk &walk = meeting.walk[place.warp], &walk_ahead = meeting.walk_ahead[place.warp];
+    walk_ahead.begin(lines, meeting.live, meeting.runs, d.run());
+    walk.begin(walk_ahead);
+    Loader<E> loader(d, place, walk_ahead, memory);
+    while (!walk.over()) {
+      walk.next(d.args, lines);
+      attend_part<E>(d, walk.part, place, loader, meeting);
+    }
   }
-  write_empty_rows(d, live, lines);
+  write_empty_rows<E::kThreads>(d, meeting.live, lines);
 }
 
 // The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
@@ -464,14 +566,15 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(const __grid_consta
 // to be seen, before it reads or writes anything (metadata, q, K and V, the workspace), and only then allows the same
 // to the next. So when a block goes on, all kernels of the stream before its own have ended. Code for older devices
 // has no instruction to wait and is launched in the plain way.
-void start(void (*kernel)(Decode), int32_t blocks, size_t shared, cudaStream_t stream, const Decode& d) {
+void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t shared, cudaStream_t stream,
+           const Decode& d) {
   cudaFuncAttributes code;
   check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastVersionThatWaits;
   const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
-                                     .blockDim = dim3(kThreads),
+                                     .blockDim = dim3(static_cast<uint32_t>(threads)),
                                      .dynamicSmemBytes = shared,
                                      .stream = stream,
                                      .attrs = &early,
@@ -486,20 +589,29 @@ bool launch(Decode d, cudaStream_t stream) {
   const int32_t processors = std::min<int32_t>(attribute(cudaDevAttrMultiProcessorCount), kMostSplitBlocks);
   const int32_t blocks = std::max(1, processors / kv_heads) * kv_heads;
   const auto room = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  constexpr size_t kDeclared = sizeof(Meeting) + 256;
+  constexpr size_t kDeclared = sizeof(Meeting<E>) + 2048;  // with what lies between and beside
   d.stages = shared_bytes<E>(kMostStages<E>, d.batch) + kDeclared <= room ? kMostStages<E> : kFewestStages;
   const size_t shared = shared_bytes<E>(d.stages, d.batch);
   if (shared + kDeclared > room) return false;
   const auto kernel = decode_kernel<E>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
-  start(kernel, blocks, shared, stream, d);
+  start(kernel, blocks, E::kThreads, shared, stream, d);
   return true;
+}
+
+template <class Stored, int32_t kDim>
+bool launch_for_rows(Decode d, cudaStream_t stream) {
+  if (d.rows <= kEight) return launch<Elements<Stored, kDim, 1>>(d, stream);
+  if constexpr (sizeof(Stored) > 1)  // of what becomes f16 on its way there would be too much in registers
+    if (d.rows > 16 && d.rows <= 32) return launch<Elements<Stored, kDim, 4>>(d, stream);
+  d.team = d.rows <= kRowsInTeam ? 1 : d.rows <= 2 * kRowsInTeam ? 2 : 4;
+  return launch<Elements<Stored, kDim, kRowsInTeam / kEight>>(d, stream);
 }
 
 template <class Stored>
 bool launch_at_dim(const Decode& d, cudaStream_t stream) {
-  return d.args.kv.key_dim == 64 ? launch<Elements<Stored, 64>>(d, stream) : launch<Elements<Stored, 128>>(d, stream);
+  return d.args.kv.key_dim == 64 ? launch_for_rows<Stored, 64>(d, stream) : launch_for_rows<Stored, 128>(d, stream);
 }
 
 // Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
@@ -542,9 +654,7 @@ bool decode(const AttendArgs& args, Exec& exec) {
                  .group = args.q.heads / args.kv.kv_heads,
                  .batch = arena.limits().batch,
                  .rows = rows,
-                 .team = rows <= kRows       ? 1
-                         : rows <= 2 * kRows ? 2
-                                             : 4,
+                 .team = 1,
                  .stages = 0,
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),

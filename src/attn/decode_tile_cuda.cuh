@@ -1,5 +1,16 @@
-// What a warp of decode does with one tile: 16 rows of queries against the keys and values that lie in a stage of
-// shared memory, online softmax, all products in tensor cores.
+// What a warp of decode does with one tile: rows of queries, by eights, against the keys and values that lie in a stage
+// of shared memory, online softmax, all products in tensor cores.
+//
+//   scores    [16 rows, 8 keys] = Q . K^T
+//   results   [16 columns, 8 rows] += V^T . P^T
+//
+// The results are transposed because of the sizes: few queries fill 8 rows and not 16, which halves the registers and
+// the products. And a lane's scores are just what it must have of P^T: row t / 4 of each eight, keys 2 * (t % 4) and
+// the next. Its results are of other rows, 2 * (t % 4) and the next, so what these shrink by comes from other lanes.
+//
+// Where there are only 8 rows, the 16 of the scores are these twice, with the even and with the odd sixteens of dims.
+// Keys are multiplied with both, their even dims into one sum, the odd ones into another, and of each sum only the half
+// that fits is taken.
 //
 // Rows of K and V lie in the stage as in global memory, K's first, then V's; their 16-byte pieces are permuted by the
 // row's number so that eight rows never share a bank.
@@ -8,8 +19,8 @@
 // queries' rows are scaled into the range of f16 by a power of two each. A piece then has 16 elements where a fragment
 // expects 8, and the order is made to fit:
 //   keys     a lane gets dims 4t .. 4t + 3 of a piece (t = lane % 4), so it takes the same dims of its queries
-//   values   transposed, a lane gets columns 2c and 2c + 1 of two keys; of the even and the odd columns of a piece is
-//            made one tile of the result each, so a lane ends with columns 4t .. 4t + 3 of the piece
+//   values   transposed, a lane gets columns 2c and 2c + 1 of two keys; a piece's even columns are the upper half of a
+//            tile of results, its odd ones the lower
 #pragma once
 #include <cstdint>
 
@@ -18,63 +29,91 @@
 
 namespace quire::attn::cuda {
 
-constexpr int32_t kRows = 16;  // of a tensor core's tile
+constexpr int32_t kEight = 8;  // rows of queries in a tile of results
 
-// The K and V of one head.
-template <class Stored, int32_t kHeadDim>
+// The K and V of one head, and how many rows of queries a warp takes against them: kEights x 8.
+//
+// What bounds K and V of 8 bits is how fast tiles are worked through, so few rows are left to twice as many warps, with
+// half the registers and half the keys in a tile.
+template <class Stored, int32_t kHeadDim, int32_t kEightsOfRows>
 struct Elements {
   static constexpr bool kIsNarrow = std::is_same_v<Stored, __nv_fp8_e4m3>;
   using Product = std::conditional_t<kIsNarrow, __half, Stored>;
   static constexpr int32_t kDim = kHeadDim;
   static constexpr int32_t kRowBytes = kDim * (kIsNarrow ? 1 : 2);
   static constexpr int32_t kPieces = kRowBytes / 16;
-  static constexpr int32_t kKeys = kIsNarrow ? 32 : 16;  // of a tile
+  static constexpr int32_t kEights = kEightsOfRows, kRows = kEights * kEight;
+  static constexpr int32_t kSixteens = (kEights + 1) / 2;
+  static constexpr int32_t kWarps = kIsNarrow && kEights == 1 ? 16 : 8, kThreads = kWarps * kWarp;
+  static constexpr int32_t kKeys = kIsNarrow && kEights > 1 ? 32 : 16;  // of a tile
+  static constexpr int32_t kKeysAtOnce = kEights < 4 ? kKeys : 16;      // as registers allow
   static constexpr int32_t kStageBytes = 2 * kKeys * kRowBytes;
 };
 
 // Where 16-byte piece `piece` of row `row` lies. Rows of 64 bytes share a line of the banks by twos.
 template <class E>
-__device__ uint32_t piece_at(uint32_t base, int32_t row, int32_t piece) {
+__device__ constexpr uint32_t piece_at(int32_t row, int32_t piece) {
   const int32_t turn = E::kPieces >= 8 ? row & 7 : row / 2 & 3;
-  return base + row * E::kRowBytes + ((piece ^ turn) << 4);
+  return row * E::kRowBytes + ((piece ^ turn) << 4);
 }
 
-// Rows t / 4 and t / 4 + 8 of a tile, t being the lane.
+// The same for a row and piece that are sums without carries, one summand known beforehand: no more than one
+// instruction. `place` is that of the other summand; stages begin at multiples of a row's bytes.
+template <class E>
+__device__ uint32_t piece_from(uint32_t place, int32_t rows, int32_t pieces) {
+  return (place ^ (piece_at<E>(rows, pieces) % E::kRowBytes)) + rows * E::kRowBytes;
+}
+
+// As the left operand of a product: rows t / 4 and t / 4 + 8 of each 16, t being the lane.
 template <class E>
 struct Queries {
-  uint32_t words[E::kDim / 16][4];
-  float scale[2];  // makes of their products with keys scores in powers of two
+  static constexpr bool kIsTwice = E::kEights == 1;  // the upper 8 rows are the lower ones with the next 16 dims
+  uint32_t words[E::kSixteens][E::kDim / (kIsTwice ? 32 : 16)][4];
+  float scale[E::kEights];  // of row t / 4 of each eight: makes of products with keys scores in powers of two
+
+  // Of row t / 4 of an eight, the first or the second word of 16 dims.
+  __device__ uint32_t& word(int32_t eight, int32_t step, int32_t second) {
+    return kIsTwice ? words[0][step / 2][second * 2 + step % 2] : words[eight / 2][step][second * 2 + eight % 2];
+  }
+  // To be multiplied with these 16 dims of keys.
+  __device__ const uint32_t (&of_step(int32_t sixteen, int32_t step) const)[4] {
+    return words[sixteen][kIsTwice ? step / 2 : step];
+  }
 };
 
-// A warp's share of a part, of the same two rows; leave_row() says which columns.
+// A warp's share of a part.
 template <class E>
 struct Sums {
-  float out[E::kDim / 8][4] = {};
-  float top[2] = {-INFINITY, -INFINITY};  // in powers of two
-  float sum[2] = {0, 0};                  // of this thread's keys alone until the end
+  float out[E::kEights][E::kDim / 16][4] = {};  // leave_rows() says of which columns and rows
+  float top[E::kEights];                        // of row t / 4 of each eight, in powers of two
+  float sum[E::kEights] = {};                   // of this thread's keys alone until the end
+
+  __device__ Sums() {
+#pragma unroll
+    for (int32_t eight = 0; eight < E::kEights; ++eight) top[eight] = -INFINITY;
+  }
 };
 
-// Keys that the thread's two rows see, those in pages and those of the row's branch; counted along the line.
+// Keys that a row sees, those in pages and those of its branch; counted along the line.
 struct Seen {
-  int32_t first[2], count[2];
-  int32_t branch_first[2], branch_count[2];
-  int32_t branches;  // where they begin
+  int32_t first, count;
+  int32_t branch_first, branch_count;
 
-  __device__ bool operator()(int32_t row, int32_t key, bool has_branch) const {
-    return static_cast<uint32_t>(key - first[row]) < static_cast<uint32_t>(count[row]) ||
-           (has_branch && static_cast<uint32_t>(key - branch_first[row]) < static_cast<uint32_t>(branch_count[row]));
+  __device__ bool operator()(int32_t key) const {
+    return static_cast<uint32_t>(key - first) < static_cast<uint32_t>(count) ||
+           static_cast<uint32_t>(key - branch_first) < static_cast<uint32_t>(branch_count);
   }
 };
 
 // --- queries
 
 template <class E>
-__device__ void load_words(const uint32_t* row, bool exists, int32_t half, Queries<E>& q) {
-  const int32_t lane = threadIdx.x % 32;
+__device__ void load_words(const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
+  const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int32_t step = 0; step < E::kDim / 16; ++step) {
-    q.words[step][half] = exists ? row[step * 8 + lane % 4] : 0;
-    q.words[step][2 + half] = exists ? row[step * 8 + lane % 4 + 4] : 0;
+    q.word(eight, step, 0) = exists ? row[step * 8 + lane % 4] : 0;
+    q.word(eight, step, 1) = exists ? row[step * 8 + lane % 4 + 4] : 0;
   }
 }
 
@@ -93,8 +132,8 @@ inline __device__ float f16_factor(float most) {
 
 // Of either 16-bit type, as f16. Returns what undoes the scaling.
 template <class E>
-__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t half, Queries<E>& q) {
-  const int32_t lane = threadIdx.x % 32;
+__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
+  const int32_t lane = threadIdx.x % kWarp;
   uint32_t words[E::kDim / 16][2];
   float most = 0;
 #pragma unroll
@@ -111,44 +150,59 @@ __device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
       const float2 both = unpack(type, words[step][i]);
-      q.words[step][2 * i + half] = pair<__half>(both.x * factor, both.y * factor);
+      q.word(eight, step, i) = pair<__half>(both.x * factor, both.y * factor);
     }
   return 1 / factor;
 }
 
 // --- keys
 
-// One key's sum is taken in two halves where there are too few keys to keep the tensor cores busy: a product that is
-// added to another waits for it.
+// Scores of kKeysAtOnce keys: [kSixteens] of [16 rows, 8 keys] each.
 template <class E>
-__device__ void multiply_keys(const Queries<E>& q, uint32_t tile, float (&scores)[E::kKeys / 8][4]) {
-  using Product = typename E::Product;
-  const int32_t lane = threadIdx.x % 32;
-  const int32_t row = lane / 16 * 8 + lane % 8, second = lane / 8 % 2;
-  float others[E::kKeys / 8][4] = {};
+using Scores = float[E::kSixteens][E::kKeysAtOnce / 8][4];
+
+// A lane's scores of row t / 4 of an eight: with keys 2 * (t % 4) and the next of every 8.
+template <class E, class Each>
+__device__ void for_each_score(Scores<E>& scores, int32_t eight, const Each& each) {
 #pragma unroll
-  for (int32_t first = 0; first < E::kKeys; first += 16)
+  for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) each(scores[eight / 2][n][eight % 2 * 2 + i], n * 8 + i);
+}
+
+// With 8 rows there are two sums, of the even and of the odd sixteens of dims.
+template <class E>
+__device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+  using Product = typename E::Product;
+  constexpr bool kInHalves = Queries<E>::kIsTwice;
+  const int32_t lane = threadIdx.x % kWarp;
+  const uint32_t place = keys + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  Scores<E> others = {};
+#pragma unroll
+  for (int32_t first = 0; first < E::kKeysAtOnce; first += 16)
 #pragma unroll
     for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
       uint32_t k[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
-      load_matrices(k, piece_at<E>(tile, first + row, piece + second));
+      load_matrices(k, piece_from<E>(place, first, piece));
 #pragma unroll
-      for (int32_t eight = 0; eight < 2; ++eight) {
-        const int32_t n = first / 8 + eight;
-        if constexpr (E::kIsNarrow) {
+      for (int32_t n = 0; n < 2; ++n)
 #pragma unroll
-          for (int32_t i = 0; i < 2; ++i)
-            multiply_add<Product>(scores[n], q.words[piece + i], widen(k[2 * eight + i]),
-                                  widen(k[2 * eight + i] >> 16));
-        } else {
-          multiply_add<Product>(piece % 4 ? others[n] : scores[n], q.words[piece / 2], k[2 * eight], k[2 * eight + 1]);
+        for (int32_t s = 0; s < E::kSixteens; ++s) {
+          float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
+          if constexpr (E::kIsNarrow) {
+            multiply_add<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+            multiply_add<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
+          } else {
+            multiply_add<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
+          }
         }
-      }
     }
+  if constexpr (kInHalves) {
 #pragma unroll
-  for (int32_t n = 0; n < E::kKeys / 8; ++n)
+    for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
 #pragma unroll
-    for (int32_t i = 0; i < 4; ++i) scores[n][i] += others[n][i];
+      for (int32_t i = 0; i < 2; ++i) scores[0][n][i] += others[0][n][2 + i];
+  }
 }
 
 // --- values
@@ -156,121 +210,143 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t tile, float (&scores
 // The two keys of each 16 bits side by side: of the even column low, of the odd one high.
 inline __device__ uint32_t pair_keys(uint32_t v) { return __byte_perm(v, 0, 0x3120); }
 
-// Of 16 keys, from row `first` of the values on.
+// weights: of 16 keys, from row `first` of the values on, with each eight of rows.
 template <class E>
-__device__ void multiply_values(const uint32_t (&weights)[4], uint32_t values, int32_t first, Sums<E>& sums) {
+__device__ void multiply_values(const uint32_t (&weights)[E::kEights][2], uint32_t values, int32_t first,
+                                Sums<E>& sums) {
   using Product = typename E::Product;
-  const int32_t lane = threadIdx.x % 32;
+  const int32_t lane = threadIdx.x % kWarp;
+  const uint32_t place = values + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
-    uint32_t v[4];  // keys 0 .. 7 and 8 .. 15 of a piece, then of the next
-    load_matrices_transposed(v, piece_at<E>(values, first + lane % 16, piece + lane / 16));
+    uint32_t v[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
+    load_matrices_transposed(v, piece_from<E>(place, first, piece));
+    if constexpr (E::kIsNarrow) {
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i)
-      if constexpr (E::kIsNarrow) {
-        const uint32_t low = pair_keys(v[2 * i]), high = pair_keys(v[2 * i + 1]);
-        multiply_add<Product>(sums.out[2 * (piece + i)], weights, widen(low), widen(high));
-        multiply_add<Product>(sums.out[2 * (piece + i) + 1], weights, widen(low >> 16), widen(high >> 16));
-      } else {
-        multiply_add<Product>(sums.out[piece + i], weights, v[2 * i], v[2 * i + 1]);
+      for (int32_t i = 0; i < 2; ++i) {
+        const uint32_t low = pair_keys(v[i]), high = pair_keys(v[2 + i]);
+        const uint32_t columns[4] = {widen(low), widen(low >> 16), widen(high), widen(high >> 16)};
+#pragma unroll
+        for (int32_t eight = 0; eight < E::kEights; ++eight)
+          multiply_add<Product>(sums.out[eight][piece + i], columns, weights[eight][0], weights[eight][1]);
       }
+    } else {
+#pragma unroll
+      for (int32_t eight = 0; eight < E::kEights; ++eight)
+        multiply_add<Product>(sums.out[eight][piece / 2], v, weights[eight][0], weights[eight][1]);
+    }
   }
 }
 
 // --- softmax
 
+// cap * tanh(x / cap). Its error is that of a number as large as cap, which is less than the rounding of the weights.
+inline __device__ float capped(float x, float cap, float twice_log2e_of_cap) {
+  return cap - __fdividef(2 * cap, 1 + power_of_two(x * twice_log2e_of_cap));
+}
+
 template <class E>
-__device__ void scale_scores(const Queries<E>& q, float cap, float (&scores)[E::kKeys / 8][4]) {
+__device__ void scale_scores(const Queries<E>& q, float cap, Scores<E>& scores) {
 #pragma unroll
-  for (int32_t n = 0; n < E::kKeys / 8; ++n)
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) scores[n][i] *= q.scale[i / 2];
+  for (int32_t eight = 0; eight < E::kEights; ++eight)
+    for_each_score<E>(scores, eight, [&](float& score, int32_t) { score *= q.scale[eight]; });
   if (cap <= 0) return;
+  const float factor = 2 * kLog2e / cap;
 #pragma unroll
-  for (int32_t n = 0; n < E::kKeys / 8; ++n)
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) scores[n][i] = cap * tanhf(scores[n][i] / cap);
+  for (int32_t eight = 0; eight < E::kEights; ++eight)
+    for_each_score<E>(scores, eight, [&](float& score, int32_t) { score = capped(score, cap, factor); });
 }
 
-// Scores become powers of two relative to the rows' tops, with what is not seen at zero.
+// Scores become powers of two relative to the row's top; returns what the sums so far shrink by.
 template <class E>
-__device__ void weigh(const AttendArgs& args, const Queries<E>& q, const Seen& seen, int32_t first_key,
-                      float (&scores)[E::kKeys / 8][4], Sums<E>& sums) {
-  constexpr int32_t kEights = E::kKeys / 8;
-  const int32_t lane = threadIdx.x % 32;
-  const bool has_branch = first_key + E::kKeys > seen.branches;
-  float tops[2] = {-INFINITY, -INFINITY}, shrink[2];
-  scale_scores<E>(q, args.softcap * kLog2e, scores);
-#pragma unroll
-  for (int32_t n = 0; n < kEights; ++n)
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t key = first_key + n * 8 + lane % 4 * 2 + i % 2, row = i / 2;
-      if (!seen(row, key, has_branch)) scores[n][i] = -INFINITY;
-      tops[row] = fmaxf(tops[row], scores[n][i]);
-    }
-#pragma unroll
-  for (int32_t row = 0; row < 2; ++row) {
-    const float top = fmaxf(sums.top[row], quad_max(tops[row]));
-    const float base = top == -INFINITY ? 0 : top;
-    shrink[row] = sums.top[row] == top ? 1 : exp2f(sums.top[row] - top);
-    sums.top[row] = top;
-    sums.sum[row] *= shrink[row];
-#pragma unroll
-    for (int32_t n = 0; n < kEights; ++n)
-#pragma unroll
-      for (int32_t i = 2 * row; i < 2 * row + 2; ++i) {
-        scores[n][i] = exp2f(scores[n][i] - base);
-        sums.sum[row] += scores[n][i];
-      }
-  }
-  if (!__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) return;
-#pragma unroll
-  for (int32_t d = 0; d < E::kDim / 8; ++d)
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) sums.out[d][i] *= shrink[i / 2];
+__device__ float weigh(Scores<E>& scores, int32_t eight, Sums<E>& sums) {
+  float top = -INFINITY, sum = 0;
+  for_each_score<E>(scores, eight, [&](float& score, int32_t) { top = fmaxf(top, score); });
+  top = fmaxf(sums.top[eight], quad_max(top));
+  const float base = top == -INFINITY ? 0 : top;
+  const float shrink = sums.top[eight] == top ? 1 : power_of_two(sums.top[eight] - top);
+  for_each_score<E>(scores, eight, [&](float& score, int32_t) {
+    score = power_of_two(score - base);
+    sum += score;
+  });
+  sums.top[eight] = top;
+  sums.sum[eight] = sums.sum[eight] * shrink + sum;
+  return shrink;
 }
 
+// factor: of row t / 4. The results are of rows 2 * (t % 4) and the next.
 template <class E>
-__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, const Seen& seen, int32_t first_key,
-                          uint32_t tile, Sums<E>& sums) {
+__device__ void shrink_results(float factor, int32_t eight, Sums<E>& sums) {
+  const int32_t lane = threadIdx.x % kWarp;
+  const float factors[2] = {__shfl_sync(~0u, factor, lane % 4 * 8), __shfl_sync(~0u, factor, lane % 4 * 8 + 4)};
+#pragma unroll
+  for (int32_t d = 0; d < E::kDim / 16; ++d)
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) sums.out[eight][d][i] *= factors[i % 2];
+}
+
+// keys, values: where they lie, of kKeysAtOnce keys. hide(scores) sets those that are not seen to -infinity.
+template <class E, class Hide>
+__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t keys, uint32_t values, const Hide& hide,
+                          Sums<E>& sums) {
   using Product = typename E::Product;
-  float scores[E::kKeys / 8][4] = {};
-  multiply_keys<E>(q, tile, scores);
-  weigh<E>(args, q, seen, first_key, scores, sums);
+  Scores<E> scores = {};
+  multiply_keys<E>(q, keys, scores);
+  scale_scores<E>(q, args.softcap * kLog2e, scores);
+  hide(scores);
+  float shrink[E::kEights];
+  bool do_shrink = false;
 #pragma unroll
-  for (int32_t n = 0; n < E::kKeys / 8; n += 2) {
-    const uint32_t weights[4] = {pair<Product>(scores[n][0], scores[n][1]), pair<Product>(scores[n][2], scores[n][3]),
-                                 pair<Product>(scores[n + 1][0], scores[n + 1][1]),
-                                 pair<Product>(scores[n + 1][2], scores[n + 1][3])};
-    multiply_values<E>(weights, tile + E::kKeys * E::kRowBytes, n * 8, sums);
+  for (int32_t eight = 0; eight < E::kEights; ++eight) {
+    shrink[eight] = weigh<E>(scores, eight, sums);
+    do_shrink |= shrink[eight] != 1;
+  }
+  if (__any_sync(~0u, do_shrink)) {
+#pragma unroll
+    for (int32_t eight = 0; eight < E::kEights; ++eight) shrink_results<E>(shrink[eight], eight, sums);
+  }
+#pragma unroll
+  for (int32_t first = 0; first < E::kKeysAtOnce; first += 16) {
+    uint32_t weights[E::kEights][2];
+#pragma unroll
+    for (int32_t eight = 0; eight < E::kEights; ++eight)
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        const float* of_row = &scores[eight / 2][first / 8 + i][eight % 2 * 2];
+        weights[eight][i] = pair<Product>(of_row[0], of_row[1]);
+      }
+    multiply_values<E>(weights, values, first, sums);
   }
 }
 
 // --- results
 
-// Where a column of a row lies when a warp leaves its sums: eights of columns are permuted as pieces are.
+// Where a column of a row lies when a warp leaves its sums: the lanes write eights of columns of four rows at a time,
+// 0, 2, 4 and 6 or 1, 3, 5 and 7, which are to lie in different banks.
 template <class E>
 __device__ int32_t place_of(int32_t row, int32_t column) {
-  return row * E::kDim + ((column / 8 ^ (row & 7)) * 8) + column % 8;
+  return row * E::kDim + ((column / 8 ^ (row / 2 & 3)) * 8) + column % 8;
 }
 
-// The columns that this thread has of row t / 4 + 8 * half, to f32 [kRows, kDim] as place_of() says.
+// What this thread has of an eight of rows: rows 2 * (t % 4) and the next; of each 16 columns t / 4 and t / 4 + 8, or
+// 2 * (t / 4) and the next where they are narrow. To f32 [kEight, kDim] as place_of() says, only rows before `rows`.
 template <class E>
-__device__ void leave_row(const Sums<E>& sums, int32_t half, float* to) {
-  const int32_t lane = threadIdx.x % 32, row = lane / 4 + half * 8;
-  if constexpr (E::kIsNarrow) {
+__device__ void leave_rows(const Sums<E>& sums, int32_t eight, int32_t rows, float* to) {
+  const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
-    for (int32_t piece = 0; piece < E::kPieces; ++piece) {
-      const float(&even)[4] = sums.out[2 * piece], (&odd)[4] = sums.out[2 * piece + 1];
-      *reinterpret_cast<float4*>(to + place_of<E>(row, piece * 16 + lane % 4 * 4)) = {
-          even[2 * half], odd[2 * half], even[2 * half + 1], odd[2 * half + 1]};
+  for (int32_t i = 0; i < 2; ++i) {
+    const int32_t row = lane % 4 * 2 + i;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int32_t d = 0; d < E::kDim / 16; ++d) {
+      const float first = sums.out[eight][d][i], second = sums.out[eight][d][2 + i];
+      if constexpr (E::kIsNarrow) {
+        *reinterpret_cast<float2*>(to + place_of<E>(row, d * 16 + lane / 4 * 2)) = {first, second};
+      } else {
+        to[place_of<E>(row, d * 16 + lane / 4)] = first;
+        to[place_of<E>(row, d * 16 + lane / 4 + 8)] = second;
+      }
     }
-  } else {
-#pragma unroll
-    for (int32_t n = 0; n < E::kDim / 8; ++n)
-      *reinterpret_cast<float2*>(to + place_of<E>(row, n * 8 + lane % 4 * 2)) = {sums.out[n][2 * half],
-                                                                                 sums.out[n][2 * half + 1]};
   }
 }
 

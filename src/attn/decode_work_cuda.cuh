@@ -11,10 +11,10 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/decode_tile_cuda.cuh"
 
 namespace quire::attn::cuda {
 
-constexpr int32_t kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int32_t kUnit = 64;
 
 // What is known of a sequence, in shared memory. One more follows the last sequence's and ends it.
@@ -25,15 +25,6 @@ struct Line {
   int32_t first_row;     // of its queries; they end where the next line's begin
   int32_t table_row, first_page;
 };
-
-// All that the metadata say of sequence b, without knowing whether it is live; b <= batch.
-__device__ inline Line load_line(const KeyView& keys, int32_t b, int32_t batch) {
-  if (b == batch) return {.first_row = keys.cu_q[b]};
-  return {.length = keys.lengths[b],
-          .first_row = keys.cu_q[b],
-          .table_row = keys.rows ? keys.rows[b].value : b,
-          .first_page = keys.first_page ? keys.first_page[b] : 0};
-}
 
 // Exact, because pages that left the window may be gone.
 __device__ inline int32_t first_seen(const AttendArgs& args, const Line& line, int32_t last_row) {
@@ -48,6 +39,19 @@ __device__ inline int32_t first_seen(const AttendArgs& args, const Line& line, i
   return min(max(0, end - 1 - args.window), line.length);
 }
 
+// What the metadata say of live sequence b.
+__device__ inline Line load_line(const AttendArgs& args, int32_t b, int32_t last_row) {
+  const KeyView& keys = args.keys;
+  Line line{.units_before = 0,
+            .first = 0,
+            .length = keys.lengths[b],
+            .first_row = keys.cu_q[b],
+            .table_row = keys.rows ? keys.rows[b].value : b,
+            .first_page = keys.first_page ? keys.first_page[b] : 0};
+  line.first = first_seen(args, line, last_row);
+  return line;
+}
+
 __device__ inline int32_t units_of(const KeyView& keys, const Line& line, int32_t last_row) {
   const int32_t queries = last_row - line.first_row;
   if (queries == 0) return 0;
@@ -55,7 +59,8 @@ __device__ inline int32_t units_of(const KeyView& keys, const Line& line, int32_
 }
 
 // Sum of `own` over the threads before this one, and of all of them in `total`. The block meets before the next call.
-__device__ inline int32_t sum_before(int32_t own, int32_t& total) {
+template <int32_t kWarps>
+__device__ int32_t sum_before(int32_t own, int32_t& total) {
   __shared__ int32_t sums[kWarps];
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int32_t inclusive = own;
@@ -74,24 +79,27 @@ __device__ inline int32_t sum_before(int32_t own, int32_t& total) {
   return before;
 }
 
-// lines: [live + 1]. Returns the live count. What it reads of a sequence is asked for at once, before the live count is
-// known: of dead ones it is thrown away.
-__device__ inline int32_t write_lines(const AttendArgs& args, int32_t batch, Line* lines) {
+// lines: [live + 1]. Returns the live count. Nothing is read past it: nobody wrote that.
+template <int32_t kWarps>
+__device__ int32_t write_lines(const AttendArgs& args, Line* lines) {
+  constexpr int32_t kThreads = kWarps * kWarp;
   const KeyView& keys = args.keys;
-  int32_t live = batch, carry = 0;
+  const int32_t live = *keys.live;
+  int32_t carry = 0;
   for (int32_t first = 0; first <= live; first += kThreads) {
     const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    Line line = load_line(keys, min(b, batch), batch);
-    const int32_t last_row = keys.cu_q[min(b + 1, batch)];
-    if (first == 0) live = *keys.live;
+    Line line{};
     int32_t units = 0, total;
     if (b < live) {
-      line.first = first_seen(args, line, last_row);
+      const int32_t last_row = keys.cu_q[b + 1];
+      line = load_line(args, b, last_row);
       units = units_of(keys, line, last_row);
+      if (b + 1 == live) lines[live].first_row = last_row;
     }
-    line.units_before = carry + sum_before(units, total);
-    if (live == 0) line.first_row = 0;
-    if (b <= live) lines[b] = line;
+    line.units_before = carry + sum_before<kWarps>(units, total);
+    if (b < live) lines[b] = line;
+    if (b == live) lines[live].units_before = line.units_before;
+    if (b == live && live == 0) lines[live].first_row = 0;
     carry += total;
     __syncthreads();
   }
@@ -101,10 +109,12 @@ __device__ inline int32_t write_lines(const AttendArgs& args, int32_t batch, Lin
 // The runs, each the units [begin(run), begin(run + 1)).
 struct Runs {
   int32_t count, each, longer;  // every run has `each` units, the first `longer` ones have one more
-  __device__ Runs(int32_t total, int32_t most)
-      : count(min(total, most)),  // so none is empty
-        each(count ? total / count : 0),
-        longer(total - each * count) {}
+
+  // As many as `most`, but none that is empty.
+  __device__ static Runs of(int32_t total, int32_t most) {
+    const int32_t count = min(total, most), each = count ? total / count : 0;
+    return {count, each, total - each * count};
+  }
   __device__ int32_t begin(int32_t run) const { return run * each + min(run, longer); }
   __device__ int32_t run_of(int32_t unit) const {
     const int32_t in_longer = longer * (each + 1);
@@ -118,7 +128,7 @@ struct Part {
   int32_t length;               // keys in pages; from there on the branches
   int32_t first_row, last_row;  // query rows first_row .. last_row - 1
   int32_t first, end;           // keys of the part
-  int32_t b;
+  int32_t b, kv_head;
   int32_t first_unit, units;  // of the whole sequence
 
   __device__ Sequence sequence() const {
@@ -126,37 +136,57 @@ struct Part {
   }
 };
 
-// The parts of a run, one after the other.
+// The parts of a run, one after the other. Kept in a warp's shared memory, not in registers: what it says is seldom
+// asked for. The whole warp calls.
 struct Walk {
-  const AttendArgs& args;
-  const Line* lines;
+  Part part;          // the one that next() came to
   int32_t unit, end;  // what is left of the run
   int32_t b;          // at or before the sequence of `unit`
 
-  __device__ Walk(const AttendArgs& given, const Line* given_lines, int32_t live, const Runs& runs, int32_t run)
-      : args(given), lines(given_lines), unit(runs.begin(run)), end(runs.begin(run + 1)), b(0) {
-    int32_t high = live;
-    while (high - b > 1) {
-      const int32_t middle = (b + high) / 2;
-      (lines[middle].units_before <= unit ? b : high) = middle;
+  __device__ void begin(const Line* lines, int32_t live, const Runs& runs, int32_t run) {
+    const int32_t first = runs.begin(run);
+    int32_t low = 0, high = live;
+    while (high - low > 1) {
+      const int32_t middle = (low + high) / 2;
+      (lines[middle].units_before <= first ? low : high) = middle;
     }
+    if (threadIdx.x % kWarp == 0) {
+      unit = first;
+      end = runs.begin(run + 1);
+      b = low;
+    }
+    __syncwarp();
+  }
+
+  __device__ void begin(const Walk& other) {
+    if (threadIdx.x % kWarp == 0) *this = other;
+    __syncwarp();
   }
 
   __device__ bool over() const { return unit >= end; }
-  __device__ Part next() {
+  __device__ void next(const AttendArgs& args, const Line* lines) {
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) step(args, lines);
+    __syncwarp();
+  }
+
+ private:
+  __device__ void step(const AttendArgs& args, const Line* lines) {
+    const KeyView& keys = args.keys;
     while (lines[b + 1].units_before <= unit) ++b;
     const Line line = lines[b];
     const int32_t last_row = lines[b + 1].first_row, units = lines[b + 1].units_before - line.units_before;
     const int32_t at = unit - line.units_before, count = min(end - unit, units - at);
-    const int32_t line_end = line.length + (last_row - line.first_row) * args.keys.most_branch_tokens;
+    const int32_t line_end = line.length + (last_row - line.first_row) * keys.most_branch_tokens;
     unit += count;
-    return {.pages = args.keys.pages + line.table_row * args.keys.stride + line.first_page,
+    part = {.pages = keys.pages + line.table_row * keys.stride + line.first_page,
             .length = line.length,
             .first_row = line.first_row,
             .last_row = last_row,
             .first = line.first + at * kUnit,
             .end = min(line.first + (at + count) * kUnit, line_end),
             .b = b,
+            .kv_head = static_cast<int32_t>(blockIdx.x) % args.kv.kv_heads,
             .first_unit = line.units_before,
             .units = units};
   }

@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -21,10 +22,24 @@ inline __device__ uint32_t shared_address(const void* pointer) {
 inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
+// The same for what has a number: zeros when it is negative.
+inline __device__ void copy_async_if(uint32_t to, const void* from, int32_t number) {
+  asm volatile(
+      "{\n.reg .pred exists;\n.reg .b32 bytes;\nsetp.ge.s32 exists, %2, 0;\nselp.b32 bytes, 16, 0, exists;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, bytes;\n}" ::"r"(to),
+      "l"(from), "r"(number));
+}
 inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int32_t kLeft>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// base + number * bytes, in one instruction.
+inline __device__ const std::byte* address_of(const std::byte* base, uint32_t number, uint32_t bytes) {
+  const std::byte* address;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(address) : "r"(number), "r"(bytes), "l"(base));
+  return address;
 }
 
 // Counts up and, after `most`, begins again at zero; returns the count before. What the caller knows of was written
@@ -100,6 +115,13 @@ inline __device__ uint32_t widen(uint32_t bits) {
   return bits_as<uint32_t>(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bits), __NV_E4M3));
 }
 
+// 2^x; what is less than the least normal number is zero.
+inline __device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Over the four lanes that have a row together.
 inline __device__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -108,13 +130,6 @@ inline __device__ float quad_max(float x) {
 inline __device__ float quad_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-// 2^x; what would be denormal is zero.
-inline __device__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace quire::attn::cuda
