@@ -513,20 +513,12 @@ __device__ void attend_part(const Decode& d, const Part& part, const WarpPlace<E
 }
 
 // Rows of sequences without keys, and rows past the live ones.
-template <int32_t kThreads>
-__device__ void write_empty_rows(const Decode& d, int32_t live, const Line* lines) {
-  const AttendArgs& args = d.args;
-  const auto write_empty = [&](int32_t first, int32_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      for (int32_t i = threadIdx.x; i < args.out.heads * args.out.dim; i += kThreads)
-        store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
-      for (int32_t head = threadIdx.x; args.lse && head < args.q.heads; head += kThreads)
-        args.lse[head * args.q.rows + row] = -INFINITY;
-    }
-  };
+__device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Line* lines) {
   for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (lines[b].units_before == lines[b + 1].units_before) write_empty(lines[b].first_row, lines[b + 1].first_row);
-  for (int32_t row = lines[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
+    if (lines[b].units_before == lines[b + 1].units_before)
+      for (int32_t row = lines[b].first_row; row < lines[b + 1].first_row; ++row) write_empty_row(args, row);
+  for (int64_t row = lines[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x)
+    write_empty_row(args, row);
 }
 
 template <class E>
@@ -558,7 +550,7 @@ __global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_con
       attend_part<E>(d, walk.part, place, loader, meeting);
     }
   }
-  write_empty_rows<E::kThreads>(d, meeting.live, lines);
+  write_empty_rows(d.args, meeting.live, lines);
 }
 
 // The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves

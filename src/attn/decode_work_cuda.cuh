@@ -122,6 +122,21 @@ struct Runs {
   }
 };
 
+// Where a live sequence's pages begin in their table.
+__device__ inline const PageId* pages_of(const KeyView& keys, const Line& line) {
+  return keys.pages + line.table_row * keys.stride + line.first_page;
+}
+
+// The last of the lines that begin at or before the unit.
+__device__ inline int32_t line_of(const Line* lines, int32_t live, int32_t unit) {
+  int32_t low = 0, high = live;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (lines[middle].units_before <= unit ? low : high) = middle;
+  }
+  return low;
+}
+
 // Keys are counted along the sequence's line, the first in its pages being 0.
 struct Part {
   const PageId* pages;
@@ -144,16 +159,10 @@ struct Walk {
   int32_t b;          // at or before the sequence of `unit`
 
   __device__ void begin(const Line* lines, int32_t live, const Runs& runs, int32_t run) {
-    const int32_t first = runs.begin(run);
-    int32_t low = 0, high = live;
-    while (high - low > 1) {
-      const int32_t middle = (low + high) / 2;
-      (lines[middle].units_before <= first ? low : high) = middle;
-    }
     if (threadIdx.x % kWarp == 0) {
-      unit = first;
+      unit = runs.begin(run);
       end = runs.begin(run + 1);
-      b = low;
+      b = line_of(lines, live, unit);
     }
     __syncwarp();
   }
@@ -179,7 +188,7 @@ struct Walk {
     const int32_t at = unit - line.units_before, count = min(end - unit, units - at);
     const int32_t line_end = line.length + (last_row - line.first_row) * keys.most_branch_tokens;
     unit += count;
-    part = {.pages = keys.pages + line.table_row * keys.stride + line.first_page,
+    part = {.pages = pages_of(keys, line),
             .length = line.length,
             .first_row = line.first_row,
             .last_row = last_row,
