@@ -30,23 +30,6 @@ inline __device__ uint32_t piece_at(uint32_t panel, int32_t line, int32_t piece)
   return panel + line * kLineBytes + ((piece ^ (line & 7)) << 4);
 }
 
-// One thread of the warp.
-inline __device__ bool is_elected() {
-#if QUIRE_HOPPER
-  uint32_t elected = 0;
-  asm volatile(
-      "{\n"
-      "  .reg .pred p;\n"
-      "  elect.sync _|p, 0xffffffff;\n"
-      "  selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(elected));
-  return elected != 0;
-#else
-  return false;
-#endif
-}
-
 // --- registers move between warpgroups
 
 template <int32_t kRegisters>
@@ -208,130 +191,36 @@ __device__ void wait_for_products() {
 
 // The instruction wants each of its registers named. c[N / 2]: this thread's share of 64 x N sums, as mma.sync has
 // them: four for every eight columns, two neighbours of row lane / 4 (+ 16 for each warp), two of the row eight below.
-#define QUIRE_PRODUCT_KEYS_64(TYPE)                                                                                 \
+#define QUIRE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define QUIRE_NAMES_32 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_NAMES_64                                                                   \
+  QUIRE_NAMES_32                                                                         \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+      ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES_128                                                                              \
+  QUIRE_NAMES_64                                                                                     \
+      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+      ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+      ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+      ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define QUIRE_SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define QUIRE_SUMS_16(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4), QUIRE_SUMS_4(i + 8), QUIRE_SUMS_4(i + 12)
+#define QUIRE_SUMS_32(i) QUIRE_SUMS_16(i), QUIRE_SUMS_16(i + 16)
+#define QUIRE_SUMS_64(i) QUIRE_SUMS_32(i), QUIRE_SUMS_32(i + 32)
+#define QUIRE_SUMS_128(i) QUIRE_SUMS_64(i), QUIRE_SUMS_64(i + 64)
+
+// COUNT: COLUMNS / 2. FACTORS and ADD name what follows the sums, the inputs.
+#define QUIRE_PRODUCT(COLUMNS, COUNT, TYPE, FACTORS, ADD, ...)                                                      \
   asm volatile(                                                                                                     \
       "{\n"                                                                                                         \
       "  .reg .pred p;\n"                                                                                           \
-      "  setp.ne.b32 p, %34, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                 \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                           \
-      "%32, %33, p, 1, 1, 0, 0;\n"                                                                                  \
-      "}"                                                                                                           \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                   \
-      : "l"(a), "l"(b), "r"(add))
-#define QUIRE_PRODUCT_KEYS_128(TYPE)                                                                                \
-  asm volatile(                                                                                                     \
-      "{\n"                                                                                                         \
-      "  .reg .pred p;\n"                                                                                           \
-      "  setp.ne.b32 p, %66, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                           \
-      "%64, %65, p, 1, 1, 0, 0;\n"                                                                                  \
-      "}"                                                                                                           \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),     \
-        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),     \
-        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),     \
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),     \
-        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])                   \
-      : "l"(a), "l"(b), "r"(add))
-#define QUIRE_PRODUCT_VALUES_32(TYPE)                                                                               \
-  asm volatile(                                                                                                     \
-      "{\n"                                                                                                         \
-      "  .reg .pred p;\n"                                                                                           \
-      "  setp.ne.b32 p, %21, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                                 \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "                                     \
-      "{%16, %17, %18, %19}, %20, p, 1, 1, 1;\n"                                                                    \
-      "}"                                                                                                           \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])                    \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define QUIRE_PRODUCT_VALUES_64(TYPE)                                                                               \
-  asm volatile(                                                                                                     \
-      "{\n"                                                                                                         \
-      "  .reg .pred p;\n"                                                                                           \
-      "  setp.ne.b32 p, %37, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                 \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                           \
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"                                                                    \
-      "}"                                                                                                           \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                   \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define QUIRE_PRODUCT_VALUES_128(TYPE)                                                                              \
-  asm volatile(                                                                                                     \
-      "{\n"                                                                                                         \
-      "  .reg .pred p;\n"                                                                                           \
-      "  setp.ne.b32 p, %69, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                           \
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"                                                                    \
-      "}"                                                                                                           \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]), \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),      \
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),     \
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),     \
-        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),     \
-        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),     \
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),     \
-        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])                   \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define QUIRE_PRODUCT_SHARED_VALUES_256(TYPE)                                                                        \
-  asm volatile(                                                                                                      \
-      "{\n"                                                                                                          \
-      "  .reg .pred p;\n"                                                                                            \
-      "  setp.ne.b32 p, %130, 0;\n"                                                                                  \
-      "  wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE                                                 \
-      " {"                                                                                                           \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                             \
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                             \
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                             \
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                 \
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "            \
-      "%128, %129, p, 1, 1, 0, 1;\n"                                                                                 \
-      "}"                                                                                                            \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),  \
-        "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),       \
-        "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),      \
-        "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]),      \
-        "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]),      \
-        "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),      \
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]), "+f"(c[56]),      \
-        "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63]), "+f"(c[64]),      \
-        "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71]), "+f"(c[72]),      \
-        "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79]), "+f"(c[80]),      \
-        "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87]), "+f"(c[88]),      \
-        "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95]), "+f"(c[96]),      \
-        "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103]), "+f"(c[104]), \
-        "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111]),            \
-        "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]),            \
-        "+f"(c[119]), "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]),            \
-        "+f"(c[126]), "+f"(c[127])                                                                                   \
-      : "l"(a), "l"(b), "r"(add))
+      "  setp.ne.b32 p, " ADD                                                                                       \
+      ", 0;\n"                                                                                                      \
+      "  wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE " {" QUIRE_NAMES_##COUNT "}, " FACTORS \
+                                                                                                      ";\n"         \
+                                                                                                      "}"           \
+      : QUIRE_SUMS_##COUNT(0)                                                                                       \
+      : __VA_ARGS__)
 
 // c (+)= A B^T of 16 columns of each: 64 rows of queries, kN rows of keys.
 template <class T, int32_t kN>
@@ -341,13 +230,13 @@ __device__ void multiply_keys([[maybe_unused]] float* c, [[maybe_unused]] uint64
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64 && kBf16)
-    QUIRE_PRODUCT_KEYS_64("bf16");
+    QUIRE_PRODUCT("64", 32, "bf16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 64)
-    QUIRE_PRODUCT_KEYS_64("f16");
+    QUIRE_PRODUCT("64", 32, "f16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
   else if constexpr (kBf16)
-    QUIRE_PRODUCT_KEYS_128("bf16");
+    QUIRE_PRODUCT("128", 64, "bf16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
   else
-    QUIRE_PRODUCT_KEYS_128("f16");
+    QUIRE_PRODUCT("128", 64, "f16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
 #endif
 }
 
@@ -356,20 +245,22 @@ template <class T, int32_t kN>
 __device__ void multiply_values([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
                                 [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
+#define QUIRE_WEIGHTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kN == 32 || kN == 64 || kN == 128);
   if constexpr (kN == 32 && kBf16)
-    QUIRE_PRODUCT_VALUES_32("bf16");
+    QUIRE_PRODUCT("32", 16, "bf16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_WEIGHTS);
   else if constexpr (kN == 32)
-    QUIRE_PRODUCT_VALUES_32("f16");
+    QUIRE_PRODUCT("32", 16, "f16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_WEIGHTS);
   else if constexpr (kN == 64 && kBf16)
-    QUIRE_PRODUCT_VALUES_64("bf16");
+    QUIRE_PRODUCT("64", 32, "bf16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_WEIGHTS);
   else if constexpr (kN == 64)
-    QUIRE_PRODUCT_VALUES_64("f16");
+    QUIRE_PRODUCT("64", 32, "f16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_WEIGHTS);
   else if constexpr (kBf16)
-    QUIRE_PRODUCT_VALUES_128("bf16");
+    QUIRE_PRODUCT("128", 64, "bf16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_WEIGHTS);
   else
-    QUIRE_PRODUCT_VALUES_128("f16");
+    QUIRE_PRODUCT("128", 64, "f16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_WEIGHTS);
+#undef QUIRE_WEIGHTS
 #endif
 }
 
@@ -379,16 +270,20 @@ __device__ void multiply_shared_values([[maybe_unused]] float* c, [[maybe_unused
                                        [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    QUIRE_PRODUCT_SHARED_VALUES_256("bf16");
+    QUIRE_PRODUCT("256", 128, "bf16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
   else
-    QUIRE_PRODUCT_SHARED_VALUES_256("f16");
+    QUIRE_PRODUCT("256", 128, "f16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
 #endif
 }
-#undef QUIRE_PRODUCT_KEYS_64
-#undef QUIRE_PRODUCT_KEYS_128
-#undef QUIRE_PRODUCT_VALUES_32
-#undef QUIRE_PRODUCT_VALUES_64
-#undef QUIRE_PRODUCT_VALUES_128
-#undef QUIRE_PRODUCT_SHARED_VALUES_256
+#undef QUIRE_PRODUCT
+#undef QUIRE_NAMES_16
+#undef QUIRE_NAMES_32
+#undef QUIRE_NAMES_64
+#undef QUIRE_NAMES_128
+#undef QUIRE_SUMS_4
+#undef QUIRE_SUMS_16
+#undef QUIRE_SUMS_32
+#undef QUIRE_SUMS_64
+#undef QUIRE_SUMS_128
 
 }  // namespace quire::attn::cuda::hopper

@@ -569,6 +569,7 @@ class Consumer {
       hopper::fence_products();
       multiply_keys(scores);
       wait_for_values();
+      hopper::fence_products();
       multiply_values(weights, sums.out);
       pass_turn();
       hopper::wait_for_products<1>();
