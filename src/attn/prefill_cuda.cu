@@ -1,12 +1,11 @@
 // Many queries of each sequence, bf16 or f16, on Hopper GPUs: bound by the tensor cores, so all that counts is that
 // they never wait, neither for keys nor for the softmax.
 //
-// A tile is kRows packed rows (query row x head of the group) of one sequence and kv head, against kKeys keys at a
-// time, from its last key to its first, so that what must be masked comes first. A block has three warpgroups:
+// A tile is 64 packed rows (query row x head of the group) for each consumer, of one sequence and kv head, against
+// kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
-//   producer    fills a ring of stages with keys and values: by the copy engine where a page has all keys of a step,
-//   else
-//               row by row with cp.async (boxes of fewer rows cost the engine more time than it has)
+//   producer    fills a ring of stages with keys and values: pages of kLeastBox tokens or more by the copy engine,
+//               smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
 //               giving, so that one's softmax is made during the others' products.
@@ -30,12 +29,12 @@ using hopper::kPanelColumns;
 using hopper::kWarpgroup;
 using hopper::Turn;
 
-constexpr int32_t kRowsEach = 64;
-constexpr int32_t kTileRing = 4;
-constexpr int32_t kLeastBox = 64;
+constexpr int32_t kRowsEach = 64;  // of a consumer
+constexpr int32_t kTileRing = 4;   // tiles that are known ahead
+constexpr int32_t kLeastBox = 64;  // tokens
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
-constexpr int32_t kMostCached = 512;
-constexpr float kSlack = 8;
+constexpr int32_t kMostCached = 512;  // sequences
+constexpr float kSlack = 8;           // see fold_scores()
 
 struct Prefill {
   CUtensorMap key_boxes, value_boxes;
@@ -62,7 +61,7 @@ struct Layout {
   static constexpr int32_t kQueryPanel = kRows * kLineBytes, kPanel = kKeys * kLineBytes;
   static constexpr int32_t kQueryBytes = kKeyPanels * kQueryPanel;
   static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
-  static constexpr int32_t kStages = std::min(4, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
+  static constexpr int32_t kStages = std::min(kMostStages, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
 
   // What precedes is the system's. That the compiler knows the address keeps those of operands in registers that a warp
