@@ -759,6 +759,7 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
 template <class T, int32_t kKeyDim, int32_t kValueDim>
 __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
+  if (!QUIRE_HOPPER) return;  // and so nothing is made of the rest
   using Memory = Layout<kKeyDim, kValueDim>;
   extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
   if (shared_address(shared) != Memory::kBase) __trap();
