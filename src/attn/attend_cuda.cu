@@ -30,15 +30,7 @@ struct Attend {
 
 // The last of the live sequences whose rows begin at or before `row`; empty ones before it have none.
 __device__ int32_t sequence_of(const KeyView& keys, int32_t live, int32_t row) {
-  int32_t low = 0, high = live;
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    if (keys.cu_q[middle] <= row)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
+  return last_that(live, [&](int32_t b) { return keys.cu_q[b] <= row; });
 }
 
 // --- one segment: rows of one sequence

@@ -45,6 +45,22 @@ inline __device__ void store(Dtype type, std::byte* array, int64_t index, float 
   }
 }
 
+// Of so many that begin one after the other, the last that begins at or before a place.
+template <class BeginsBy>
+__device__ int32_t last_that(int32_t count, const BeginsBy& begins_by) {
+  int32_t low = 0, high = count;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (begins_by(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// Slot of a sequence's key in its pages, of 2^shift tokens each.
+inline __device__ int32_t slot_in_pages(const PageId* pages, int32_t shift, int32_t key) {
+  return (pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
+}
+
 struct Sequence {
   const PageId* pages;
   int64_t start, end;           // positions of the keys in pages
@@ -104,6 +120,11 @@ inline int32_t attribute(cudaDeviceAttr which) {
   return value;
 }
 
+// Asked once: every launch wants to know.
+inline int32_t processors() {
+  static const int32_t count = attribute(cudaDevAttrMultiProcessorCount);
+  return count;
+}
 inline bool is_hopper() {
   static const bool is = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
   return is;

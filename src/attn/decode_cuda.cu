@@ -578,8 +578,8 @@ void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t share
 template <class E>
 bool launch(Decode d, cudaStream_t stream) {
   const int32_t kv_heads = d.args.kv.kv_heads;
-  const int32_t processors = std::min<int32_t>(attribute(cudaDevAttrMultiProcessorCount), kMostSplitBlocks);
-  const int32_t blocks = std::max(1, processors / kv_heads) * kv_heads;
+  const int32_t most = std::min(processors(), kMostSplitBlocks);
+  const int32_t blocks = std::max(1, most / kv_heads) * kv_heads;
   const auto room = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   constexpr size_t kDeclared = sizeof(Meeting<E>) + 2048;  // with what lies between and beside
   d.stages = shared_bytes<E>(kMostStages<E>, d.batch) + kDeclared <= room ? kMostStages<E> : kFewestStages;

@@ -129,12 +129,7 @@ __device__ inline const PageId* pages_of(const KeyView& keys, const Line& line) 
 
 // The last of the lines that begin at or before the unit.
 __device__ inline int32_t line_of(const Line* lines, int32_t live, int32_t unit) {
-  int32_t low = 0, high = live;
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (lines[middle].units_before <= unit ? low : high) = middle;
-  }
-  return low;
+  return last_that(live, [&](int32_t b) { return lines[b].units_before <= unit; });
 }
 
 // Keys are counted along the sequence's line, the first in its pages being 0.
@@ -204,10 +199,7 @@ struct Walk {
 // Slot of a key; -1: there is none, or it is past the part's end.
 __device__ inline int32_t look_up(const KeyView& keys, const Part& part, int32_t key) {
   if (key >= part.end) return -1;
-  if (key < part.length) {
-    const int32_t shift = keys.page_size.shift();
-    return (part.pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
-  }
+  if (key < part.length) return slot_in_pages(part.pages, keys.page_size.shift(), key);
   const int32_t place = key - part.length, token = place % keys.most_branch_tokens;
   const int64_t row = part.first_row + place / keys.most_branch_tokens;
   return token < keys.branch_lengths[row] ? keys.branch_slots[row * keys.branch_stride + token].value : -1;

@@ -232,8 +232,7 @@ struct Job {
 // --- loading keys
 
 __device__ int32_t look_up(const KeyView& keys, const Part& part, int32_t key) {
-  const int32_t shift = keys.page_size.shift();
-  return (part.sequence.pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
+  return slot_in_pages(part.sequence.pages, keys.page_size.shift(), key);
 }
 
 // By one warp. Boxes without a key that a row sees are left out; a box never leaves its page. Table entries are asked
@@ -758,7 +757,7 @@ int32_t part_rows_of(const AttendArgs& args) { return std::min(packed_rows(args)
 // Thread blocks, one for each multiprocessor; no more than have room for two parts each.
 int32_t blocks_for(const AttendArgs& args) {
   const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * part_rows_of(args));
-  return static_cast<int32_t>(std::min<int64_t>(attribute(cudaDevAttrMultiProcessorCount), room));
+  return static_cast<int32_t>(std::min<int64_t>(processors(), room));
 }
 
 template <class T>

@@ -135,11 +135,7 @@ struct Work {
   __device__ bool find(int32_t index, Tile& tile) const {
     const AttendArgs& args = p.args;
     const int32_t at = place(live) - 1 - index / args.kv.kv_heads;
-    int32_t b = 0, high = live;
-    while (high - b > 1) {
-      const int32_t middle = (b + high) / 2;
-      (place(middle) <= at ? b : high) = middle;
-    }
+    const int32_t b = last_that(live, [&](int32_t middle) { return place(middle) <= at; });
     tile.first = (at - place(b)) * kRows;
     tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group;
     if (tile.first >= tile.rows) return false;
@@ -232,9 +228,7 @@ struct Source {
 
   __device__ explicit Source(const Tile& tile)
       : pages(tile.sequence.pages), first_key(tile.first_key), length(tile.length), kv_head(tile.kv_head) {}
-  __device__ int32_t slot_of(int32_t key, int32_t shift) const {
-    return (pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
-  }
+  __device__ int32_t slot_of(int32_t key, int32_t shift) const { return slot_in_pages(pages, shift, key); }
 };
 
 // Copies by the engine, for one warp: a lane looks up a box, one lane gives them to the engine.
@@ -801,7 +795,7 @@ void launch(Prefill p, cudaStream_t stream) {
   static_assert(kShared <= 227 * 1024);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
              "attention needs ", kShared, " bytes of shared memory");
-  kernel<<<attribute(cudaDevAttrMultiProcessorCount), Memory::kThreads, kShared, stream>>>(p);
+  kernel<<<processors(), Memory::kThreads, kShared, stream>>>(p);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
