@@ -109,7 +109,8 @@ attn::AttendArgs GpuAttentionWorld::args(int32_t index) const {
           .kv = layer(index),
           .q = query_rows(line_, q_),
           .out = result_rows(line_, out_),
-          .scale = 1 / std::sqrt(static_cast<float>(line_.heads.dim))};
+          .scale = 1 / std::sqrt(static_cast<float>(line_.heads.dim)),
+          .keys_are_settled = true};  // the kernel before is another layer's, or there is none in the graph
 }
 
 double GpuAttentionWorld::run() {

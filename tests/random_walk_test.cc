@@ -136,11 +136,15 @@ class Walk {
     attend(world_.args(), exec);
   }
 
-  // On the GPU the metadata's writer is the first node of the step's graph, and every replay gives the same bits.
+  // On the GPU the metadata's writer is the first node of the step's graph, and every replay gives the same bits. A
+  // second layer, which may read the metadata while the first one ends, writes over the first one's results.
   void replay_captured(const Step& step, Exec& exec) {
     Graph graph;
+    AttendArgs second_layer = world_.args();
+    second_layer.keys_are_settled = true;
     exec.begin_capture(graph);
     compute(step, exec);
+    attend(second_layer, exec);
     exec.end_capture();
     graph.replay(exec);
     exec.wait();

@@ -17,7 +17,7 @@ using quire::cuda::check_cuda;
 using quire::cuda::stream_of;
 
 constexpr int32_t kWarp = 32;
-constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 inline __device__ float load(Dtype type, const std::byte* array, int64_t index) {
   switch (type) {
@@ -101,17 +101,21 @@ inline __device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence,
 // With a sink of this logit in the denominator (-inf: none): what a row's sum of weighted values is multiplied by.
 inline __device__ float factor_of(float top, float sum, float sink, float value_scale) {
   if (top == -INFINITY) return 0;
+  if (sink == -INFINITY) return __fdividef(value_scale, sum);
   const float most = fmaxf(top, sink);
   const float share = expf(top - most);
   return share / (sum * share + expf(sink - most)) * value_scale;
 }
 
-// A row without keys, by the whole block.
-inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
-  for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(args.out.heads * args.out.dim); i += blockDim.x)
+// A row without keys, by the whole block or by some of its threads.
+inline __device__ void write_empty_row(const AttendArgs& args, int64_t row, uint32_t thread, uint32_t threads) {
+  for (uint32_t i = thread; i < static_cast<uint32_t>(args.out.heads * args.out.dim); i += threads)
     store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
-  for (uint32_t head = threadIdx.x; args.lse && head < static_cast<uint32_t>(args.q.heads); head += blockDim.x)
+  for (uint32_t head = thread; args.lse && head < static_cast<uint32_t>(args.q.heads); head += threads)
     args.lse[head * args.q.rows + row] = -INFINITY;
+}
+inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
+  write_empty_row(args, row, threadIdx.x, blockDim.x);
 }
 
 inline int32_t attribute(cudaDeviceAttr which) {

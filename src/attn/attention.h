@@ -65,6 +65,9 @@ struct AttendArgs {
   const float* sinks = nullptr;  // [heads]; null: none
   // On a GPU, where it costs time: the one reduction, as below. A CPU has no other.
   bool deterministic = false;
+  // On a GPU: the kernel right before this one in its stream wrote nothing of what `keys` says, so that may be read
+  // while that kernel ends. In a model it is one that makes queries, keys and values.
+  bool keys_are_settled = false;
 };
 
 using AttendFn = void(const AttendArgs&, Exec&);

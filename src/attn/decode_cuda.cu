@@ -35,10 +35,13 @@ constexpr int32_t kFewestStages = 2;
 template <class E>
 constexpr int32_t kMostStages = kMostStagesBytes / (E::kWarps * E::kStageBytes);
 constexpr int32_t kRowsInTeam = 16;  // of each of its warps
+constexpr int32_t kInverseBits = 16;
+static_assert(kMostSplitRows * kMostSplitRows < 1 << kInverseBits, "rows, times what it is too large by, make no row");
 
 struct Decode {
   AttendArgs args;
   int32_t group, batch;
+  int32_t group_inverse;           // with kInverseBits: divides a part's rows, which are few, by the group
   int32_t rows;                    // most of a kv head: heads of the group x query rows
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
@@ -64,10 +67,11 @@ size_t shared_bytes(int32_t stages, int32_t batch) {
 // A warp's place in the block: its team, and which kRows rows of a part it takes.
 template <class E>
 struct WarpPlace {
+  static constexpr bool kHasTeams = E::kRows == kRowsInTeam;
   int32_t warp, teams_warps, team, member;
   __device__ explicit WarpPlace(const Decode& d)
       : warp(static_cast<int32_t>(threadIdx.x) / kWarp),
-        teams_warps(E::kRows == kRowsInTeam ? d.team : 1),
+        teams_warps(kHasTeams ? d.team : 1),
         team(warp / teams_warps),
         member(warp % teams_warps) {}
 
@@ -84,8 +88,8 @@ struct Row {
   int32_t row, head;
 };
 __device__ Row row_at(const Decode& d, const Part& part, int32_t index) {
-  const int32_t row = part.first_row + index / d.group;
-  return {row < part.last_row ? row : -1, part.kv_head * d.group + index % d.group};
+  const int32_t query = index * d.group_inverse >> kInverseBits, row = part.first_row + query;
+  return {row < part.last_row ? row : -1, part.kv_head * d.group + index - query * d.group};
 }
 
 // --- loading
@@ -99,13 +103,14 @@ __device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32
   const std::byte* values = d.args.kv.values + kv_head * E::kRowBytes + piece * 16;
   const auto key_bytes = static_cast<uint32_t>(d.key_bytes), value_bytes = static_cast<uint32_t>(d.value_bytes);
   const uint32_t place = stage + piece_at<E>(row, piece);
+  const uint64_t policy = read_once();
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
     const int32_t at = __shfl_sync(~0u, slot, row + i);
     const auto from = static_cast<uint32_t>(max(at, 0));
     const uint32_t to = piece_from<E>(place, i, 0);
-    copy_async_if(to, address_of(keys, from, key_bytes), at);
-    copy_async_if(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at);
+    copy_once_if(to, address_of(keys, from, key_bytes), at, policy);
+    copy_once_if(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
   }
 }
 
@@ -120,6 +125,10 @@ class Loader {
   __device__ Loader(const Decode& d, const WarpPlace<E>& place, Walk& walk, std::byte* memory)
       : d_(d), place_(place), walk_(walk), memory_(memory) {
     next_part();
+  }
+
+  // Until here nothing but metadata was read.
+  __device__ void begin() {
     for (int32_t i = 0; i < d_.stages - 1; ++i) load_next();
   }
 
@@ -137,8 +146,10 @@ class Loader {
 
   __device__ uint32_t warp_bytes() const { return d_.stages * E::kStageBytes; }
 
-  // The stage taken last: nothing is loaded into it before the next take().
-  __device__ float* free_stage() const { return reinterpret_cast<float*>(stage(place_.warp, loaded_)); }
+  // The stage taken last: nothing is loaded into it before the next take(). In floats from the memory's begin.
+  __device__ int32_t free_stage() const {
+    return (place_.warp * d_.stages + loaded_) * (E::kStageBytes / static_cast<int32_t>(sizeof(float)));
+  }
 
  private:
   // Slots of so many tiles are looked up at once, two tiles or more before they are needed: table entries may come from
@@ -253,11 +264,14 @@ struct Common {
 template <class E>
 __device__ void seen_by_all(const Decode& d, const Part& part, const WarpPlace<E>& place, Common& kept) {
   Common common{part.first, part.end};
-  for_each_own_row<E>(d, part, place, [&](int32_t, int32_t row) {
-    const Seen seen = seen_by(d, part, row);
-    common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
-  });
-  common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
+  const bool is_last_token = part.last_row - part.first_row == 1;
+  if (!is_last_token || d.args.window >= 0 || d.args.keys.branch_lengths) {
+    for_each_own_row<E>(d, part, place, [&](int32_t, int32_t row) {
+      const Seen seen = seen_by(d, part, row);
+      common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
+    });
+    common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
+  }
   if (threadIdx.x % kWarp == 0) kept = common;
   __syncwarp();
 }
@@ -310,19 +324,18 @@ struct Quad {
   float sum = 0;
 };
 
-// In the order of their numbers.
+// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the tops.
 template <int32_t kCount>
 __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
   float top = total.top;
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) top = fmaxf(top, quads[i].top);
-  if (top == -INFINITY) return;
-  const float shrink = exp2f(total.top - top);
+  const float base = top == -INFINITY ? 0 : top, shrink = power_of_two(total.top - base);
   float4 out = {total.out.x * shrink, total.out.y * shrink, total.out.z * shrink, total.out.w * shrink};
   float sum = total.sum * shrink;
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) {
-    const float share = exp2f(quads[i].top - top);
+    const float share = power_of_two(quads[i].top - base);
     const float4& more = quads[i].out;
     out = {out.x + more.x * share, out.y + more.y * share, out.z + more.z * share, out.w + more.w * share};
     sum += quads[i].sum * share;
@@ -333,8 +346,9 @@ __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
 // use(row, quad) by some thread, for all quads of `rows` rows.
 template <class E, class Use>
 __device__ void for_each_quad(int32_t rows, const Use& use) {
-  constexpr int32_t kQuads = E::kDim / 4;
-  for (int32_t i = threadIdx.x; i < rows * kQuads; i += E::kThreads) use(i / kQuads, i % kQuads);
+  constexpr uint32_t kQuads = E::kDim / 4;
+  for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(rows) * kQuads; i += E::kThreads)
+    use(i / kQuads, i % kQuads);
 }
 
 // What the warps of a block keep in shared memory beside their stages and the lines, and where they meet: with
@@ -351,31 +365,41 @@ struct Meeting {
   Walk walk[E::kWarps], walk_ahead[E::kWarps];  // each warp's own, of its products and of its loads
   Common common[E::kWarps];
   float top[E::kWarps][kRowsAtOnce], sum[E::kWarps][kRowsAtOnce];
-  const float* out[E::kWarps];  // f32 [kRowsAtOnce, kDim], as place_of() says
+  int32_t out[E::kWarps];  // f32 [kRowsAtOnce, kDim], as place_of() says; in floats from the stages' begin
   bool is_last;
 };
 
-// From the warp's row first_eight * 8 on. rows: of the part.
+// What meets: the warps of a block, with what they have of `rows` rows, each leaving it in a free stage of its own.
 template <class E>
-__device__ void leave_sums(const WarpPlace<E>& place, const Sums<E>& sums, int32_t first_eight, int32_t rows,
-                           float* out, Meeting<E>& meeting) {
+struct Participant {
+  const WarpPlace<E>& place;
+  int32_t rows;  // of the part
+  Meeting<E>& meeting;
+  float* stages;
+  int32_t free_stage;  // in floats
+
+  __device__ float* out() const { return stages + free_stage; }
+};
+
+// From the warp's row first_eight * 8 on.
+template <class E>
+__device__ void leave_sums(const Participant<E>& p, const Sums<E>& sums, int32_t first_eight) {
   const int32_t lane = threadIdx.x % kWarp;
-  if (lane == 0) meeting.out[place.warp] = out;
 #pragma unroll
   for (int32_t i = 0; i < Meeting<E>::kEightsAtOnce; ++i) {
     const int32_t eight = first_eight + i;
     const float sum = quad_sum(sums.sum[eight]);
     if (lane % 4 == 0) {
-      meeting.top[place.warp][i * kEight + lane / 4] = sums.top[eight];
-      meeting.sum[place.warp][i * kEight + lane / 4] = sum;
+      p.meeting.top[p.place.warp][i * kEight + lane / 4] = sums.top[eight];
+      p.meeting.sum[p.place.warp][i * kEight + lane / 4] = sum;
     }
-    leave_rows<E>(sums, eight, rows - place.first_row() - eight * kEight, out + i * kEight * E::kDim);
+    leave_rows<E>(sums, eight, p.rows - p.place.first_row() - eight * kEight, p.out() + i * kEight * E::kDim);
   }
 }
 
 // Of all the warps that took the row, which is `row` of those that they left and the team's `member` had.
 template <class E>
-__device__ Quad met(const Meeting<E>& meeting, int32_t teams_warps, int32_t member, int32_t row, int32_t quad) {
+__device__ Quad met(const Participant<E>& p, int32_t member, int32_t row, int32_t quad) {
   constexpr int32_t kAtOnce = 8;
   Quad total;
 #pragma unroll
@@ -384,9 +408,9 @@ __device__ Quad met(const Meeting<E>& meeting, int32_t teams_warps, int32_t memb
 #pragma unroll
     for (int32_t i = 0; i < kAtOnce; ++i) {
       const int32_t w = first + i;
-      if ((w & (teams_warps - 1)) == member)
-        quads[i] = {*reinterpret_cast<const float4*>(meeting.out[w] + place_of<E>(row, quad * 4)), meeting.top[w][row],
-                    meeting.sum[w][row]};
+      if (!WarpPlace<E>::kHasTeams || (w & (p.place.teams_warps - 1)) == member)
+        quads[i] = {*reinterpret_cast<const float4*>(p.stages + p.meeting.out[w] + place_of<E>(row, quad * 4)),
+                    p.meeting.top[w][row], p.meeting.sum[w][row]};
     }
     fold_quads(total, quads);
   }
@@ -395,18 +419,19 @@ __device__ Quad met(const Meeting<E>& meeting, int32_t teams_warps, int32_t memb
 
 // The warps meet: use(row, quad, result) by some thread, for all quads of the part's rows.
 template <class E, class Use>
-__device__ void meet(const WarpPlace<E>& place, const Sums<E>& sums, int32_t rows, float* out, Meeting<E>& meeting,
-                     const Use& use) {
+__device__ void meet(const Participant<E>& p, const Sums<E>& sums, const Use& use) {
   constexpr int32_t kRowsAtOnce = Meeting<E>::kRowsAtOnce;
-  place.meet_team();  // who shares the stage's keys has done with them
+  if (threadIdx.x % kWarp == 0) p.meeting.out[p.place.warp] = p.free_stage;
+  p.place.meet_team();  // who shares the stage's keys has done with them
 #pragma unroll
   for (int32_t first_eight = 0; first_eight < E::kEights; first_eight += Meeting<E>::kEightsAtOnce) {
-    leave_sums<E>(place, sums, first_eight, rows, out, meeting);
+    leave_sums<E>(p, sums, first_eight);
     __syncthreads();
-    for_each_quad<E>(place.teams_warps * kRowsAtOnce, [&](int32_t index, int32_t quad) {
-      const int32_t member = index / kRowsAtOnce, row_of_meeting = index % kRowsAtOnce;
+    for_each_quad<E>(p.place.teams_warps * kRowsAtOnce, [&](int32_t index, int32_t quad) {
+      const int32_t member = WarpPlace<E>::kHasTeams ? index / kRowsAtOnce : 0;
+      const int32_t row_of_meeting = index - member * kRowsAtOnce;
       const int32_t row = member * E::kRows + first_eight * kEight + row_of_meeting;
-      if (row < rows) use(row, quad, met<E>(meeting, place.teams_warps, member, row_of_meeting, quad));
+      if (row < p.rows) use(row, quad, met<E>(p, member, row_of_meeting, quad));
     });
     __syncthreads();  // the stages are the loader's again
   }
@@ -426,7 +451,7 @@ __device__ void write_quad(const Decode& d, const Part& part, int32_t index, int
   const AttendArgs& args = d.args;
   const Row row = row_at(d, part, index);
   const bool is_empty = result.top == -INFINITY;
-  const float top = result.top / kLog2e;
+  const float top = result.top * kLn2;
   const float factor = factor_of(top, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
   const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
   const float4& out = result.out;
@@ -436,24 +461,10 @@ __device__ void write_quad(const Decode& d, const Part& part, int32_t index, int
 
 // --- parts of several blocks
 
-// Where the parts of one sequence and kv head lie.
-struct Parts {
-  int64_t first_slot, second_slot;  // from the second on they follow each other at the same distance
-  int32_t distance, count;
-  __device__ int64_t slot(int32_t part) const {
-    return part == 0 ? first_slot : second_slot + int64_t{part - 1} * distance;
-  }
-};
-
-// A part's place in the workspace: a block leaves at most two, where its run begins and where it ends.
-__device__ int64_t slot_of_part(const Decode& d, const Runs& runs, int32_t run, const Part& part) {
-  return 2 * (int64_t{run} * d.args.kv.kv_heads + part.kv_head) + (runs.begin(run) < part.first_unit ? 1 : 0);
-}
-
 template <class E>
-__device__ void leave_quad(const Decode& d, int64_t slot, int32_t row, int32_t quad, const Quad& result) {
-  const int64_t at = slot * d.rows + row;
-  __stcg(reinterpret_cast<float4*>(d.split_out + at * E::kDim) + quad, result.out);
+__device__ void leave_quad(const Decode& d, int32_t slot, int32_t row, int32_t quad, const Quad& result) {
+  const int32_t at = slot * d.rows + row;
+  __stcg(reinterpret_cast<float4*>(d.split_out) + at * (E::kDim / 4) + quad, result.out);
   if (quad != 0) return;
   __stcg(d.split_top + at, result.top);
   __stcg(d.split_sum + at, result.sum);
@@ -468,19 +479,28 @@ __device__ bool arrive_last(int32_t* arrivals, int32_t parts, bool& is_last) {
   return is_last;
 }
 
-// What all blocks left. Loads of several parts are under way at once.
+// What all blocks left. Loads of several parts are under way at once; in the place of those that are not there the last
+// one is read again, which takes less time than the jumps around it.
 template <class E>
-__device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t quad) {
+__device__ Quad merged(const Decode& d, const Part& part, int32_t row, int32_t quad) {
   constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
+  const int32_t distance = 2 * d.args.kv.kv_heads * d.rows, last = part.parts - 1;
+  const int32_t rest = part.first_slot * d.rows + row;  // the first part has the slot after this one
+  const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
+  const auto* const tops = reinterpret_cast<const std::byte*>(d.split_top);
+  const auto* const sums = reinterpret_cast<const std::byte*>(d.split_sum);
   Quad total;
-  for (int32_t first = 0; first < parts.count; first += kAtOnce) {
+#pragma unroll 1
+  for (int32_t first = 0; first <= last; first += kAtOnce) {
     Quad quads[kAtOnce];
 #pragma unroll
     for (int32_t i = 0; i < kAtOnce; ++i) {
-      if (first + i >= parts.count) continue;
-      const int64_t at = parts.slot(first + i) * d.rows + row;
-      quads[i] = {__ldcg(reinterpret_cast<const float4*>(d.split_out + at * E::kDim) + quad), __ldcg(d.split_top + at),
-                  __ldcg(d.split_sum + at)};
+      int32_t at = rest + min(first + i, last) * distance;
+      if (i == 0 && first == 0) at += d.rows;
+      quads[i] = {__ldcg(reinterpret_cast<const float4*>(address_of(outs, at, E::kDim * sizeof(float)))),
+                  __ldcg(reinterpret_cast<const float*>(address_of(tops, at, sizeof(float)))),
+                  __ldcg(reinterpret_cast<const float*>(address_of(sums, at, sizeof(float))))};
+      if (first + i > last) quads[i].top = -INFINITY;
     }
     fold_quads(total, quads);
   }
@@ -491,25 +511,24 @@ __device__ Quad merged(const Decode& d, const Parts& parts, int32_t row, int32_t
 
 template <class E>
 __device__ void attend_part(const Decode& d, const Part& part, const WarpPlace<E>& place, Loader<E>& loader,
-                            Meeting<E>& meeting) {
+                            std::byte* memory, Meeting<E>& meeting) {
   const Sums<E> sums = fold_part<E>(d, part, place, loader, meeting.common[place.warp]);
-  const Runs& runs = meeting.runs;
-  const int32_t rows = (part.last_row - part.first_row) * d.group, kv_heads = d.args.kv.kv_heads;
-  const int32_t first_run = runs.run_of(part.first_unit), last_run = runs.run_of(part.first_unit + part.units - 1);
-  const Parts parts{.first_slot = slot_of_part(d, runs, first_run, part),
-                    .second_slot = slot_of_part(d, runs, first_run + 1, part),
-                    .distance = 2 * kv_heads,
-                    .count = last_run - first_run + 1};
-  meet<E>(place, sums, rows, loader.free_stage(), meeting, [&](int32_t row, int32_t quad, const Quad& result) {
-    if (parts.count == 1)
+  const Participant<E> p{.place = place,
+                         .rows = (part.last_row - part.first_row) * d.group,
+                         .meeting = meeting,
+                         .stages = reinterpret_cast<float*>(memory),
+                         .free_stage = loader.free_stage()};
+  const int32_t kv_heads = d.args.kv.kv_heads;
+  meet<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
+    if (part.parts == 1)
       write_quad<E>(d, part, row, quad, result);
     else
-      leave_quad<E>(d, parts.slot(d.run() - first_run), row, quad, result);
+      leave_quad<E>(d, part.slot(part.number, kv_heads), row, quad, result);
   });
-  if (parts.count == 1) return;
-  if (!arrive_last(d.arrivals + int64_t{part.b} * kv_heads + part.kv_head, parts.count, meeting.is_last)) return;
+  if (part.parts == 1) return;
+  if (!arrive_last(d.arrivals + part.b * kv_heads + part.kv_head, part.parts, p.meeting.is_last)) return;
   for_each_quad<E>(
-      rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, merged<E>(d, parts, row, quad)); });
+      p.rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, merged<E>(d, part, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
@@ -531,33 +550,42 @@ __device__ void prepare(const Decode& d, Line* lines, Meeting<E>& meeting) {
   __syncthreads();
 }
 
+// From here on everything may be read and written.
+__device__ void follow_kernels() {
+  wait_for_kernels_before();
+  let_kernels_after_start();
+}
+
 template <class E>
 __global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(1024) std::byte memory[];
   __shared__ Meeting<E> meeting;
   Line* const lines = lines_in<E>(d, memory);
-  wait_for_kernels_before();
-  let_kernels_after_start();
+  if (!d.args.keys_are_settled) wait_for_kernels_before();
   prepare<E>(d, lines, meeting);
-  if (d.run() < meeting.runs.count) {
+  if (d.run() >= meeting.runs.count) {
+    follow_kernels();
+  } else {
     const WarpPlace<E> place(d);
     Walk &walk = meeting.walk[place.warp], &walk_ahead = meeting.walk_ahead[place.warp];
-    walk_ahead.begin(lines, meeting.live, meeting.runs, d.run());
+    walk_ahead.begin(lines, meeting.live, meeting.runs, d.args.kv.kv_heads);
     walk.begin(walk_ahead);
     Loader<E> loader(d, place, walk_ahead, memory);
+    follow_kernels();
+    loader.begin();
     while (!walk.over()) {
-      walk.next(d.args, lines);
-      attend_part<E>(d, walk.part, place, loader, meeting);
+      walk.next(d.args, lines, meeting.runs);
+      attend_part<E>(d, walk.part, place, loader, memory, meeting);
     }
   }
   write_empty_rows(d.args, meeting.live, lines);
 }
 
 // The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
-// most of the time between the two. Nothing else overlaps: a block waits for that kernel to have ended, and its writes
-// to be seen, before it reads or writes anything (metadata, q, K and V, the workspace), and only then allows the same
-// to the next. So when a block goes on, all kernels of the stream before its own have ended. Code for older devices
-// has no instruction to wait and is launched in the plain way.
+// most of the time between the two. Metadata are read there if the caller says that they are settled; for all else (q,
+// K and V, the workspace) a block waits for that kernel to have ended, and its writes to be seen, and only then allows
+// the same to the next. So when a block starts, all kernels of the stream but the one before its own have ended. Code
+// for older devices has no instruction to wait and is launched in the plain way.
 void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t shared, cudaStream_t stream,
            const Decode& d) {
   cudaFuncAttributes code;
@@ -606,16 +634,17 @@ bool launch_at_dim(const Decode& d, cudaStream_t stream) {
   return d.args.kv.key_dim == 64 ? launch_for_rows<Stored, 64>(d, stream) : launch_for_rows<Stored, 128>(d, stream);
 }
 
+bool is_multiple(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
 // Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
 // output.
 bool has_strides(const AttendArgs& args) {
-  const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
   const kv::LayerKv& kv = args.kv;
   const int64_t piece = 16 / size_of(kv.type);
   const int64_t most_stride = std::numeric_limits<int32_t>::max() / size_of(kv.type);
-  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && address(kv.keys) % 16 == 0 &&
-         address(kv.values) % 16 == 0 && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
-         address(args.q.data) % 4 == 0 && args.q.row_stride % 2 == 0 && address(args.out.data) % 16 == 0 &&
+  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && is_multiple(kv.keys, 16) &&
+         is_multiple(kv.values, 16) && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
+         is_multiple(args.q.data, 4) && args.q.row_stride % 2 == 0 && is_multiple(args.out.data, 16) &&
          args.out.row_stride % 4 == 0;
 }
 
@@ -641,10 +670,11 @@ bool fits(const AttendArgs& args) {
 bool decode(const AttendArgs& args, Exec& exec) {
   if (!fits(args)) return false;
   const MetadataArena& arena = *args.arena;
-  const int32_t rows = rows_of(args);
+  const int32_t rows = rows_of(args), group = args.q.heads / args.kv.kv_heads;
   const Decode d{.args = args,
-                 .group = args.q.heads / args.kv.kv_heads,
+                 .group = group,
                  .batch = arena.limits().batch,
+                 .group_inverse = (1 << kInverseBits) / group + 1,
                  .rows = rows,
                  .team = 1,
                  .stages = 0,

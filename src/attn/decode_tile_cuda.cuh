@@ -117,17 +117,27 @@ __device__ void load_words(const uint32_t* row, bool exists, int32_t eight, Quer
   }
 }
 
-inline __device__ float2 unpack(Dtype type, uint32_t word) {
-  return type == Dtype::bf16 ? __bfloat1622float2(bits_as<__nv_bfloat162>(word))
-                             : __half22float2(bits_as<__half2>(word));
-}
-
-// A power of two by which numbers up to `most` come into the upper range of f16. What is then below its range is less
-// than the rounding of the sum.
-inline __device__ float f16_factor(float most) {
-  constexpr int32_t kBias = 127, kUpper = 14, kLeast = -100;  // the factor and its inverse stay normal
-  const int32_t exponent = max(static_cast<int32_t>(__float_as_uint(most) >> 23) - kBias, kLeast);
-  return __uint_as_float(static_cast<uint32_t>(kUpper - exponent + kBias) << 23);
+// A row of bf16 as f16: its numbers are brought into the upper range of f16 by a power of two. What is then below its
+// range is less than the rounding of the sum. Returns the inverse of that power.
+template <class E>
+__device__ float scale_to_f16(uint32_t (&words)[E::kDim / 16][2]) {
+  constexpr int32_t kBias = 127, kUpper = 14, kLeast = -100;  // the power and its inverse stay normal
+  constexpr uint32_t kMagnitudes = 0x7fff7fff;
+  uint32_t most = 0;  // of even and of odd columns; as integers, magnitudes are in the same order
+#pragma unroll
+  for (int32_t i = 0; i < E::kDim / 8; ++i) most = __vmaxu2(most, words[i / 2][i % 2] & kMagnitudes);
+  most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 1));
+  most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 2));
+  const auto greatest = static_cast<int32_t>(max(most & 0xffff, most >> 16));
+  const int32_t exponent = kUpper - max((greatest >> 7) - kBias, kLeast);
+  const float factor = __int_as_float((kBias + exponent) << 23);
+#pragma unroll
+  for (int32_t i = 0; i < E::kDim / 8; ++i) {
+    uint32_t& word = words[i / 2][i % 2];
+    const float2 both = __bfloat1622float2(bits_as<__nv_bfloat162>(word));
+    word = pair<__half>(both.x * factor, both.y * factor);
+  }
+  return __int_as_float((kBias - exponent) << 23);
 }
 
 // Of either 16-bit type, as f16. Returns what undoes the scaling.
@@ -135,24 +145,12 @@ template <class E>
 __device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp;
   uint32_t words[E::kDim / 16][2];
-  float most = 0;
 #pragma unroll
-  for (int32_t step = 0; step < E::kDim / 16; ++step)
+  for (int32_t i = 0; i < E::kDim / 8; ++i) words[i / 2][i % 2] = exists ? row[i / 2 * 8 + lane % 4 * 2 + i % 2] : 0;
+  const float inverse = type == Dtype::bf16 ? scale_to_f16<E>(words) : 1;
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      words[step][i] = exists ? row[step * 8 + lane % 4 * 2 + i] : 0;
-      const float2 both = unpack(type, words[step][i]);
-      most = fmaxf(most, fmaxf(fabsf(both.x), fabsf(both.y)));
-    }
-  const float factor = f16_factor(quad_max(most));
-#pragma unroll
-  for (int32_t step = 0; step < E::kDim / 16; ++step)
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      const float2 both = unpack(type, words[step][i]);
-      q.word(eight, step, i) = pair<__half>(both.x * factor, both.y * factor);
-    }
-  return 1 / factor;
+  for (int32_t i = 0; i < E::kDim / 8; ++i) q.word(eight, i / 2, i % 2) = words[i / 2][i % 2];
+  return inverse;
 }
 
 // --- keys

@@ -18,16 +18,25 @@ inline __device__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes, or zeros when there is nothing to read.
+// 16 bytes; then the same, or zeros when there is nothing to read.
+inline __device__ void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
-// The same for what has a number: zeros when it is negative.
-inline __device__ void copy_async_if(uint32_t to, const void* from, int32_t number) {
+// For copies of what is read once: it leaves the second cache before anything else does.
+inline __device__ uint64_t read_once() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// Such a copy of what has a number: zeros when it is negative.
+inline __device__ void copy_once_if(uint32_t to, const void* from, int32_t number, uint64_t policy) {
   asm volatile(
       "{\n.reg .pred exists;\n.reg .b32 bytes;\nsetp.ge.s32 exists, %2, 0;\nselp.b32 bytes, 16, 0, exists;\n"
-      "cp.async.cg.shared.global [%0], [%1], 16, bytes;\n}" ::"r"(to),
-      "l"(from), "r"(number));
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, bytes, %3;\n}" ::"r"(to),
+      "l"(from), "r"(number), "l"(policy));
 }
 inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int32_t kLeft>
