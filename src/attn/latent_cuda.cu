@@ -24,6 +24,7 @@
 
 #include "attn/attend_cuda.cuh"
 #include "attn/hopper.cuh"
+#include "attn/runs_cuda.cuh"
 #include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
@@ -94,19 +95,10 @@ __device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts& cou
     const int32_t b = first + static_cast<int32_t>(threadIdx.x);
     const int32_t own = b < live ? keys_of(args, b).units() : 0;
     longest = max(longest, own);
-    int32_t inclusive = own;
-    for (int32_t step = 1; step < kWarp; step *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, inclusive, step);
-      if (lane >= step) inclusive += other;
-    }
-    if (lane == kWarp - 1) counts.sums[warp] = inclusive;
-    __syncthreads();
-    int32_t before = carry;
-    for (int32_t w = 0; w < kWarps; ++w) {
-      if (w < warp) before += counts.sums[w];
-      carry += counts.sums[w];
-    }
-    if (b <= live) counts.before[b] = before + inclusive - own;
+    int32_t total;
+    const int32_t before = carry + sum_before(own, counts.sums, total);
+    if (b <= live) counts.before[b] = before;
+    carry += total;
     __syncthreads();
   }
   longest = __reduce_max_sync(~0u, longest);
@@ -116,29 +108,25 @@ __device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts& cou
   return longest;
 }
 
-// The runs. Either all units are one line, cut into equal runs, or each sequence has as many runs of its own, which
-// share its units.
-struct Runs {
-  int32_t count;
-  int32_t own;           // of each sequence; 0: the line is cut
-  int32_t each, longer;  // every run of the line has `each` units, the first `longer` ones have one more
-  __device__ int32_t begin(int32_t run) const { return run * each + min(run, longer); }
-  __device__ int32_t run_of(int32_t unit) const {
-    const int32_t in_longer = longer * (each + 1);
-    return unit < in_longer ? unit / (each + 1) : longer + (unit - in_longer) / each;
-  }
+// Either all units are one line, cut into equal runs, or each sequence has as many runs of its own, which share its
+// units.
+struct Cut {
+  int32_t count;  // of runs
+  int32_t own;    // of each sequence; 0: the line is cut
+  Runs line;
 };
 
 // A part that others finish is dear: its sums are as many bytes as 64 keys and more. So the parts of a sequence are at
 // least as long as they are many, and the line is cut only where that ends clearly sooner than runs of the sequences'
 // own.
-__device__ Runs cut(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t part_rows) {
+__device__ Cut cut(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t part_rows) {
   constexpr int32_t kDear = 4;  // units that leaving and merging a part take
   if (total == 0) return {};
   const auto least = static_cast<int32_t>(ceilf(sqrtf(static_cast<float>(longest) * part_rows / kRows)));
-  const int32_t count = min(most, max(1, total / least)), each = total / count, own = count / live;
-  if (own > 0 && (longest + own - 1) / own <= each + kDear) return {.count = own * live, .own = own};
-  return {.count = count, .own = 0, .each = each, .longer = total - each * count};
+  const Runs line = Runs::of(total, min(most, max(1, total / least)));
+  const int32_t own = line.count / live;
+  if (own > 0 && (longest + own - 1) / own <= line.each + kDear) return {.count = own * live, .own = own, .line = {}};
+  return {.count = line.count, .own = 0, .line = line};
 }
 
 // Units of one sequence, for one block of its rows.
@@ -148,16 +136,15 @@ struct Part {
   Keys keys;                // of the whole sequence
   int32_t tile, end;        // tiles of 64 keys: tile .. end - 1
   int32_t first_run, runs;  // of the whole sequence, each with a part of it
-  bool begins_late;         // in a run that has other sequences before this one
 };
 
 // The parts of a run, one after the other.
 struct Walk {
-  Runs runs;
+  Cut runs;
   int32_t unit, end;  // what is left of the run, in the line
   int32_t b, before;  // a sequence at or before that of `unit`, and the units before it
 
-  __device__ Walk(const Counts& counts, int32_t live, const Runs& given, int32_t run)
+  __device__ Walk(const Counts& counts, int32_t live, const Cut& given, int32_t run)
       : runs(given), unit(0), end(0), b(0), before(0) {
     if (run >= runs.count) return;
     if (runs.own)
@@ -173,7 +160,7 @@ struct Walk {
     const Sequence sequence = sequence_at(d.args.keys, b);
     const int32_t packed = (sequence.last_row - sequence.first_row) * d.args.q.heads;
     const int32_t units = keys.units(), at = unit - before, count = min(end - unit, units - at);
-    const int32_t first_run = runs.own ? b * runs.own : runs.run_of(before);
+    const int32_t first_run = runs.own ? b * runs.own : runs.line.run_of(before);
     unit += count;
     return {.sequence = sequence,
             .b = b,
@@ -182,8 +169,7 @@ struct Walk {
             .tile = keys.first_unit() + at,
             .end = keys.first_unit() + at + count,
             .first_run = first_run,
-            .runs = runs.own ? min(runs.own, units) : runs.run_of(before + units - 1) - first_run + 1,
-            .begins_late = !runs.own && runs.begin(first_run) < before};
+            .runs = runs.own ? min(runs.own, units) : runs.line.run_of(before + units - 1) - first_run + 1};
   }
 
  private:
@@ -196,13 +182,9 @@ struct Walk {
     end = before + (index + 1) * units / sharing;
   }
   __device__ void begin_in_line(const Counts& counts, int32_t live, int32_t run) {
-    unit = runs.begin(run);
-    end = runs.begin(run + 1);
-    int32_t high = live;
-    while (high - b > 1) {
-      const int32_t middle = (b + high) / 2;
-      (counts.before[middle] <= unit ? b : high) = middle;
-    }
+    unit = runs.line.begin(run);
+    end = runs.line.begin(run + 1);
+    b = last_that(live, [&](int32_t middle) { return counts.before[middle] <= unit; });
     before = counts.before[b];
   }
 };
@@ -564,7 +546,7 @@ __device__ void write_rows(const Job& job, const Part& part, const Ends& ends, c
   for (int32_t half = 0; half < 2; ++half) {
     const Row row = row_at(job, part, row_of(half));
     if (row.row < 0) continue;
-    const float top = ends.top[half] / kLog2e, sum = ends.sum[half];
+    const float top = ends.top[half] * kLn2, sum = ends.sum[half];
     const float factor = factor_of(top, sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
     const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * kValueDim + first_column();
 #pragma unroll
@@ -576,11 +558,10 @@ __device__ void write_rows(const Job& job, const Part& part, const Ends& ends, c
   }
 }
 
-// Where a part of the sequence and block of rows lies, counted from the first. A thread block leaves at most two: where
-// its run begins and where it ends.
+// Where a part of the sequence and block of rows lies, counted from the first. A thread block leaves at most two: one
+// of a sequence that earlier ones have the begin of, one of a sequence that later ones have the rest of.
 __device__ int64_t slot_of_part(const Job& job, const Part& part, int32_t index) {
-  const bool is_second = index == 0 && part.begins_late;
-  return 2 * (int64_t{part.first_run + index} * job.d.row_blocks + job.row_block) + (is_second ? 1 : 0);
+  return 2 * (int64_t{part.first_run + index} * job.d.row_blocks + job.row_block) + (index == 0 ? 1 : 0);
 }
 
 // The thread's columns of a row of the workspace.
@@ -605,18 +586,15 @@ __device__ void leave_part(const Job& job, const Part& part, const Ends& ends, c
 }
 
 // Whether this thread block's part is the last of its sequence to arrive. The count wraps: the next layer finds it at
-// zero.
+// zero. That one thread releases and acquires is enough: what the others wrote or will read is ordered with it by the
+// barriers.
 __device__ bool arrive_last(const Job& job, const Part& part) {
-  __threadfence();
   meet_warps(kMeeting, kMultiplying);
   if (multiplying_thread() == 0) {
-    auto* const arrivals =
-        reinterpret_cast<unsigned*>(job.d.arrivals + int64_t{part.b} * job.d.arrival_stride + job.row_block);
-    const auto last = static_cast<unsigned>(part.runs - 1);
-    job.shared.is_last = atomicInc(arrivals, last) == last;
+    int32_t* const arrivals = job.d.arrivals + int64_t{part.b} * job.d.arrival_stride + job.row_block;
+    job.shared.is_last = count_arrival(arrivals, part.runs - 1) == part.runs - 1;
   }
   meet_warps(kMeeting, kMultiplying);
-  if (job.shared.is_last) __threadfence();
   return job.shared.is_last;
 }
 
@@ -692,14 +670,8 @@ __device__ void multiply_parts(const Job& job) {
 // Rows of sequences without keys, and rows past the live ones.
 __device__ void write_empty_rows(const AttendArgs& args) {
   const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0;
-  const auto thread = static_cast<int32_t>(multiplying_thread());
   const auto write_empty = [&](int32_t first, int32_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      for (int32_t i = thread; i < args.out.heads * kValueDim; i += kMultiplying)
-        store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
-      for (int32_t head = thread; args.lse && head < args.q.heads; head += kMultiplying)
-        args.lse[head * args.q.rows + row] = -INFINITY;
-    }
+    for (int64_t row = first; row < last; ++row) write_empty_row(args, row, multiplying_thread(), kMultiplying);
   };
   for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
     if (keys_of(args, b).units() == 0) write_empty(args.keys.cu_q[b], args.keys.cu_q[b + 1]);
