@@ -34,7 +34,8 @@ constexpr int32_t kTileRing = 4;   // tiles that are known ahead
 constexpr int32_t kLeastBox = 64;  // tokens
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
-constexpr float kSlack = 8;           // see fold_scores()
+constexpr int32_t kHeadsAtOnce = 4;
+constexpr float kSlack = 8;  // see fold_scores()
 
 struct Prefill {
   CUtensorMap key_boxes, value_boxes;
@@ -104,8 +105,8 @@ __device__ void init_barriers(Board& board, bool boxes) {
   constexpr int32_t kConsumerWarps = Memory::kConsumers * kWarpgroup / kWarp;
   const int32_t producer_warps = boxes ? 1 : kWarpgroup / kWarp;
   for (int32_t stage = 0; stage < Memory::kStages; ++stage) {
-    hopper::init_barrier(&board.keys_full[stage], boxes ? 1 : kWarpgroup);
-    hopper::init_barrier(&board.values_full[stage], boxes ? 1 : kWarpgroup);
+    hopper::init_barrier(&board.keys_full[stage], producer_warps);
+    hopper::init_barrier(&board.values_full[stage], producer_warps);
     hopper::init_barrier(&board.keys_empty[stage], kConsumerWarps);
     hopper::init_barrier(&board.values_empty[stage], kConsumerWarps);
   }
@@ -131,16 +132,19 @@ struct Work {
   __device__ int32_t place(int32_t b) const { return first_rows[b] * p.group / kRows + b; }
   __device__ int32_t count() const { return live == 0 ? 0 : place(live) * p.args.kv.kv_heads; }
 
-  // Whether there are rows. The kv heads of the last tile of the last sequence come first: they have the most keys.
+  // Whether there are rows. A few kv heads at a time, so that what all blocks read stays in the second cache; of these
+  // the last tiles of the last sequence come first: they have the most keys.
   __device__ bool find(int32_t index, Tile& tile) const {
     const AttendArgs& args = p.args;
-    const int32_t at = place(live) - 1 - index / args.kv.kv_heads;
+    const int32_t places = place(live), first_head = index / (places * kHeadsAtOnce) * kHeadsAtOnce;
+    const int32_t heads = min(kHeadsAtOnce, args.kv.kv_heads - first_head), in_heads = index - first_head * places;
+    const int32_t at = places - 1 - in_heads / heads;
     const int32_t b = last_that(live, [&](int32_t middle) { return place(middle) <= at; });
     tile.first = (at - place(b)) * kRows;
     tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group;
     if (tile.first >= tile.rows) return false;
     tile.sequence = sequence_at(args.keys, b);
-    tile.kv_head = index % args.kv.kv_heads;
+    tile.kv_head = first_head + in_heads % heads;
     const Sequence& sequence = tile.sequence;
     tile.length = static_cast<int32_t>(sequence.end - sequence.start);
     const int32_t last = min(tile.first + kRows, tile.rows) - 1;
@@ -316,7 +320,8 @@ class BoxLoader {
   uint32_t edge_phase_ = 0;
 };
 
-// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them.
+// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Copies
+// become full when the next ones have been begun: who made them must see their end, for the tensor cores to see them.
 template <class Memory, int32_t kKeyDim, int32_t kValueDim>
 class RowLoader {
  public:
@@ -325,47 +330,68 @@ class RowLoader {
   __device__ RowLoader(const Prefill& p, Memory memory, Board& board)
       : p_(p), memory_(memory), board_(board), shift_(p.args.keys.page_size.shift()) {}
 
-  // -1: none of the tile's rows sees it.
+  // In the place of keys that do not exist, or that none of the tile's rows sees, comes the one next to them: its
+  // weights are masked, and it is among the tile's keys anyway.
   __device__ int32_t look_up(const Source& source, int32_t step) const {
     const int32_t key = step * kKeys + first_line() + lane() % kKeysEach;
-    return key >= source.first_key && key < source.length ? source.slot_of(key, shift_) : -1;
+    if (source.first_key >= source.length) return 0;
+    return source.slot_of(min(max(key, source.first_key), source.length - 1), shift_);
   }
 
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
-    hopper::arrive_with_copies(&board_.keys_full[keys_.stage]);
+    follow(&board_.keys_full[keys_.stage]);
     keys_.next(Memory::kStages);
   }
 
   __device__ void load_values(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
     load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
-    hopper::arrive_with_copies(&board_.values_full[values_.stage]);
+    follow(&board_.values_full[values_.stage]);
     values_.next(Memory::kStages);
+  }
+
+  // After the last load.
+  __device__ void finish() const {
+    wait_for_copies<0>();
+    if (begun_) tell(begun_);
   }
 
  private:
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
   static __device__ int32_t first_line() { return threadIdx.x % kWarpgroup / kWarp * kKeysEach; }
 
-  // Eight lanes have a line, four lines go at once.
+  // Eight lanes have a line, four lines go at once. Every second four lie alike.
   template <int32_t kDim>
   __device__ void load(const std::byte* rows, int64_t stride, int32_t kv_head, int32_t slot, uint32_t to) const {
-    const int32_t piece = lane() % 8;
+    const int32_t piece = lane() % 8, line = lane() / 8;
     const std::byte* const from = rows + (int64_t{kv_head} * kDim + piece * 8) * 2;
     const uint32_t bytes = static_cast<uint32_t>(stride) * 2;
+    const uint32_t places[2] = {hopper::piece_at(to, first_line() + line, piece),
+                                hopper::piece_at(to, first_line() + 4 + line, piece)};
 #pragma unroll
     for (int32_t i = 0; i < kKeysEach / 4; ++i) {
-      const int32_t key = i * 4 + lane() / 8, at = __shfl_sync(~0u, slot, key);
-      const bool exists = at >= 0;
-      const std::byte* const row = from + uint64_t{exists ? static_cast<uint32_t>(at) : 0u} * bytes;
-      const uint32_t line = hopper::piece_at(to, first_line() + key, piece);
+      const auto at = static_cast<uint32_t>(__shfl_sync(~0u, slot, i * 4 + line));
+      const std::byte* const row = address_of(from, at, bytes);
 #pragma unroll
       for (int32_t panel = 0; panel < panels(kDim); ++panel)
         if (panel * kPanelColumns + piece * 8 < kDim)
-          copy_async(line + panel * Memory::kPanel, row + panel * kLineBytes, exists);
+          copy_async(places[i % 2] + i / 2 * 8 * kLineBytes + panel * Memory::kPanel, row + panel * kLineBytes);
     }
+  }
+
+  // The copies since the last call will fill this; those before them are waited for.
+  __device__ void follow(Barrier* full) {
+    commit_copies();
+    wait_for_copies<1>();
+    if (begun_) tell(begun_);
+    begun_ = full;
+  }
+  static __device__ void tell(Barrier* full) {
+    hopper::fence_async();
+    __syncwarp();
+    if (lane() == 0) hopper::arrive(full);
   }
 
   const Prefill& p_;
@@ -373,12 +399,13 @@ class RowLoader {
   Board& board_;
   const int32_t shift_;
   Turn keys_, values_;
+  Barrier* begun_ = nullptr;
 };
 
 // Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
 // looked up a step ahead, also across tiles.
 template <int32_t kKeys, class Work, class Loader>
-__device__ void produce(const Work& work, Board& board, Loader loader) {
+__device__ void produce(const Work& work, Board& board, Loader& loader) {
   Tiles tiles(board);
   Publisher publisher(work, board);
   const bool publishes = threadIdx.x == 0;
@@ -651,15 +678,8 @@ class Consumer {
     hopper::arrive_named(1 + (consumer_ + 1 == Memory::kConsumers ? 0 : consumer_ + 1), 2 * kWarpgroup);
   }
 
-  // Rows that were copied one by one were not written by the copy engine.
-  __device__ void wait_for_keys() const {
-    hopper::wait(&board_.keys_full[keys_.stage], keys_.phase);
-    if (p_.box == 0) hopper::fence_async();
-  }
-  __device__ void wait_for_values() const {
-    hopper::wait(&board_.values_full[values_.stage], values_.phase);
-    if (p_.box == 0) hopper::fence_async();
-  }
+  __device__ void wait_for_keys() const { hopper::wait(&board_.keys_full[keys_.stage], keys_.phase); }
+  __device__ void wait_for_values() const { hopper::wait(&board_.values_full[values_.stage], values_.phase); }
   __device__ void give_keys() {
     if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.keys_empty[keys_.stage]);
     keys_.next(Memory::kStages);
@@ -770,10 +790,14 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::give_registers<Memory::kProducerRegisters>();
-    if (p.box == 0)
-      produce<Memory::kKeys>(work, board, RowLoader<Memory, kKeyDim, kValueDim>(p, memory, board));
-    else if (threadIdx.x < kWarp)
-      produce<Memory::kKeys>(work, board, BoxLoader<Memory>(p, memory, board));
+    if (p.box == 0) {
+      RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, board);
+      produce<Memory::kKeys>(work, board, loader);
+      loader.finish();
+    } else if (threadIdx.x < kWarp) {
+      BoxLoader<Memory> loader(p, memory, board);
+      produce<Memory::kKeys>(work, board, loader);
+    }
   } else {
     hopper::take_registers<Memory::kConsumerRegisters>();
     consume<T, kKeyDim, kValueDim>(p, memory, board, warpgroup - 1);
