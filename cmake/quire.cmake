@@ -87,22 +87,16 @@ function(quire_test name)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 300)
 endfunction()
 
-# Kernels read no untrusted bytes, and instrumented ones take minutes to compile: fuzzing has them plain, and so the rooms
-# that only serve them.
+# Kernels read no untrusted bytes, and instrumented ones take minutes to compile: fuzzing has them plain.
 if(QUIRE_SANITIZE MATCHES "fuzzer")
-  set(QUIRE_UNFUZZED -fno-sanitize=all)
+  set(QUIRE_KERNEL_OPTIONS ";-fno-sanitize=all")
 endif()
-function(quire_unfuzzed)
-  foreach(room IN LISTS ARGN)
-    target_compile_options(quire_${room} PRIVATE ${QUIRE_UNFUZZED})
-  endforeach()
-endfunction()
 
 # Sources for one instruction set. They hold only code with internal linkage behind one entry point, so
 # that nothing compiled with these flags can be picked by the linker for use on a lesser machine.
 function(quire_isa_flags source)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set_source_files_properties(${source} PROPERTIES
-      COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>;${QUIRE_UNFUZZED}")
+      COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}")
   endif()
 endfunction()

@@ -56,9 +56,12 @@ __device__ int32_t last_that(int32_t count, const BeginsBy& begins_by) {
   return low;
 }
 
-// Slot of a sequence's key in its pages, of 2^shift tokens each.
+// Slot of a sequence's key in its page, or in its pages, of 2^shift tokens each.
+inline __device__ int32_t slot_in_page(int32_t page, int32_t shift, int32_t key) {
+  return (page << shift) + (key & ((1 << shift) - 1));
+}
 inline __device__ int32_t slot_in_pages(const PageId* pages, int32_t shift, int32_t key) {
-  return (pages[key >> shift].value << shift) + (key & ((1 << shift) - 1));
+  return slot_in_page(pages[key >> shift].value, shift, key);
 }
 
 struct Sequence {

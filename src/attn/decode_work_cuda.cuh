@@ -200,7 +200,7 @@ struct Walk {
 __device__ inline int32_t look_up(const KeyView& keys, const Part& part, int32_t key) {
   if (key >= part.end) return -1;
   const int32_t shift = keys.page_size.shift();
-  if (key < part.length) return (read(&part.pages[key >> shift].value) << shift) + (key & ((1 << shift) - 1));
+  if (key < part.length) return slot_in_page(read(&part.pages[key >> shift].value), shift, key);
   const int32_t place = key - part.length, token = place % keys.most_branch_tokens;
   const int64_t row = part.first_row + place / keys.most_branch_tokens;
   if (token >= read(keys.branch_lengths + row)) return -1;
