@@ -17,6 +17,7 @@
 
 #include "attn/attend_cuda.cuh"
 #include "attn/hopper.cuh"
+#include "attn/prefill_produce.h"
 #include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
@@ -30,7 +31,6 @@ using hopper::kWarpgroup;
 using hopper::Turn;
 
 constexpr int32_t kRowsEach = 64;  // of a consumer
-constexpr int32_t kTileRing = 4;   // tiles that are known ahead
 constexpr int32_t kLeastBox = 64;  // tokens
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
@@ -64,6 +64,7 @@ struct Layout {
   static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
   static constexpr int32_t kStages = std::min(kMostStages, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
+  static_assert(kStages >= kLeastStages, "the producer waits for what it has not told yet");
 
   // What precedes is the system's. That the compiler knows the address keeps those of operands in registers that a warp
   // shares, which is where products want them.
@@ -271,6 +272,8 @@ class BoxLoader {
     values_.next(Memory::kStages);
   }
 
+  __device__ void settle() const {}  // the engine itself tells when a copy is there
+
  private:
   // Keys of a step that exist for the tile, and the boxes that have any of them.
   struct Range {
@@ -320,8 +323,22 @@ class BoxLoader {
   uint32_t edge_phase_ = 0;
 };
 
-// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Copies
-// become full when the next ones have been begun: who made them must see their end, for the tensor cores to see them.
+// What a warp's copies of rows are to TellLater.
+struct RowCopies {
+  static __device__ void end_load() { commit_copies(); }
+  template <int32_t kLoads>
+  static __device__ void wait_for_all_but() {
+    wait_for_copies<kLoads>();
+  }
+  static __device__ void tell(Barrier* full) {
+    hopper::fence_async();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) hopper::arrive(full);
+  }
+};
+
+// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Who made the
+// copies must see their end, for the tensor cores to see them: so a load is told when the next one has been begun.
 template <class Memory, int32_t kKeyDim, int32_t kValueDim>
 class RowLoader {
  public:
@@ -341,22 +358,18 @@ class RowLoader {
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
-    follow(&board_.keys_full[keys_.stage]);
+    loads_.begun(&board_.keys_full[keys_.stage]);
     keys_.next(Memory::kStages);
   }
 
   __device__ void load_values(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
     load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
-    follow(&board_.values_full[values_.stage]);
+    loads_.begun(&board_.values_full[values_.stage]);
     values_.next(Memory::kStages);
   }
 
-  // After the last load.
-  __device__ void finish() const {
-    wait_for_copies<0>();
-    if (begun_) tell(begun_);
-  }
+  __device__ void settle() { loads_.settle(); }
 
  private:
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
@@ -381,61 +394,19 @@ class RowLoader {
     }
   }
 
-  // The copies since the last call will fill this; those before them are waited for.
-  __device__ void follow(Barrier* full) {
-    commit_copies();
-    wait_for_copies<1>();
-    if (begun_) tell(begun_);
-    begun_ = full;
-  }
-  static __device__ void tell(Barrier* full) {
-    hopper::fence_async();
-    __syncwarp();
-    if (lane() == 0) hopper::arrive(full);
-  }
-
   const Prefill& p_;
   const Memory memory_;
   Board& board_;
   const int32_t shift_;
   Turn keys_, values_;
-  Barrier* begun_ = nullptr;
+  TellLater<RowCopies, Barrier> loads_;
 };
 
-// Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
-// looked up a step ahead, also across tiles.
 template <int32_t kKeys, class Work, class Loader>
-__device__ void produce(const Work& work, Board& board, Loader& loader) {
+__device__ void produce_tiles(const Work& work, Board& board, Loader& loader) {
   Tiles tiles(board);
   Publisher publisher(work, board);
-  const bool publishes = threadIdx.x == 0;
-  if (publishes) publisher.publish_first();
-  const Tile* tile = tiles.take();
-  if (!tile) return;
-  Source source(*tile);
-  Steps<kKeys> steps(*tile);
-  int32_t slot = loader.look_up(source, steps.end - 1);
-  while (true) {
-    if (publishes) publisher.publish_next();
-    int32_t before = 0;
-    for (int32_t step = steps.end - 1; step >= steps.first; --step) {
-      const int32_t next = loader.look_up(source, step - 1);
-      loader.load_keys(source, step, slot);
-      if (step < steps.end - 1) loader.load_values(source, step + 1, before);
-      before = slot;
-      slot = next;
-    }
-    const Tile* const last = tile;
-    tile = tiles.take();
-    const Source next_source(tile ? *tile : *last);
-    const Steps<kKeys> next_steps(tile ? *tile : *last);
-    slot = loader.look_up(next_source, next_steps.end - 1);
-    if (steps.first < steps.end) loader.load_values(source, steps.first, before);
-    tiles.give();
-    if (!tile) return;
-    source = next_source;
-    steps = next_steps;
-  }
+  produce<Source, Steps<kKeys>>(tiles, publisher, threadIdx.x == 0, loader);
 }
 
 // --- the consumers
@@ -792,11 +763,10 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     hopper::give_registers<Memory::kProducerRegisters>();
     if (p.box == 0) {
       RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, board);
-      produce<Memory::kKeys>(work, board, loader);
-      loader.finish();
+      produce_tiles<Memory::kKeys>(work, board, loader);
     } else if (threadIdx.x < kWarp) {
       BoxLoader<Memory> loader(p, memory, board);
-      produce<Memory::kKeys>(work, board, loader);
+      produce_tiles<Memory::kKeys>(work, board, loader);
     }
   } else {
     hopper::take_registers<Memory::kConsumerRegisters>();
