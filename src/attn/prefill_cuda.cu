@@ -4,8 +4,8 @@
 // A tile is 64 packed rows (query row x head of the group) for each consumer, of one sequence and kv head, against
 // kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
-//   producer    fills a ring of stages with keys and values: pages of kLeastBox tokens or more by the copy engine,
-//               smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
+//   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by the copy
+//               engine, smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
 //               giving, so that one's softmax is made during the others' products.
@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/gpu_sizes.h"
 #include "attn/hopper.cuh"
 #include "attn/prefill_produce.h"
 #include "attn/tensor_core_cuda.cuh"
@@ -31,7 +32,6 @@ using hopper::kWarpgroup;
 using hopper::Turn;
 
 constexpr int32_t kRowsEach = 64;  // of a consumer
-constexpr int32_t kLeastBox = 64;  // tokens
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
 constexpr int32_t kHeadsAtOnce = 4;
@@ -54,7 +54,7 @@ template <int32_t kKeyDim, int32_t kValueDim>
 struct Layout {
   // As many as registers have room for: a thread has a score of each second key, a weight of each fourth, and a sum of
   // each second column.
-  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = kValueDim > 128 ? 64 : 128;
+  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kValueDim);
   static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : 216;
   static constexpr int32_t kThreads = (1 + kConsumers) * kWarpgroup, kRows = kConsumers * kRowsEach;
@@ -66,9 +66,9 @@ struct Layout {
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
   static_assert(kStages >= kLeastStages, "the producer waits for what it has not told yet");
 
-  // What precedes is the system's. That the compiler knows the address keeps those of operands in registers that a warp
-  // shares, which is where products want them.
-  static constexpr uint32_t kBase = 1024;
+  // What precedes is the system's, and choose_gpu() has asked the device how much that is. That the compiler knows the
+  // address keeps those of operands in registers that a warp shares, which is where products want them.
+  static constexpr uint32_t kBase = kPrefillSharedBase;
   __device__ uint32_t queries() const { return kBase; }
   __device__ uint32_t keys(int32_t stage) const { return kBase + kQueryBytes + stage * kKeyBytes; }
   __device__ uint32_t values(int32_t stage) const {
@@ -746,8 +746,7 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
   if (!QUIRE_HOPPER) return;  // and so nothing is made of the rest
   using Memory = Layout<kKeyDim, kValueDim>;
-  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
-  if (shared_address(shared) != Memory::kBase) __trap();
+  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: check_base()
   const Memory memory;
   Board& board = *reinterpret_cast<Board*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
@@ -776,81 +775,67 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
 
 // --- the host's side
 
+// Variables that a kernel declares would lie before its panels, and its code takes these to begin at kBase.
+void check_base(const void* kernel) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  check(code.sharedSizeBytes == 0, "prefill's panels do not begin at byte ", kPrefillSharedBase,
+        " of shared memory: its kernel declares ", code.sharedSizeBytes, " bytes before them");
+}
+
 template <class T, int32_t kKeyDim, int32_t kValueDim>
-void launch(Prefill p, cudaStream_t stream) {
+void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
   using Memory = Layout<kKeyDim, kValueDim>;
-  if (p.args.keys.page_size.tokens() >= kLeastBox) {
-    p.box = std::min(p.args.keys.page_size.tokens(), Memory::kKeys);
+  if (p.box > 0) {
     p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
     p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
   }
   const auto kernel = prefill_kernel<T, kKeyDim, kValueDim>;
+  check_base(reinterpret_cast<const void*>(kernel));
   constexpr size_t kShared = kSharedBytes<Memory>;
   static_assert(kShared <= 227 * 1024);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
              "attention needs ", kShared, " bytes of shared memory");
-  kernel<<<processors(), Memory::kThreads, kShared, stream>>>(p);
+  kernel<<<blocks, Memory::kThreads, kShared, stream>>>(p);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
 template <class T>
-void launch(const Prefill& p, cudaStream_t stream) {
+void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
   switch (p.args.kv.key_dim) {
     case 64:
-      launch<T, 64, 64>(p, stream);
+      launch<T, 64, 64>(p, blocks, stream);
       break;
     case 96:
-      launch<T, 96, 96>(p, stream);
+      launch<T, 96, 96>(p, blocks, stream);
       break;
     case 128:
-      launch<T, 128, 128>(p, stream);
+      launch<T, 128, 128>(p, blocks, stream);
       break;
     case 192:
-      launch<T, 192, 128>(p, stream);
+      launch<T, 192, 128>(p, blocks, stream);
       break;
     default:
-      launch<T, 256, 256>(p, stream);
+      launch<T, 256, 256>(p, blocks, stream);
   }
-}
-
-bool has_dims(const kv::LayerKv& kv) {
-  if (kv.key_dim == 192) return kv.value_dim == 128;
-  return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
-}
-
-// 16-byte pieces are copied, so rows must begin at multiples of 16 bytes.
-bool is_aligned(const AttendArgs& args) {
-  const auto aligned = [](const void* pointer, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
-  };
-  return aligned(args.kv.keys, args.kv.key_stride) && aligned(args.kv.values, args.kv.value_stride) &&
-         aligned(args.q.data, args.q.row_stride) && aligned(args.out.data, args.out.row_stride);
-}
-
-bool fits(const AttendArgs& args) {
-  const kv::LayerKv& kv = args.kv;
-  return (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type && !kv.latent() && has_dims(kv) &&
-         !args.keys.branch_lengths && args.scale > 0 && is_aligned(args);
 }
 
 }  // namespace
 
-bool prefill(const AttendArgs& args, Exec& exec) {
-  if (!fits(args) || !is_hopper()) return false;
+void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const float scale = args.scale * args.kv.key_scale;
   const Prefill p{.key_boxes = {},
                   .value_boxes = {},
                   .args = args,
                   .group = args.q.heads / args.kv.kv_heads,
-                  .box = 0,
+                  .box = choice.box,
                   .next = args.arena->counts(Buf::split_arrivals),
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                   .cap_scale = args.softcap > 0 ? scale / args.softcap : 0};
   if (args.kv.type == Dtype::bf16)
-    launch<__nv_bfloat16>(p, stream_of(exec));
+    launch<__nv_bfloat16>(p, choice.blocks, stream_of(exec));
   else
-    launch<__half>(p, stream_of(exec));
-  return true;
+    launch<__half>(p, choice.blocks, stream_of(exec));
 }
 
 }  // namespace quire::attn::cuda
