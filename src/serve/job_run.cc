@@ -11,10 +11,10 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
-JobRun::JobRun(std::shared_ptr<JobSurroundings> around, std::string rid, TextRules rules,
+JobRun::JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules,
                std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
     : around_(std::move(around)),
-      rid_(std::move(rid)),
+      name_(std::move(name)),
       began_(exchange->request().arrived),
       text_(around_->tokenizer, std::move(rules)),
       on_progress_(std::move(on_progress)),

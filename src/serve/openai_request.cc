@@ -119,9 +119,8 @@ CallSettings read_settings(Fields& fields, const Service& service, const Caller&
   settings.choices = read_choices(fields, service);
   read_stream(fields, settings);
   read_sampling(fields, service, settings.request);
-  constexpr int64_t kMostPriority = std::numeric_limits<int32_t>::max();
-  settings.request.priority =
-      static_cast<int32_t>(fields.integer("priority", -kMostPriority, kMostPriority).value_or(0));
+  settings.key = caller.key;
+  settings.request.priority = read_priority(fields, caller);
   settings.request.salt = joined_salt(caller, read_salt(fields));
   settings.text = read_text_rules(fields);
   read_constraints(fields, settings);
@@ -151,7 +150,10 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
-    Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
+    Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()),
+            .request = request,
+            .text = settings.text,
+            .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
       constrain(*settings.constraint, settings.constraint_field, service, job.request);

@@ -10,6 +10,7 @@
 
 #include "engine/request.h"
 #include "grammar/compiler.h"
+#include "serve/caller.h"
 #include "serve/fields.h"
 #include "serve/service.h"
 
@@ -27,6 +28,7 @@ nlohmann::ordered_json body_of(const http::Request& request);
 // end ids (unless ignore_eos) and the caller's.
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
+int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
 std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
 
 // json_schema, regex or ebnf (at most one), as strings or objects.

@@ -220,7 +220,7 @@ class Keys : public ::testing::Test {
 TEST_F(Keys, AreAskedForWhereTheyMatter) {
   for (const char* path : {"/", "/health", "/health_generate"}) EXPECT_EQ(status(path, ""), 200) << path;
   for (const char* path : {"/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info", "/server_info",
-                           "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"}) {
+                           "/get_server_info", "/get_load", "/v1/loads"}) {
     EXPECT_EQ(status(path, ""), 401) << path;
     EXPECT_EQ(status(path, "key three"), 401) << path;
     EXPECT_EQ(status(path, "for metrics"), 401) << path;
@@ -230,6 +230,21 @@ TEST_F(Keys, AreAskedForWhereTheyMatter) {
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/tokenize",
                            "/v1/tokenize", "/detokenize", "/v1/detokenize", "/flush_cache", "/abort_request"})
     EXPECT_EQ(answer_to(routes_, request_of("POST", path, "{}")).status, 401) << path;
+}
+
+TEST_F(Keys, OfSeveralNoneManagesTheServer) {
+  const auto flush = [](Routes& routes, const std::string& key) {
+    return answer_to(routes, request_of("POST", "/flush_cache", "", {{"authorization", "Bearer " + key}})).status;
+  };
+  EXPECT_EQ(flush(routes_, "key one"), 403);
+  Routes managed({.keys = {{"key one"}}, .admin_key = "admin"}), alone({.keys = {{"key one"}}}), open({});
+  for (Routes* routes : {&managed, &alone, &open}) routes->set_service(&tiny_.service());
+  EXPECT_EQ(flush(managed, "key one"), 403);
+  EXPECT_EQ(flush(managed, "admin"), 200);
+  EXPECT_EQ(flush(managed, "nobody"), 401);
+  EXPECT_EQ(get(managed, "/v1/models", {{"authorization", "Bearer admin"}}).status, 200) << "it is a key like others";
+  EXPECT_EQ(flush(alone, "key one"), 200);
+  EXPECT_EQ(flush(open, ""), 200);
 }
 
 TEST_F(Keys, MetricsMayHaveTheirOwn) {

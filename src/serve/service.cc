@@ -91,8 +91,9 @@ std::string Service::new_id(std::string_view prefix) const {
 std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
   if (draining()) throw ApiError(503, "the server is shutting down");
   try {
-    const auto run = std::make_shared<JobRun>(impl_->around, std::move(job.rid), std::move(job.text),
-                                              std::move(exchange), std::move(on_progress));
+    const auto run =
+        std::make_shared<JobRun>(impl_->around, JobRun::Name{std::move(job.rid), job.key}, std::move(job.text),
+                                 std::move(exchange), std::move(on_progress));
     run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
     return run;
   } catch (const engine::QueueFull& full) {
@@ -105,8 +106,8 @@ std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange
   }
 }
 
-int Service::abort(std::string_view rid_prefix) {
-  const auto jobs = impl_->around->registry.named(rid_prefix);
+int Service::abort(std::string_view rid_prefix, std::optional<int32_t> key) {
+  const auto jobs = impl_->around->registry.named(rid_prefix, key);
   for (const auto& job : jobs) job->cancel();
   return static_cast<int>(jobs.size());
 }

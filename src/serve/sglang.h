@@ -20,7 +20,8 @@ void model_info(std::shared_ptr<http::Exchange> exchange, Service& service);
 void server_info(std::shared_ptr<http::Exchange> exchange, Service& service);
 void get_load(std::shared_ptr<http::Exchange> exchange, Service& service);  // an array, one worker
 void loads(std::shared_ptr<http::Exchange> exchange, Service& service);     // /v1/loads
-void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service);
-void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service);
+void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller);
+// By the beginning of their names the caller's own jobs, or everybody's for those who may manage.
+void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller);
 
 }  // namespace quire::serve

@@ -215,9 +215,8 @@ class GenerateReader {
     job.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
     engine::Request& request = job.job.request;
     request.prompt = std::move(prompt);
-    request.priority = static_cast<int32_t>(
-        fields_.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())
-            .value_or(0));
+    request.priority = read_priority(fields_, caller_);
+    job.job.key = caller_.key;
     const ordered_json object = options_of(fields_, text, texts_);
     Fields options(object, "");
     request.salt = salt_of(options, caller_);
