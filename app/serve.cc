@@ -77,6 +77,7 @@ class ServeCommand {
 
 serve::RouteOptions ServeCommand::route_options() const {
   return {.keys = api_keys(options_),
+          .admin_key = options_.admin_api_key,
           .metrics_key = options_.metrics_key,
           .allow_origin = options_.allow_origin,
           .on_answered = [this](const serve::Answered& answered) { log_.answered(answered); }};

@@ -1,6 +1,7 @@
 #include "serve_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -104,6 +105,12 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
       .add_option("--api-key-file", options.api_key_file,
                   "a key a line; after a space may stand its cache_salt: keys with different ones share no prefixes")
       ->group(kGroup);
+  command
+      .add_option("--admin-api-key", options.admin_api_key,
+                  "for what concerns all callers: flushing the cache, aborting others' requests, raising a priority; "
+                  "default: the only key may, and of several none")
+      ->envname("QUIRE_ADMIN_API_KEY")
+      ->group(kGroup);
   command.add_option("--metrics-key", options.metrics_key, "that /metrics asks for; default: /metrics is open")
       ->group(kGroup);
   command
@@ -121,6 +128,14 @@ void check_key(const std::string& key) {
   check(!key.empty(), "an API key is empty");
   for (const char letter : key)
     check(letter > ' ' && letter < 0x7f, "an API key has characters that a header cannot carry");
+}
+
+// A key that is given twice is one key.
+void drop_repeated(std::vector<serve::ApiKey>& keys) {
+  for (size_t i = 0; i < keys.size(); ++i)
+    keys.erase(std::remove_if(keys.begin() + static_cast<std::ptrdiff_t>(i) + 1, keys.end(),
+                              [&](const serve::ApiKey& later) { return later.key == keys[i].key; }),
+               keys.end());
 }
 
 void read_keys(const std::string& path, std::vector<serve::ApiKey>& keys) {
@@ -154,8 +169,10 @@ std::vector<serve::ApiKey> api_keys(const ServeOptions& options) {
   if (!options.api_key_file.empty()) read_keys(options.api_key_file, keys);
   for (const std::string& key : options.api_keys) keys.push_back({.key = key});
   if (const char* key = std::getenv("QUIRE_API_KEY"); key && *key) keys.push_back({.key = key});
+  drop_repeated(keys);
   for (const serve::ApiKey& key : keys) check_key(key.key);
   if (!options.metrics_key.empty()) check_key(options.metrics_key);
+  if (!options.admin_api_key.empty()) check_key(options.admin_api_key);
   return keys;
 }
 

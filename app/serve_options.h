@@ -25,6 +25,7 @@ struct ServeOptions {
   std::string tool_call_parser;
   std::vector<std::string> api_keys;
   std::string api_key_file;
+  std::string admin_api_key;
   std::string metrics_key;
   std::string allow_origin;
   double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds

@@ -49,6 +49,15 @@ TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_EQ(keys[3].key + keys[3].salt, "four");
 }
 
+TEST_F(ApiKeys, OneThatIsGivenTwiceIsOne) {
+  options_.api_keys = {"one", "two", "one"};
+  options_.api_key_file = file("one salt\n");
+  const std::vector<serve::ApiKey> keys = api_keys(options_);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].key + keys[0].salt, "onesalt");
+  EXPECT_EQ(keys[1].key, "two");
+}
+
 TEST_F(ApiKeys, AFileThatProtectsNothingIsRefused) {
   options_.api_key_file = file("# none yet\n");
   expect_refused([&] { api_keys(options_); }, "has no keys");

@@ -35,12 +35,18 @@ std::string_view presented_key(const http::Request& request) {
   return value;
 }
 
-std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys) {
-  const ApiKey* found = nullptr;
-  for (const ApiKey& one : keys)
-    if (equal_in_constant_time(key, one.key) && !key.empty()) found = &one;
-  if (!found) return std::nullopt;
-  return Caller{.salt = found->salt};
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys,
+                                  const std::string& admin_key) {
+  const bool is_admin = !admin_key.empty() && equal_in_constant_time(key, admin_key);
+  const bool is_everybody = admin_key.empty() && keys.size() <= 1;
+  Caller caller{.may_manage = is_admin || is_everybody};
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (equal_in_constant_time(key, keys[i].key) && !key.empty()) {
+      caller.salt = keys[i].salt;
+      caller.key = static_cast<int32_t>(i);
+    }
+  if (caller.key < 0 && !is_admin && !keys.empty()) return std::nullopt;
+  return caller;
 }
 
 }  // namespace quire::serve

@@ -58,9 +58,9 @@ const Endpoint kEndpoints[] = {
     {"GET", "/get_server_info", Access::key, kSglang, kQuick, for_anyone<server_info>},
     {"GET", "/get_load", Access::key, kSglang, kQuick, for_anyone<get_load>},
     {"GET", "/v1/loads", Access::key, kSglang, kQuick, for_anyone<loads>},
-    {"GET", "/flush_cache", Access::key, kSglang, kQuick, for_anyone<flush_cache>},
-    {"POST", "/flush_cache", Access::key, kSglang, kQuick, for_anyone<flush_cache>},
-    {"POST", "/abort_request", Access::key, kSglang, kQuick, for_anyone<abort_request>},
+    {"GET", "/flush_cache", Access::key, kSglang, kQuick, flush_cache},
+    {"POST", "/flush_cache", Access::key, kSglang, kQuick, flush_cache},
+    {"POST", "/abort_request", Access::key, kSglang, kQuick, abort_request},
 };
 
 bool has_path(const Endpoint& endpoint, std::string_view path) {

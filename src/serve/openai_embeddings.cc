@@ -30,6 +30,7 @@ struct EmbeddingCall {
   engine::Pooling pooling = engine::Pooling::last;
   bool base64 = false;
   std::string salt, rid;
+  int32_t key = -1;  // Caller::key
 };
 
 bool read_is_base64(Fields& fields) {
@@ -53,6 +54,7 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
   call.base64 = read_is_base64(fields);
   call.pooling = read_pooling(fields);
   call.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
+  call.key = caller.key;
   call.rid = fields.string("rid", 512).value_or("");
   const int32_t width = service.config().width;
   const auto dimensions = fields.integer("dimensions", 1, 1 << 20);
@@ -99,6 +101,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
  private:
   void start_one(size_t i) {
     Job job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i), .request = {.prompt = std::move(call_.inputs[i].ids)}};
+    job.key = call_.key;
     job.request.max_new_tokens = 0;
     job.request.pooling = call_.pooling;
     job.request.salt = call_.salt;

@@ -22,6 +22,7 @@ inline constexpr int64_t kMostTopLogprobs = 20;
 
 struct CallSettings {
   std::string rid;  // of the caller; "": none was given
+  int32_t key = -1;  // Caller::key
   int32_t choices = 1;
   bool stream = false, stream_usage = false;
   engine::Request request = {};  // all but the prompt and how long the answer may be

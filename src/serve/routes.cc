@@ -109,8 +109,6 @@ void guarded(const std::shared_ptr<Call>& call, Interface interface, Body&& body
     body();
   } catch (const ApiError& error) {
     fail(error);
-  } catch (const CheckError& error) {
-    fail(ApiError(400, error.what()));
   } catch (const std::exception& error) {
     call->note_failure(error.what());
     fail(ApiError(500, "the server failed at this request"));
@@ -162,8 +160,7 @@ Caller Routes::Impl::checked_caller(const http::Request& request, Access access)
     if (options.metrics_key.empty() || equal_in_constant_time(presented_key(request), options.metrics_key)) return {};
     throw ApiError(401, "this needs the server's metrics key, as Authorization: Bearer KEY", "", "invalid_api_key");
   }
-  if (options.keys.empty()) return {};
-  if (const auto caller = caller_with(presented_key(request), options.keys)) return *caller;
+  if (const auto caller = caller_with(presented_key(request), options.keys, options.admin_key)) return *caller;
   throw ApiError(401, "this needs an API key that the server knows, as Authorization: Bearer KEY", "",
                  "invalid_api_key");
 }

@@ -21,6 +21,7 @@ struct ApiKey {
 
 struct RouteOptions {
   std::vector<ApiKey> keys = {};  // none: everyone may call
+  std::string admin_key = {};     // for what concerns all callers (caller.h), and for everything else, too
   std::string metrics_key = {};
   std::string allow_origin = {};  // whose pages may call, beside the server's own: "https://chat.example", or "*"
   int workers = 2;                // threads for what comes before an answer

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct Job {
   std::string rid;  // the name under which it can be aborted; n choices of one call share a prefix: "rid", "rid_1", ...
   engine::Request request = {};
   TextRules text = {};
+  int32_t key = -1;  // Caller::key: whose it is
 };
 
 using OnProgress = std::function<void(Progress)>;
@@ -76,7 +78,8 @@ class Service {
 
   std::shared_ptr<RunningJob> run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
 
-  int abort(std::string_view rid_prefix);  // "": all; returns how many jobs
+  // By the beginnings of their names ("": all), those of one key or everybody's; returns how many jobs.
+  int abort(std::string_view rid_prefix, std::optional<int32_t> key = {});
   void flush_cache();
   engine::EngineStats stats() const;
   Metrics& metrics();
