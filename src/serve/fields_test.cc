@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include "base/check.h"
 #include "serve/api_error.h"
 
 namespace quire::serve {
@@ -85,6 +88,21 @@ TEST(Fields, WhatNobodyReadIsRefused) {
   fields.ignore("a");
   expect_400([&] { fields.finish(); }, R"(unsupported parameters: "b", "c\n")", "b");
   expect_400([&] { fields.refuse("b", "not here"); }, "b: not here", "b");
+}
+
+// With a look at all keys for each name this would be more than ten thousand million comparisons.
+TEST(Fields, LargeObjectsAreReadInNearlyLinearTime) {
+  constexpr int kKeys = 150'000;
+  ordered_json body = ordered_json::object();
+  auto& keys = body.get_ref<ordered_json::object_t&>();
+  for (int i = 0; i < kKeys; ++i) keys.emplace_back(cat("k", i), i == 7 ? ordered_json() : ordered_json(i));
+  const auto begin = std::chrono::steady_clock::now();
+  Fields fields(body, "");
+  for (int i = 0; i < kKeys; ++i)
+    ASSERT_EQ(fields.integer(cat("k", i), 0, kKeys), i == 7 ? std::nullopt : std::optional<int64_t>(i));
+  EXPECT_FALSE(fields.has("k") || fields.has("k7") || fields.has("zzz"));
+  fields.finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 }  // namespace
