@@ -39,7 +39,7 @@ std::string shown_path(const std::string& path) {
 
 // Pollers ask all day long.
 LogLevel level_of(const serve::Answered& answered) {
-  if (answered.status >= 500 && !answered.failure.empty()) return LogLevel::error;
+  if (!answered.failure.empty()) return LogLevel::error;
   const bool is_poll = answered.method != "POST" && answered.status < 400;
   const bool is_health = answered.path == "/health" || answered.path == "/health_generate";
   return is_poll || is_health ? LogLevel::debug : LogLevel::info;

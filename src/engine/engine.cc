@@ -58,9 +58,7 @@ SchedulerLimits limits_of(const EngineOptions& options) {
           .prefix_cache = options.prefix_cache};
 }
 
-void check_request(const Request& request, const Listener& listener, const SchedulerLimits& limits,
-                   int32_t vocabulary) {
-  check(listener != nullptr, "a request without a listener");
+void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
   check_fits(request.prompt, limits);
   for (const int32_t token : request.prompt)
     check(token >= 0 && token < vocabulary, "token ", token, " of the prompt is outside the vocabulary of ",
@@ -152,7 +150,12 @@ struct Engine::Impl {
 };
 
 RequestId Engine::Impl::submit(Request request, Listener listener) {
-  check_request(request, listener, limits, vocabulary);
+  check(listener != nullptr, "a request without a listener");
+  try {
+    check_request(request, limits, vocabulary);
+  } catch (const CheckError& refused) {
+    throw RequestRefused(refused.what());
+  }
   const std::lock_guard lock(mutex);
   check(broken.empty(), "the engine has broken down: ", broken);
   check(!stopping, "the engine has stopped");

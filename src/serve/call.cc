@@ -1,5 +1,6 @@
 #include "serve/call.h"
 
+#include <exception>
 #include <utility>
 
 namespace quire::serve {
@@ -43,7 +44,15 @@ void Call::begin(http::Response& response) {
   if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
 }
 
-void Call::post(std::function<void()> task) {
+void Call::post(std::function<void()> given) {
+  std::function<void()> task = [call = weak_from_this(), given = std::move(given)] {
+    try {
+      given();
+    } catch (const std::exception& error) {  // the exchange answers it, and does not say why
+      if (const auto alive = call.lock()) alive->note_failure(error.what());
+      throw;
+    }
+  };
   {
     const std::lock_guard lock(mutex_);
     if (held_) return waiting_.push_back(std::move(task));
@@ -83,7 +92,7 @@ void Call::note_failure(std::string what) {
 }
 
 void Call::report(bool complete) {
-  constexpr int kClientClosed = 499;
+  constexpr int kClientClosed = 499, kFailed = 500;
   Answered answered;
   {
     const std::lock_guard lock(mutex_);
@@ -91,7 +100,7 @@ void Call::report(bool complete) {
     answered = {.method = request().method,
                 .path = request().path,
                 .peer = request().peer,
-                .status = status_ ? status_ : kClientClosed,
+                .status = status_ ? status_ : failure_.empty() ? kClientClosed : kFailed,
                 .complete = complete && !gone_,
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
@@ -103,6 +112,10 @@ void Call::report(bool complete) {
 
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
   if (auto* call = dynamic_cast<Call*>(&exchange)) call->count_tokens(prompt, generated);
+}
+
+void note_failure(http::Exchange& exchange, const std::string& what) {
+  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_failure(what);
 }
 
 }  // namespace quire::serve

@@ -18,7 +18,7 @@ namespace quire::serve {
 
 struct Answered {
   std::string method, path, peer;
-  int status;     // 499: none was given, mostly because the client left
+  int status;     // 499: none was given, mostly because the client left; 500: nor any, for the failure below
   bool complete;  // false: the client left, or the answer was cut off
   std::chrono::duration<double> time;
   int64_t prompt_tokens, generated_tokens;
@@ -26,7 +26,7 @@ struct Answered {
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
-class Call final : public http::Exchange {
+class Call final : public http::Exchange, public std::enable_shared_from_this<Call> {
  public:
   // headers: added to every answer.
   static std::shared_ptr<Call> watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
@@ -43,7 +43,7 @@ class Call final : public http::Exchange {
 
   bool begun() const;
   void count_tokens(int32_t prompt, int32_t generated);
-  void note_failure(std::string what);
+  void note_failure(std::string what);  // a fault of the server; what tasks throw is noted by itself
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
@@ -66,5 +66,6 @@ class Call final : public http::Exchange {
 
 // On the call that an exchange is; nothing on others.
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
+void note_failure(http::Exchange& exchange, const std::string& what);
 
 }  // namespace quire::serve

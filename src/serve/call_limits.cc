@@ -45,6 +45,15 @@ void check_text_length(std::string_view text, const Service& service, std::strin
     refuse_length(cat("more than ", context), service, field);
 }
 
+std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptions& options, const Service& service,
+                                  std::string_view field) {
+  try {
+    return service.tokenizer().encode(text, options);
+  } catch (const CheckError& refused) {
+    throw ApiError(400, cat(field, ": the text cannot be tokenized: ", refused.what()), std::string(field));
+  }
+}
+
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field) {
   if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
 }

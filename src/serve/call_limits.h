@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "engine/request.h"
 #include "serve/service.h"
@@ -13,6 +14,9 @@ namespace quire::serve {
 
 // Of a text it is known only that it cannot fit, but that before it is tokenized.
 void check_text_length(std::string_view text, const Service& service, std::string_view field);
+// The tokens of a text from outside; what the tokenizer refuses is told to the caller.
+std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptions& options, const Service& service,
+                                  std::string_view field);
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
 
 // Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.

@@ -79,5 +79,15 @@ TEST(Call, HoldsTasksBackUntilItsFunctionHasReturned) {
   EXPECT_EQ(order, "12345");
 }
 
+TEST(Call, ReportsWhyATaskFailed) {
+  Watched watched;
+  watched.call->release();
+  EXPECT_THROW(watched.call->post([] { check(false, "no such thing"); }), CheckError);
+  watched.call.reset();
+  ASSERT_EQ(watched.answers.size(), 1u);
+  EXPECT_EQ(watched.answers[0].status, 500);
+  EXPECT_EQ(watched.answers[0].failure, "no such thing");
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -17,7 +17,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostText = 64 << 20;  // bodies have a smaller limit
-constexpr size_t kMostNameBytes = 1024;
 constexpr size_t kMostToolCalls = 1024;
 
 std::string text_of_part(const ordered_json& part, const std::string& path) {

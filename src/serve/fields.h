@@ -20,6 +20,8 @@
 
 namespace quire::serve {
 
+inline constexpr size_t kMostNameBytes = 1024;  // of names, ids and words with few meanings
+
 [[noreturn]] void refuse(const std::string& path, const std::string& why);
 
 class Fields {

@@ -111,6 +111,7 @@ void JobRun::deliver() {
   if (!progress.end) return on_progress_(std::move(progress));
   settle_end(progress);
   count_tokens(*exchange_, progress.prompt_tokens, progress.generated);
+  if (progress.end->reason == EndReason::failed) note_failure(*exchange_, progress.end->error);
   const Totals totals = totals_of(progress);
   try {
     std::exchange(on_progress_, nullptr)(std::move(progress));

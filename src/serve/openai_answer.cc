@@ -4,17 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "serve/end_error.h"
+#include "serve/event_stream.h"
+#include "serve/json_text.h"
+
 namespace quire::serve {
-namespace {
-
-// What an end has to be told as, instead of an answer; none when there is one.
-std::optional<ApiError> error_of(const End& end) {
-  if (end.reason == EndReason::failed) return ApiError(500, end.error);
-  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
-  return std::nullopt;
-}
-
-}  // namespace
 
 OpenAiAnswer::OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms)
     : exchange_(std::move(exchange)),
@@ -59,8 +53,7 @@ void OpenAiAnswer::count(size_t choice, const Progress& progress) {
 }
 
 void OpenAiAnswer::send_part(std::string part) {
-  if (!std::exchange(begun_, true))
-    exchange_->start_stream({.content_type = "text/event-stream", .headers = {{"cache-control", "no-cache"}}});
+  if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
   if (running_ == 0) {
     chunks_.append_usage(part, usage());
     part += kDoneEvent;

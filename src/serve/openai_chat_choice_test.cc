@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "serve/event_stream.h"
 #include "serve/openai_testing.h"
 
 namespace quire::serve {

@@ -49,7 +49,7 @@ ordered_json read_variables(Fields& fields) {
   return variables;
 }
 
-void refuse_unsupported(Fields& fields) {
+void refuse_unsupported_in_chat(Fields& fields) {
   for (const std::string& modality : fields.strings("modalities", 8, 64))
     if (modality != "text") refuse("modalities", "only text is supported");
   const auto verbosity = fields.string("verbosity", 64);
@@ -102,7 +102,7 @@ ChatCall read_chat(const ordered_json& body, const Service& service, const Calle
                   .variables = read_variables(fields),
                   .add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true),
                   .continue_final_message = fields.boolean("continue_final_message").value_or(false)};
-  refuse_unsupported(fields);
+  refuse_unsupported_in_chat(fields);
   fields.finish();
 
   call.settings.text.drop_first_space = !input.continue_final_message;

@@ -1,6 +1,6 @@
 // The body of /v1/chat/completions, read: what is to be generated, and how the answer is made of it.
 //
-// Errors   ApiError 400 and 404 that name the parameter; CheckError for what the chat template refuses.
+// Errors   ApiError 400 that names the parameter, also for what the chat template refuses.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>

@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostNameBytes = 512;
-
 // --- fields without an effect, and fields that would need one
 
 // Notes of callers and their accounts, and what SGLang's router always fills in.
@@ -95,9 +93,7 @@ void read_constraints(Fields& fields, CallSettings& settings) {
 
 TextRules read_text_rules(Fields& fields) {
   TextRules rules;
-  rules.stops = fields.strings("stop", kMostStops, kMostStopBytes);
-  if (std::any_of(rules.stops.begin(), rules.stops.end(), [](const std::string& stop) { return stop.empty(); }))
-    refuse(fields.path_of("stop"), "a stop text is empty");
+  rules.stops = read_stops(fields);
   rules.skip_special = fields.boolean("skip_special_tokens").value_or(true);
   rules.keep_stop = fields.boolean("no_stop_trim").value_or(false);
   return rules;
@@ -112,15 +108,6 @@ std::string read_salt(Fields& fields) {
 
 int32_t read_choices(Fields& fields, const Service& service) {
   return static_cast<int32_t>(fields.integer("n", 1, service.options().most_choices).value_or(1));
-}
-
-void apply_constraint(const CallSettings& settings, const Service& service, engine::Request& request) {
-  if (!settings.constraint) return;
-  try {
-    constrain(*settings.constraint, service, request);
-  } catch (const CheckError& error) {
-    throw ApiError(400, cat(settings.constraint_field, ": ", error.what()), settings.constraint_field);
-  }
 }
 
 }  // namespace
@@ -156,7 +143,7 @@ void check_model(Fields& fields, const Service& service) {
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,
                                  std::string_view field) {
   check_text_length(text, service, field);
-  std::vector<int32_t> ids = service.tokenizer().encode(text, {.parse_special = parse_special});
+  std::vector<int32_t> ids = encoded_text(text, {.parse_special = parse_special}, service, field);
   if (ids.empty()) refuse(std::string(field), "the text is empty");
   return ids;
 }
@@ -166,7 +153,8 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
     Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
-    apply_constraint(settings, service, job.request);  // each text has a mask of its own
+    if (settings.constraint)  // each text has a mask of its own
+      constrain(*settings.constraint, settings.constraint_field, service, job.request);
     jobs.push_back(std::move(job));
   }
 }

@@ -29,16 +29,6 @@ ordered_json Usage::json() const {
           {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
 }
 
-std::string dumped(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-std::string event(std::string_view json) {
-  std::string text;
-  text.reserve(json.size() + 8);
-  return text.append("data: ").append(json).append("\n\n");
-}
-
 ChunkWriter::ChunkWriter(const AnswerHead& head, bool with_usage) : with_usage_(with_usage) {
   head_ = "data: " + dumped(head.json());
   head_.pop_back();

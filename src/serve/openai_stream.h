@@ -28,10 +28,6 @@ struct Usage {
   nlohmann::ordered_json json() const;
 };
 
-std::string dumped(const nlohmann::ordered_json& value);  // on one line; never throws for what is no UTF-8
-std::string event(std::string_view json);                 // data: ...
-inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
-
 class ChunkWriter {
  public:
   ChunkWriter(const AnswerHead& head, bool with_usage);

@@ -86,6 +86,13 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
   request.stop_ids.insert(request.stop_ids.end(), ends.begin(), ends.end());
 }
 
+std::vector<std::string> read_stops(Fields& fields) {
+  std::vector<std::string> stops = fields.strings("stop", kMostStops, kMostStopBytes);
+  if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); }))
+    refuse(fields.path_of("stop"), "a stop text is empty");
+  return stops;
+}
+
 std::optional<grammar::Source> read_constraint(Fields& fields) {
   constexpr std::pair<const char*, grammar::Kind> kKinds[] = {
       {"json_schema", grammar::Kind::json_schema}, {"regex", grammar::Kind::regex}, {"ebnf", grammar::Kind::ebnf}};
@@ -100,8 +107,15 @@ std::optional<grammar::Source> read_constraint(Fields& fields) {
   return source;
 }
 
-void constrain(const grammar::Source& source, const Service& service, engine::Request& request) {
-  request.mask = service.grammars().mask(service.grammars().compile(source));
+void constrain(const grammar::Source& source, const std::string& field, const Service& service,
+               engine::Request& request) {
+  std::shared_ptr<const grammar::Compiled> compiled;
+  try {
+    compiled = service.grammars().compile(source);
+  } catch (const CheckError& refused) {
+    refuse(field, refused.what());
+  }
+  request.mask = service.grammars().mask(std::move(compiled));
 }
 
 }  // namespace quire::serve

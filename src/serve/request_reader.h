@@ -5,7 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "engine/request.h"
 #include "grammar/compiler.h"
@@ -26,8 +27,12 @@ nlohmann::ordered_json body_of(const http::Request& request);
 // end ids (unless ignore_eos) and the caller's.
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
+std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
+
 // json_schema, regex or ebnf (at most one), as strings or objects.
 std::optional<grammar::Source> read_constraint(Fields& fields);
-void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
+// Throws ApiError 400 about that field when the constraint cannot be compiled.
+void constrain(const grammar::Source& source, const std::string& field, const Service& service,
+               engine::Request& request);
 
 }  // namespace quire::serve

@@ -109,8 +109,6 @@ void guarded(const std::shared_ptr<Call>& call, Interface interface, Body&& body
     body();
   } catch (const ApiError& error) {
     fail(error);
-  } catch (const CheckError& error) {
-    fail(ApiError(400, error.what()));
   } catch (const std::exception& error) {
     call->note_failure(error.what());
     fail(ApiError(500, "the server failed at this request"));

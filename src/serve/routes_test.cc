@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -143,6 +144,68 @@ TEST(Routes, ErrorsHaveTheInterfacesForm) {
   EXPECT_EQ(ordered_json::parse(sglang.body)["error"].size(), 1u);
 }
 
+struct Logged {
+  OnAnswered listener() {
+    return [this](const Answered& answered) {
+      const std::lock_guard lock(mutex);
+      answers.push_back(answered);
+      changed.notify_all();
+    };
+  }
+  std::vector<Answered> wait_for(size_t count) {  // they are told after the client was
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(60), [&] { return answers.size() >= count; });
+    return answers;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Answered> answers;
+};
+
+TEST(Routes, FaultsOfTheServerAreItsOwn) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.tool_call_parser = "no such parser"; }});
+  Logged logged;
+  Routes routes({.on_answered = logged.listener()});
+  routes.set_service(&tiny.service());
+  const http::Response response = answer_to(
+      routes, request_of("POST", "/v1/chat/completions",
+                         R"({"messages": [{"role": "user", "content": "a"}],
+                             "tools": [{"type": "function", "function": {"name": "f"}}]})"));
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(message(response), "the server failed at this request") << "what failed is not the caller's business";
+  const std::vector<Answered> answers = logged.wait_for(1);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].failure.find("no such parser"), std::string::npos) << "but that of the log";
+}
+
+// What rooms below the interfaces refuse, each by a sentence of its own.
+TEST(Routes, FaultsOfTheCallerAreTheirs) {
+  TinyService tiny({.change = [](ServiceOptions& options) {
+    options.chat_template = "{{ raise_exception('roles must take turns') }}";
+  }});
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  const struct {
+    const char *path, *body, *says;
+  } faults[] = {
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})", "roles must take turns"},
+      {"/v1/completions", R"({"prompt": "a", "regex": "("})", "regex: "},
+      {"/v1/completions", R"({"prompt": "a", "stop": ""})", "stop: a stop text is empty"},
+      {"/v1/completions", R"({"prompt": "a", "logit_bias": {"99999": 1}})", "99999"},
+      {"/generate", R"({"text": "a", "sampling_params": {"json_schema": "{"}})", "sampling_params: "},
+      {"/generate", R"({"text": "a", "sampling_params": {"stop": ""}})", "sampling_params.stop: a stop text is empty"},
+      {"/generate", R"({"input_ids": [99999]})", "token 99999"},
+      {"/generate", R"({"text": "a", "return_logprob": true, "token_ids_logprob": [99999]})", "token 99999"},
+      {"/detokenize", R"({"tokens": [99999]})", "token 99999"},
+  };
+  for (const auto& [path, body, says] : faults) {
+    const http::Response response = answer_to(routes, request_of("POST", path, body));
+    EXPECT_EQ(response.status, 400) << path << body;
+    EXPECT_NE(message(response).find(says), std::string::npos) << message(response);
+  }
+}
+
 class Keys : public ::testing::Test {
  protected:
   Keys() { routes_.set_service(&tiny_.service()); }
@@ -215,19 +278,15 @@ TEST(Routes, OtherOriginsOnlyWhenAllowed) {
 
 TEST(Routes, AnswersAreCountedAndReported) {
   TinyService tiny;
-  std::mutex mutex;
-  std::vector<Answered> answers;
-  Routes routes({.on_answered = [&](const Answered& answered) {
-    const std::lock_guard lock(mutex);
-    answers.push_back(answered);
-  }});
+  Logged logged;
+  Routes routes({.on_answered = logged.listener()});
   routes.set_service(&tiny.service());
   answer_to(routes, request_of("POST", "/generate", kOneToken));
   ASSERT_TRUE(tiny.wait_until_idle());
   get(routes, "/nothing");
   const std::string metrics = get(routes, "/metrics").body;
   EXPECT_NE(metrics.find("/generate"), std::string::npos);
-  const std::lock_guard lock(mutex);
+  const std::vector<Answered> answers = logged.wait_for(3);
   ASSERT_EQ(answers.size(), 3u);
   EXPECT_EQ(answers[0].path, "/generate");
   EXPECT_EQ(answers[0].status, 200);

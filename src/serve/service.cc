@@ -66,7 +66,11 @@ std::string Service::render(nlohmann::ordered_json context) const {
   const text::Vocabulary& vocabulary = tokenizer().vocabulary();
   context["bos_token"] = impl_->piece_of(vocabulary.bos);
   context["eos_token"] = impl_->piece_of(vocabulary.eos);
-  return impl_->chat_template->render(context);
+  try {
+    return impl_->chat_template->render(context);
+  } catch (const CheckError& refused) {  // what the template says about the messages
+    throw ApiError(400, refused.what(), "messages");
+  }
 }
 
 // Ids name requests that can be aborted, so they are not to be guessed.
@@ -93,8 +97,11 @@ std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange
     return run;
   } catch (const engine::QueueFull& full) {
     throw ApiError(503, cat("the server is busy: ", full.what()));
-  } catch (const CheckError& refused) {
-    throw ApiError(works() ? 400 : 503, refused.what());
+  } catch (const engine::RequestRefused& refused) {
+    throw ApiError(400, refused.what());
+  } catch (const CheckError& stopped) {
+    if (works()) throw;
+    throw ApiError(503, stopped.what());
   }
 }
 

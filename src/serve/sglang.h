@@ -1,5 +1,5 @@
 // SGLang's own interface, and what its router asks a worker. Each function answers its exchange, now or as tokens come,
-// or throws ApiError (or CheckError) before it has answered anything.
+// or throws ApiError before it has answered anything.
 #pragma once
 #include <chrono>
 #include <memory>

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "serve/api_error.h"
+#include "serve/end_error.h"
+#include "serve/event_stream.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -12,19 +14,6 @@
 namespace quire::serve {
 
 namespace {
-
-// What an end has to be told as, instead of an answer; none when there is one.
-std::optional<ApiError> error_of(const End& end) {
-  if (end.reason == EndReason::failed) return ApiError(500, end.error);
-  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
-  return std::nullopt;
-}
-
-std::string event(std::string_view json) {
-  std::string text;
-  text.reserve(json.size() + 8);
-  return text.append("data: ").append(json).append("\n\n");
-}
 
 // A call that runs: its answers so far, and how they are sent. The exchange's order is its lock.
 class RunningCall : public std::enable_shared_from_this<RunningCall> {
@@ -70,13 +59,11 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   void send_part(const GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
     if (error && !begun_ && answers_.size() == 1) return exchange_->respond(error_response(*error, Interface::sglang));
-    if (!std::exchange(begun_, true))
-      exchange_->start_stream(
-          {.content_type = "text/event-stream", .body = {}, .headers = {{"cache-control", "no-cache"}}});
+    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.json(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
-    exchange_->write(event("[DONE]"));
+    exchange_->write(std::string(kDoneEvent));
     exchange_->finish();
   }
 

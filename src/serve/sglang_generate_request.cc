@@ -26,15 +26,12 @@ struct Prompts {
   bool is_list;
 };
 
-std::vector<int32_t> encoded(const std::string& text, const Service& service) {
-  check_text_length(text, service, "text");
-  return service.tokenizer().encode(text, {.add_special = true, .parse_special = true});
-}
-
 Prompts read_texts(Fields& fields, const Service& service, size_t most) {
   Prompts prompts{.tokens = {}, .is_list = fields.raw("text")->is_array()};
-  for (const std::string& text : fields.strings("text", most, std::numeric_limits<size_t>::max()))
-    prompts.tokens.push_back(encoded(text, service));
+  for (const std::string& text : fields.strings("text", most, std::numeric_limits<size_t>::max())) {
+    check_text_length(text, service, "text");
+    prompts.tokens.push_back(encoded_text(text, {.add_special = true, .parse_special = true}, service, "text"));
+  }
   return prompts;
 }
 
@@ -94,7 +91,7 @@ void read_logprobs(Fields& options, GenerateJob& job) {
   const auto length = static_cast<int64_t>(request.prompt.size());
   const bool wanted = options.boolean("return_logprob").value_or(false);
   const int64_t from = options.integer("logprob_start_len", -1, length).value_or(-1);
-  const int64_t top = options.integer("top_logprobs_num", 0, kMostTopLogprobs).value_or(0);
+  const int64_t top = options.integer("top_logprobs_num", 0, kMostGenerateTopLogprobs).value_or(0);
   std::vector<int32_t> ids = options.token_ids("token_ids_logprob", kMostLogprobIds);
   if (!wanted) return;
   job.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = job.logprobs.texts};
@@ -134,7 +131,7 @@ Sampling read_params(const ordered_json& object, const Service& service, Job& jo
   if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
     throw ApiError(400, "sampling_params.min_new_tokens: expected at most max_new_tokens",
                    "sampling_params.min_new_tokens");
-  job.text.stops = params.strings("stop", kMostStops, kMostStopBytes);
+  job.text.stops = read_stops(params);
   job.text.skip_special = params.boolean("skip_special_tokens").value_or(true);
   job.text.keep_stop = params.boolean("no_stop_trim").value_or(false);
   if (!params.boolean("spaces_between_special_tokens").value_or(true))
@@ -188,9 +185,9 @@ std::vector<std::string> read_rids(Fields& fields, size_t texts, size_t choices,
   return rids;
 }
 
-class CallReader {
+class GenerateReader {
  public:
-  CallReader(const ordered_json& body, const Service& service, const Caller& caller)
+  GenerateReader(const ordered_json& body, const Service& service, const Caller& caller)
       : fields_(body, ""), service_(service), caller_(caller), logprobs_(service, "return_logprob") {}
 
   GenerateCall read() {
@@ -236,7 +233,8 @@ class CallReader {
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
-      if (sampling.constraint) constrain(*sampling.constraint, service_, added.job.request);  // each has its own state
+      if (sampling.constraint)  // each has its own state
+        constrain(*sampling.constraint, "sampling_params", service_, added.job.request);
     }
   }
 
@@ -261,7 +259,7 @@ class CallReader {
 }  // namespace
 
 GenerateCall read_generate(const ordered_json& body, const Service& service, const Caller& caller) {
-  return CallReader(body, service, caller).read();
+  return GenerateReader(body, service, caller).read();
 }
 
 }  // namespace quire::serve

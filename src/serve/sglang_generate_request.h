@@ -11,7 +11,7 @@
 
 namespace quire::serve {
 
-inline constexpr int32_t kMostTopLogprobs = 128;
+inline constexpr int32_t kMostGenerateTopLogprobs = 128;
 inline constexpr int32_t kMostLogprobIds = 1024;
 inline constexpr size_t kMostRidBytes = 256;
 

@@ -10,6 +10,7 @@
 #include "base/types.h"
 #include "serve/api_error.h"
 #include "serve/info_pool.h"
+#include "serve/json_text.h"
 #include "serve/sglang.h"
 
 namespace quire::serve {
@@ -17,10 +18,6 @@ namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-void respond_json(http::Exchange& exchange, const ordered_json& body) {
-  exchange.respond({.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace)});
-}
 
 // The name of the architecture in a model's config.json.
 std::string class_of(const std::string& architecture) {

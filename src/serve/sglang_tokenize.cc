@@ -4,7 +4,9 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 #include "serve/fields.h"
+#include "serve/json_text.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 
@@ -16,10 +18,6 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMostTexts = 1024;
 
-void respond_json(http::Exchange& exchange, const ordered_json& body) {
-  exchange.respond({.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace)});
-}
-
 // vLLM and SGLang call it prompt, others text.
 const char* name_of_text(const Fields& fields) {
   if (fields.has("prompt") == fields.has("text"))
@@ -28,6 +26,9 @@ const char* name_of_text(const Fields& fields) {
 }
 
 std::string decoded(const std::vector<int32_t>& tokens, bool skip_special, const Service& service) {
+  const int32_t vocabulary = service.tokenizer().size();
+  for (const int32_t token : tokens)
+    if (token >= vocabulary) refuse("tokens", cat("token ", token, " is not one of the vocabulary's ", vocabulary));
   return service.tokenizer().decode(tokens, skip_special);
 }
 
@@ -56,7 +57,7 @@ void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
 
   ordered_json tokens = ordered_json::array(), counts = ordered_json::array();
   for (const std::string& text : texts) {
-    tokens.push_back(service.tokenizer().encode(text, {.add_special = special, .parse_special = true}));
+    tokens.push_back(encoded_text(text, {.add_special = special, .parse_special = true}, service, name));
     counts.push_back(tokens.back().size());
   }
   respond_json(*exchange, {{"tokens", is_list ? tokens : tokens[0]},

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostTools = 128, kMostNameBytes = 256, kMostDescriptionBytes = 1 << 20;
+constexpr size_t kMostTools = 128, kMostDescriptionBytes = 1 << 20;
 
 Fields required_object(Fields& fields, std::string_view name) {
   auto object = fields.object(name);
