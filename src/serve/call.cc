@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "serve/ignored.h"
+
 namespace quire::serve {
 
 Call::Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered)
@@ -40,6 +42,7 @@ void Call::finish() {
 void Call::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
+  if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
   if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
 }
 
@@ -82,6 +85,11 @@ void Call::note_failure(std::string what) {
   failure_ = std::move(what);
 }
 
+void Call::note_ignored(std::string names) {
+  const std::lock_guard lock(mutex_);
+  ignored_ = std::move(names);
+}
+
 void Call::report(bool complete) {
   constexpr int kClientClosed = 499;
   Answered answered;
@@ -96,13 +104,18 @@ void Call::report(bool complete) {
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
                 .generated_tokens = generated_tokens_,
-                .failure = failure_};
+                .failure = failure_,
+                .ignored = ignored_};
   }
   if (on_answered_) on_answered_(answered);
 }
 
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
   if (auto* call = dynamic_cast<Call*>(&exchange)) call->count_tokens(prompt, generated);
+}
+
+void note_ignored(http::Exchange& exchange, const std::string& names) {
+  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_ignored(names);
 }
 
 }  // namespace quire::serve

@@ -26,7 +26,10 @@ nlohmann::ordered_json body_of(const http::Request& request);
 // end ids (unless ignore_eos) and the caller's.
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
-// json_schema, regex or ebnf (at most one), as strings or objects.
+// A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
+
+// json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
 void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
 
