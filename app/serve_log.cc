@@ -67,6 +67,7 @@ std::string to_string(const serve::Answered& answered) {
   if (answered.prompt_tokens + answered.generated_tokens > 0)
     line += cat(", ", answered.prompt_tokens, " + ", answered.generated_tokens, " tokens");
   line += cat(", ", static_cast<int64_t>(answered.time.count() * 1000), " ms");
+  if (!answered.ignored.empty()) line += cat(", ignored ", answered.ignored);
   if (!answered.complete) line += ", the client left";
   if (!answered.failure.empty()) line += cat(": ", in_quotes(answered.failure, 300));
   return line;

@@ -32,6 +32,12 @@ TEST(ServeLog, OneLineAnAnswer) {
   EXPECT_EQ(to_string(generated), "POST /generate 200, 3 + 4 tokens, 12 ms, the client left");
 }
 
+TEST(ServeLog, NamesWhatWasIgnored) {
+  serve::Answered one = answered("POST", "/generate", 200);
+  one.ignored = "store, messages[].id";
+  EXPECT_EQ(to_string(one), "POST /generate 200, 12 ms, ignored store, messages[].id");
+}
+
 TEST(ServeLog, WhatStrangersSendCannotBreakALine) {
   EXPECT_EQ(to_string(answered("GET", "/a\nb", 404)), "GET \"/a\\nb\" 404, 12 ms");
   EXPECT_EQ(to_string(answered("GET", "/a b", 404)), "GET \"/a b\" 404, 12 ms");

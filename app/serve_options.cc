@@ -83,6 +83,10 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
           "seconds after which a request that still waits gets 503; 0: never");
   seconds("--run-timeout", options.run_timeout, "seconds after which a request ends with what it has; 0: never");
   seconds("--shutdown-timeout", options.shutdown_timeout, "seconds that running requests have after SIGTERM or Ctrl-C");
+  command
+      .add_flag("--strict-fields", options.strict_fields,
+                "400 for parameters that are not known, instead of an x-quire-ignored header that names them")
+      ->group(kGroup);
   command.add_option("--log-level", options.log_level)
       ->capture_default_str()
       ->check(CLI::IsMember({"error", "warn", "warning", "info", "debug"}))
@@ -187,7 +191,8 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
                                 .served_model_name = options.served_model_name,
                                 .tool_call_parser = options.tool_call_parser,
                                 .queue_time = milliseconds(options.queue_timeout),
-                                .run_time = milliseconds(options.run_timeout)};
+                                .run_time = milliseconds(options.run_timeout),
+                                .strict_fields = options.strict_fields};
   if (service.served_model_name.empty()) service.served_model_name = name_of_model(model_path);
   if (!options.chat_template_file.empty())
     service.chat_template = read_file(options.chat_template_file, "chat template");

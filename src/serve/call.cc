@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "serve/ignored.h"
+
 namespace quire::serve {
 
 Call::Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered)
@@ -41,6 +43,7 @@ void Call::finish() {
 void Call::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
+  if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
   if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
 }
 
@@ -91,6 +94,11 @@ void Call::note_failure(std::string what) {
   failure_ = std::move(what);
 }
 
+void Call::note_ignored(std::string names) {
+  const std::lock_guard lock(mutex_);
+  ignored_ = std::move(names);
+}
+
 void Call::report(bool complete) {
   constexpr int kClientClosed = 499, kFailed = 500;
   Answered answered;
@@ -105,7 +113,8 @@ void Call::report(bool complete) {
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
                 .generated_tokens = generated_tokens_,
-                .failure = failure_};
+                .failure = failure_,
+                .ignored = ignored_};
   }
   if (on_answered_) on_answered_(answered);
 }
@@ -116,6 +125,10 @@ void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
 
 void note_failure(http::Exchange& exchange, const std::string& what) {
   if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_failure(what);
+}
+
+void note_ignored(http::Exchange& exchange, const std::string& names) {
+  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_ignored(names);
 }
 
 }  // namespace quire::serve

@@ -23,6 +23,7 @@ struct Answered {
   std::chrono::duration<double> time;
   int64_t prompt_tokens, generated_tokens;
   std::string failure;  // of the server itself, for its log
+  std::string ignored = {};  // parameters without an effect (ignored.h)
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
@@ -44,6 +45,7 @@ class Call final : public http::Exchange, public std::enable_shared_from_this<Ca
   bool begun() const;
   void count_tokens(int32_t prompt, int32_t generated);
   void note_failure(std::string what);  // a fault of the server; what tasks throw is noted by itself
+  void note_ignored(std::string names);  // before it is answered: the answer has them in a header
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
@@ -59,7 +61,7 @@ class Call final : public http::Exchange, public std::enable_shared_from_this<Ca
   mutable std::mutex mutex_;
   int status_ = 0;  // 0: not begun
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
-  std::string failure_;
+  std::string failure_, ignored_;
   bool gone_ = false, reported_ = false, held_ = true;
   std::vector<std::function<void()>> waiting_;
 };
@@ -67,5 +69,6 @@ class Call final : public http::Exchange, public std::enable_shared_from_this<Ca
 // On the call that an exchange is; nothing on others.
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
 void note_failure(http::Exchange& exchange, const std::string& what);
+void note_ignored(http::Exchange& exchange, const std::string& names);
 
 }  // namespace quire::serve

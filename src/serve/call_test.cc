@@ -42,6 +42,17 @@ TEST(Call, ReportsAnAnswerOnce) {
   EXPECT_TRUE(answered.complete);
 }
 
+TEST(Call, NamesWhatWasIgnored) {
+  Watched one, stream;
+  note_ignored(*one.call, "store, user");
+  one.call->respond({});
+  EXPECT_EQ(one.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store, user"}}));
+  EXPECT_EQ(one.answers.at(0).ignored, "store, user");
+  note_ignored(*stream.call, "store");
+  stream.call->start_stream({});
+  EXPECT_EQ(stream.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store"}}));
+}
+
 TEST(Call, ReportsAStreamAtItsEnd) {
   Watched watched;
   watched.call->start_stream({.body = "a"});

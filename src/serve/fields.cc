@@ -53,7 +53,8 @@ void check_count(const ordered_json& array, const std::string& path, size_t most
 
 void refuse(const std::string& path, const std::string& why) { throw ApiError(400, cat(path, ": ", why), path); }
 
-Fields::Fields(const ordered_json& object, std::string path) : object_(object), path_(std::move(path)) {
+Fields::Fields(const ordered_json& object, std::string path, Ignored* ignored)
+    : object_(object), path_(std::move(path)), ignored_(ignored) {
   constexpr size_t kLarge = 64;
   if (!object_.is_object()) wrong(path_.empty() ? "the body" : path_, "an object", object_);
   if (object_.size() < kLarge) return;
@@ -154,14 +155,27 @@ std::vector<int32_t> Fields::token_ids(std::string_view name, size_t most) {
 std::optional<Fields> Fields::object(std::string_view name) {
   const ordered_json* value = raw(name);
   if (!value) return std::nullopt;
-  return Fields(*value, path_of(name));
+  return Fields(*value, path_of(name), ignored_);
 }
 
 void Fields::refuse(std::string_view name, std::string_view why) {
   if (raw(name)) throw ApiError(400, cat(path_of(name), ": ", why), path_of(name));
 }
 
+void Fields::no_effect(std::string_view name, std::string_view why) {
+  const ordered_json* value = raw(name);
+  if (!value || *value == false) return;
+  if (strict()) refuse(name, why);
+  ignored_->add(path_of(name));
+}
+
 void Fields::finish() const {
+  if (strict()) return refuse_unread();
+  for (const auto& [name, value] : object_.items())
+    if (!value.is_null() && !read_.contains(name)) ignored_->add(path_of(name));
+}
+
+void Fields::refuse_unread() const {
   constexpr int kMostNamed = 5;
   std::string names, first;
   int unread = 0;

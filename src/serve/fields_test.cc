@@ -82,6 +82,32 @@ TEST(Fields, PathsNameTheObjectsAround) {
   EXPECT_THROW(Fields(ordered_json::array(), ""), ApiError);
 }
 
+TEST(Fields, WhatNobodyReadIsIgnoredByName) {
+  const ordered_json body = ordered_json::parse(
+      R"({"a": 1, "b": 2, "c": null, "store": true, "verbose": false, "inside": {"x": 1, "y": 2, "z": null}})");
+  Ignored ignored;
+  Fields fields(body, "", &ignored);
+  EXPECT_FALSE(fields.strict());
+  EXPECT_EQ(fields.integer("a", 0, 1), 1);
+  fields.no_effect("store", "it is not");
+  fields.no_effect("verbose", "it is not");
+  auto inside = fields.object("inside");
+  inside->ignore("x");
+  inside->finish();
+  fields.finish();
+  EXPECT_EQ(ignored.header(), "store, inside.y, b");
+}
+
+TEST(Fields, WhatNobodyReadIsRefusedIfStrict) {
+  const ordered_json body = ordered_json::parse(R"({"a": {"b": 1}, "c": null, "store": true, "no": false})");
+  Ignored strict(true);
+  Fields fields(body, "", &strict);
+  fields.no_effect("no", "it is not");
+  expect_400([&] { fields.no_effect("store", "it is not"); }, "store: it is not", "store");
+  expect_400([&] { fields.object("a")->finish(); }, R"(unsupported parameter: "a.b")", "a.b");
+  expect_400([&] { fields.finish(); }, R"(unsupported parameter: "c")", "c");
+}
+
 TEST(Fields, WhatNobodyReadIsRefused) {
   const ordered_json body = {{"a", 1}, {"b", 2}, {"c\n", 3}};
   Fields fields(body, "");

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
@@ -61,6 +62,7 @@ class ChatAnswer final : public OpenAiAnswer {
 void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   const ChatCall call = read_chat(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
+  note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
   LogprobCount(service, "logprobs").add(settings.request, settings.choices);
   std::vector<Job> jobs;

@@ -27,12 +27,6 @@ int32_t read_top_logprobs(Fields& fields) {
   return wanted ? static_cast<int32_t>(top.value_or(0)) : -1;
 }
 
-int32_t read_max_tokens(Fields& fields) {
-  const auto completion = fields.integer("max_completion_tokens", 1, kMostTokens);
-  const auto older_name = fields.integer("max_tokens", 1, kMostTokens);
-  return static_cast<int32_t>((completion ? completion : older_name).value_or(-1));
-}
-
 // Variables of the template, except those that are not the caller's to set.
 ordered_json read_variables(Fields& fields) {
   ordered_json variables = ordered_json::object();
@@ -45,6 +39,7 @@ ordered_json read_variables(Fields& fields) {
       if (given->contains(name)) refuse(cat(path, ".", name), "cannot be set here");
     variables = *given;
   }
+  if (const auto thinking = fields.boolean("enable_thinking")) variables.emplace("enable_thinking", *thinking);
   if (const auto effort = fields.string("reasoning_effort", 64)) variables["reasoning_effort"] = *effort;
   return variables;
 }
@@ -52,10 +47,11 @@ ordered_json read_variables(Fields& fields) {
 void refuse_unsupported_in_chat(Fields& fields) {
   for (const std::string& modality : fields.strings("modalities", 8, 64))
     if (modality != "text") refuse("modalities", "only text is supported");
-  const auto verbosity = fields.string("verbosity", 64);
-  if (verbosity && *verbosity != "medium") refuse("verbosity", "is not supported");
+  if (fields.string("verbosity", 64).value_or("medium") != "medium") fields.no_effect("verbosity", "is not supported");
+  fields.no_effect("prediction", "predicted outputs are not supported");
   fields.refuse("audio", "audio is not supported");
-  fields.refuse("prediction", "predicted outputs are not supported");
+  fields.refuse("documents", "is not supported");
+  fields.refuse("chat_template", "cannot be set by a call");
   fields.refuse("web_search_options", "searching the web is not supported");
   fields.refuse("functions", "is an older form of tools and not supported");
   fields.refuse("function_call", "is an older form of tool_choice and not supported");
@@ -91,19 +87,21 @@ void plan_tools(const ToolPlan& tools, const Service& service, ChatCall& call) {
 }  // namespace
 
 ChatCall read_chat(const ordered_json& body, const Service& service, const Caller& caller) {
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   ChatCall call{.settings = read_settings(fields, service, caller)};
   engine::Request& request = call.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
-  request.max_new_tokens = read_max_tokens(fields);
+  request.max_new_tokens = read_max_tokens(fields, 1, -1);
   const ToolPlan tools = read_tools(fields);
-  ChatInput input{.messages = read_messages(fields.required("messages")),
+  ChatInput input{.messages = read_messages(fields.required("messages"), &ignored),
                   .tools = tools.tools,
                   .variables = read_variables(fields),
                   .add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true),
                   .continue_final_message = fields.boolean("continue_final_message").value_or(false)};
   refuse_unsupported_in_chat(fields);
   fields.finish();
+  call.settings.ignored = ignored.header();
 
   call.settings.text.drop_first_space = !input.continue_final_message;
   plan_tools(tools, service, call);

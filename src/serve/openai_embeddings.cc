@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -29,7 +30,7 @@ struct EmbeddingCall {
   std::vector<Prompt> inputs;
   engine::Pooling pooling = engine::Pooling::last;
   bool base64 = false;
-  std::string salt, rid;
+  std::string salt, rid, ignored = {};
   int32_t key = -1;  // Caller::key
 };
 
@@ -48,7 +49,8 @@ engine::Pooling read_pooling(Fields& fields) {
 }
 
 EmbeddingCall read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   check_model(fields, service);
   EmbeddingCall call;
   call.base64 = read_is_base64(fields);
@@ -62,6 +64,7 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
   for (const char* name : {"user", "priority", "log_metrics"}) fields.ignore(name);
   const ordered_json& input = fields.required("input");
   fields.finish();
+  call.ignored = ignored.header();
   call.inputs = read_prompts(input, {"input", kMostInputs, false}, service);
   for (const Prompt& prompt : call.inputs) check_prompt_length(prompt.ids.size(), service, "input");
   return call;
@@ -159,6 +162,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 
 void embeddings(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   EmbeddingCall call = read_embedding(body_of(exchange->request()), service, caller);
+  note_ignored(*exchange, call.ignored);
   if (call.rid.empty()) call.rid = service.new_id("embd-");
   const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(call));
   exchange->post([answer] { answer->start(); });

@@ -1,8 +1,9 @@
 // What the calls of OpenAI's interface that generate text have in common: names and ranges of the fields, and what is
 // refused.
 //
-// Fields of SGLang's that ask for what quire does are read, those that its router always fills in are accepted, and
-// whatever asks for something that would not be done is refused by name.
+// Fields of SGLang's, vLLM's and llama.cpp's that ask for what quire does are read, those that SGLang's router always
+// fills in are accepted. Whatever would change the answer and is not done is refused by name; all else is ignored, and
+// named (ignored.h).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -29,8 +30,13 @@ struct CallSettings {
   TextRules text = {};
   std::optional<grammar::Source> constraint = {};
   std::string constraint_field = {};  // that the constraint came from
+  std::string ignored = {};           // names of what was ignored, once the whole body is read
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);
+
+// How long the answer may be: max_completion_tokens, max_tokens, max_new_tokens or n_predict, the first of them that is
+// given. -1 and null are no limit but the context's, which is -1 here; `otherwise`: none of them is there.
+int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise);
 
 // Throws ApiError 404 for another model than the one that is served.
 void check_model(Fields& fields, const Service& service);

@@ -43,14 +43,8 @@ void read_logit_bias(Fields& fields, ops::SamplingParams& sampling) {
   if (!bias) return;
   const std::string path = fields.path_of("logit_bias");
   if (!bias->is_object()) throw ApiError(400, cat(path, ": expected an object of token ids and numbers"), path);
-  for (const auto& [key, value] : bias->items()) sampling.logit_bias.push_back(bias_of(key, value, path));
-}
-
-// A constraint may be given as the text that it is or, for schemas, as JSON itself.
-std::string source_text(const ordered_json& value, const std::string& path) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() || value.is_boolean()) return value.dump();
-  throw ApiError(400, cat(path, ": expected a string or an object"), path);
+  for (const auto& [key, value] : bias->items())
+    if (!value.is_null()) sampling.logit_bias.push_back(bias_of(key, value, path));
 }
 
 }  // namespace
@@ -100,16 +94,23 @@ std::vector<std::string> read_stops(Fields& fields) {
   return stops;
 }
 
+std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind) {
+  const ordered_json* value = fields.raw(name);
+  if (!value) return std::nullopt;
+  if (value->is_string()) return grammar::Source{kind, value->get<std::string>()};
+  const bool is_schema = kind == grammar::Kind::json_schema && (value->is_object() || value->is_boolean());
+  if (!is_schema) refuse(fields.path_of(name), "expected a string or, for schemas, an object");
+  return grammar::Source{kind, value->dump(-1, ' ', false, ordered_json::error_handler_t::replace)};
+}
+
 std::optional<grammar::Source> read_constraint(Fields& fields) {
   constexpr std::pair<const char*, grammar::Kind> kKinds[] = {
       {"json_schema", grammar::Kind::json_schema}, {"regex", grammar::Kind::regex}, {"ebnf", grammar::Kind::ebnf}};
   std::optional<grammar::Source> source;
   for (const auto& [name, kind] : kKinds) {
-    const ordered_json* value = fields.raw(name);
-    if (!value) continue;
-    const std::string path = fields.path_of(name);
-    if (source) throw ApiError(400, cat(path, ": only one of json_schema, regex and ebnf can be given"), path);
-    source = grammar::Source{kind, source_text(*value, path)};
+    std::optional<grammar::Source> one = read_source(fields, name, kind);
+    if (one && source) refuse(fields.path_of(name), "only one of json_schema, regex and ebnf can be given");
+    if (one) source = std::move(one);
   }
   return source;
 }

@@ -31,7 +31,10 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
 std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
 
-// json_schema, regex or ebnf (at most one), as strings or objects.
+// A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
+
+// json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
 // Throws ApiError 400 about that field when the constraint cannot be compiled.
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,

@@ -37,6 +37,7 @@ struct ServiceOptions {
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
   int32_t most_choices = 64;                // n, and texts of a batch
+  bool strict_fields = false;               // a parameter that is not known gets 400; else it is ignored by name
 };
 
 struct Job {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "serve/api_error.h"
+#include "serve/call.h"
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
 #include "serve/request_reader.h"
@@ -89,6 +90,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 
 void generate(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   GenerateCall call = read_generate(body_of(exchange->request()), service, caller);
+  note_ignored(*exchange, call.ignored);
   const auto running = std::make_shared<RunningCall>(std::move(exchange), service, call);
   running->run(std::move(call.jobs), service);
 }

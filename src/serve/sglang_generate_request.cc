@@ -121,8 +121,8 @@ struct Sampling {  // what read_params() finds beside the job
   std::optional<grammar::Source> constraint;
 };
 
-Sampling read_params(const ordered_json& object, const Service& service, Job& job) {
-  Fields params(object, "sampling_params");
+Sampling read_params(const ordered_json& object, const Service& service, Job& job, Ignored& ignored) {
+  Fields params(object, "sampling_params", &ignored);
   engine::Request& request = job.request;
   read_sampling(params, service, request);
   if (const auto seed = params.integer("sampling_seed", 0, std::numeric_limits<int64_t>::max()))
@@ -188,7 +188,11 @@ std::vector<std::string> read_rids(Fields& fields, size_t texts, size_t choices,
 class GenerateReader {
  public:
   GenerateReader(const ordered_json& body, const Service& service, const Caller& caller)
-      : fields_(body, ""), service_(service), caller_(caller), logprobs_(service, "return_logprob") {}
+      : ignored_(service.options().strict_fields),
+        fields_(body, "", &ignored_),
+        service_(service),
+        caller_(caller),
+        logprobs_(service, "return_logprob") {}
 
   GenerateCall read() {
     Prompts prompts = read_prompts(fields_, service_);
@@ -200,6 +204,7 @@ class GenerateReader {
     for (size_t i = 0; i < rids.size(); ++i) call.jobs[i].job.rid = rids[i];
     refuse_what_is_missing_here(fields_);
     fields_.finish();
+    call.ignored = ignored_.header();
     return call;
   }
 
@@ -226,7 +231,7 @@ class GenerateReader {
 
   void add_text(std::vector<int32_t> prompt, size_t text, GenerateCall& call) {
     GenerateJob job = read_job(std::move(prompt), text);
-    const Sampling sampling = read_params(params_of(text), service_, job.job);
+    const Sampling sampling = read_params(params_of(text), service_, job.job, ignored_);
     check_choices(sampling.choices, text);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
@@ -247,6 +252,7 @@ class GenerateReader {
                      "sampling_params.n");
   }
 
+  Ignored ignored_;
   Fields fields_;
   const Service& service_;
   const Caller& caller_;

@@ -1,6 +1,7 @@
 // A call of /generate as jobs for the engine: each of its texts, as often as n says, with its sampling parameters.
 //
-// Errors   ApiError 400 that names the field: what is unknown, contradictory, out of range or not supported here.
+// Errors   ApiError 400 that names the field: what is contradictory, out of range, or would change the answer and is not
+//          supported here.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -24,6 +25,7 @@ struct GenerateCall {
   bool is_list;  // so is the answer: the call had a list of texts, or n > 1
   bool stream;
   std::vector<GenerateJob> jobs;  // in the order of the answer: all of the first text, then of the second
+  std::string ignored = {};       // names of parameters that are not known (ignored.h)
 };
 
 GenerateCall read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/fields.h"
 #include "serve/json_text.h"
@@ -47,13 +48,15 @@ ordered_json decoded_lists(const ordered_json& lists, bool skip_special, const S
 
 void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const ordered_json body = body_of(exchange->request());
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   const char* name = name_of_text(fields);
   const std::vector<std::string> texts = fields.strings(name, kMostTexts, SIZE_MAX);
   const bool is_list = fields.raw(name)->is_array();
   const bool special = fields.boolean("add_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
+  note_ignored(*exchange, ignored.header());
 
   ordered_json tokens = ordered_json::array(), counts = ordered_json::array();
   for (const std::string& text : texts) {
@@ -67,11 +70,13 @@ void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
 
 void detokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const ordered_json body = body_of(exchange->request());
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   const ordered_json& tokens = fields.required("tokens");
   const bool skip_special = fields.boolean("skip_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
+  note_ignored(*exchange, ignored.header());
 
   const bool is_list = tokens.is_array() && !tokens.empty() && tokens[0].is_array();
   respond_json(

@@ -360,7 +360,8 @@ def test_completions(client):
     several = complete(client, ["Once upon a time", "The sky is"], n=2)
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
     assert several.choices[0].text == several.choices[1].text == text
-    assert complete(client, "Once upon a time", max_tokens=None).usage.completion_tokens <= 16
+    unlimited = {"max_tokens": None, "extra_body": {"regex": "[a-z ]{60}"}}
+    assert len(complete(client, "Once upon a time", **unlimited).choices[0].text) == 60
 
 
 def test_prompts_of_tokens(client, server):
@@ -421,7 +422,7 @@ def test_embeddings_as_bytes_and_as_numbers(client, server):
         ({"n": 0}, "n"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
-        ({"extra_body": {"frobnicate": 1}}, "frobnicate"),
+        ({"extra_body": {"lora_path": "x"}}, "lora_path"),
         ({"extra_body": {"return_hidden_states": True}}, "return_hidden_states"),
         ({"messages": []}, "messages"),
         (
@@ -440,6 +441,38 @@ def test_errors_name_the_parameter(client, options, param):
         chat(client, **options)
     assert error.value.param == param
     assert error.value.type == "invalid_request_error"
+
+
+def test_what_has_no_effect_is_named(client, server, tmp_path):
+    """In a header, in the log, and with --strict-fields in a 400."""
+    extra = {"store": True, "extra_body": {"keep_alive": "5m", "x\r\ny": 1, "none": None}, "max_tokens": 1}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}}]}]
+    names = "messages[].content[].cache_control, store, keep_alive, x??y"
+    raw = chat(client.with_raw_response, messages, **extra)
+    assert sorted(raw.headers["x-quire-ignored"].split(", ")) == sorted(names.split(", "))
+    with client.chat.completions.with_streaming_response.create(
+        model="small", messages=messages, stream=True, **extra
+    ) as streamed:
+        assert streamed.headers["x-quire-ignored"] == raw.headers["x-quire-ignored"]
+    assert "x-quire-ignored" not in chat(client.with_raw_response, max_tokens=1).headers
+    server.wait_until(lambda: server.log.read_text().count(", ignored " + raw.headers["x-quire-ignored"]) == 2)
+    with serve(tmp_path, "--strict-fields") as strict, openai.OpenAI(**options_of(strict)) as careful:
+        with pytest.raises(openai.BadRequestError) as error:
+            chat(careful, model="default", extra_body={"keep_alive": "5m"})
+        assert error.value.param == "keep_alive"
+
+
+def test_others_names(client):
+    """vLLM's and llama.cpp's."""
+    assert chat(client, extra_body={"guided_choice": ["yes", "no"]}).choices[0].message.content in ("yes", "no")
+    three = chat(client, extra_body={"structured_outputs": {"regex": "[0-9]{3}"}}).choices[0].message.content
+    assert len(three) == 3 and three.isdigit()
+    assert chat(client, extra_body={"grammar": 'root ::= "maybe"'}).choices[0].message.content == "maybe"
+    with pytest.raises(openai.BadRequestError) as error:
+        chat(client, extra_body={"grammar": "root ::= <token>"})
+    assert error.value.param == "grammar"
+    kept = chat(client, stop="e", extra_body={"include_stop_str_in_output": True}).choices[0].message.content
+    assert kept.endswith("e")
 
 
 def test_a_prompt_that_is_too_long(client):
