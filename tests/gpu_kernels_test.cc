@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <optional>
 #include <ostream>
@@ -26,7 +25,6 @@ namespace {
 using quire::testing::Watchdog;
 
 constexpr int32_t kPageSizes[] = {1, 16, 32, 64, 128};
-constexpr std::chrono::seconds kTimeLimit(20);  // of a few launches, each of milliseconds at most
 
 class GpuKernels : public ::testing::Test {
  protected:
@@ -42,7 +40,7 @@ class GpuKernels : public ::testing::Test {
     world.lay_out(c.step(), *exec_);
     world.poison(Poison::guard);
     const Launches launches;
-    const Watchdog watchdog(kTimeLimit, to_string(c));
+    const Watchdog watchdog(kGpuTimeLimit, to_string(c));
     write_metadata(world.shape(), world.inputs(), world.arena(), *exec_);
     attend(world.args(), *exec_);
     exec_->wait();
@@ -142,7 +140,7 @@ TEST_P(Replays, OfOtherBatchesAreRight) {
     SCOPED_TRACE(cat("live ", live));
     world.lay_out(steps.next(live), *exec_);
     world.poison(Poison::guard);
-    const Watchdog watchdog(kTimeLimit, name_of(GetParam()));
+    const Watchdog watchdog(kGpuTimeLimit, name_of(GetParam()));
     graph.replay(*exec_);
     exec_->wait();
     const Result result = world.result();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 
 #include "attn/gpu_choice.h"
 #include "attn/testing_case.h"
@@ -47,6 +48,7 @@ inline constexpr GpuProblem kGpuProblems[] = {
 
 // Tensor cores multiply probabilities that are rounded to 16 bits, of bf16 by up to 2^-9, with values of up to five.
 constexpr float kGpuTolerance = 2e-2f;
+constexpr std::chrono::seconds kGpuTimeLimit(30);  // of a few launches, each of milliseconds at most
 
 inline bool has_gpu() { return quire::cuda::devices() > 0; }
 inline bool has_hopper() { return has_gpu() && cuda::device().capability / 10 == 9; }

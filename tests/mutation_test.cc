@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -137,19 +136,16 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
     return c;
   }
 
-  // Its bits there. What kernels read of the split set are counts of arrivals, of which none may pass by chance.
-  static std::vector<std::byte> bytes_on_gpu(const Case& c, const BufferSpec& buffer, bool is_mutated) {
-    quire::cuda::Stream stream;
-    Exec exec(ExecOptions{.threads = 1, .stream = &stream});
-    World world(c.world());
-    world.lay_out(c.step(), exec);
+  // Its bits there, in the world that it was laid out in. What kernels read of the split set are counts of arrivals, of
+  // which none may pass by chance.
+  std::vector<std::byte> bytes_on_gpu(const Case& c, World& world, Exec& exec, bool is_mutated) const {
     world.poison(Poison::guard);
-    if (buffer.set == Set::split) std::ranges::fill(world.arena().words(buffer.id), 0x7f7f7f7f);
-    const quire::Buffer decoy(decoy_for(world.arena(), buffer.id).size(), Place::pinned);
-    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer.id, decoy.bytes());
-    write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec);
+    if (buffer().set == Set::split) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
+    const quire::Buffer decoy(decoy_for(world.arena(), buffer().id).size(), Place::pinned);
+    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy.bytes());
     const Launches launches;
-    const quire::testing::Watchdog watchdog(std::chrono::seconds(20), to_string(c));
+    const quire::testing::Watchdog watchdog(kGpuTimeLimit, to_string(c));
+    write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec);
     attend(world.args(), exec);
     exec.wait();
     launches.expect_only(expected_kernel(c.world().sizes, c.step()), 1);
@@ -198,13 +194,17 @@ TEST_P(Buffer, IsMissedOnAGpuWhenNotWritten) {
   // elsewhere; the poison stands for them.
   if (buffer().role == Role::kernel) GTEST_SKIP() << "written by the kernel itself";
   if (is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
+  quire::cuda::Stream stream;
+  Exec exec(ExecOptions{.threads = 1, .stream = &stream});
   for (const GpuProblem& problem : kGpuProblems) {
     SCOPED_TRACE(problem.name);
     const Case c = step_on_gpu(problem);
     if (buffer().set == Set::split && !splits_keys(expected_kernel(c.world().sizes, c.step()))) continue;
-    const std::vector<std::byte> whole = bytes_on_gpu(c, buffer(), false);
-    EXPECT_TRUE(bytes_on_gpu(c, buffer(), false) == whole) << "the poison shows although everything was written";
-    EXPECT_FALSE(bytes_on_gpu(c, buffer(), true) == whole) << "the poison does not show";
+    World world(c.world());
+    world.lay_out(c.step(), exec);
+    const std::vector<std::byte> whole = bytes_on_gpu(c, world, exec, false);
+    EXPECT_TRUE(bytes_on_gpu(c, world, exec, false) == whole) << "the poison shows although everything was written";
+    EXPECT_FALSE(bytes_on_gpu(c, world, exec, true) == whole) << "the poison does not show";
   }
 }
 
