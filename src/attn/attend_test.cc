@@ -15,6 +15,7 @@
 
 #include "attn/attention.h"
 #include "attn/expect_near.h"
+#include "attn/report_kernels.h"
 #include "attn/testing_case.h"
 #include "base/cuda.h"
 
