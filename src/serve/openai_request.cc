@@ -114,14 +114,13 @@ int32_t read_choices(Fields& fields, const Service& service) {
 
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller) {
   CallSettings settings;
+  settings.mask_allowance = service.grammars().allowance();
   check_model(fields, service);
   settings.rid = fields.string("rid", kMostNameBytes).value_or("");
   settings.choices = read_choices(fields, service);
   read_stream(fields, settings);
   read_sampling(fields, service, settings.request);
-  constexpr int64_t kMostPriority = std::numeric_limits<int32_t>::max();
-  settings.request.priority =
-      static_cast<int32_t>(fields.integer("priority", -kMostPriority, kMostPriority).value_or(0));
+  settings.request.priority = read_priority(fields);
   settings.request.salt = joined_salt(caller, read_salt(fields));
   settings.text = read_text_rules(fields);
   read_constraints(fields, settings);
@@ -154,7 +153,7 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
     Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
-      constrain(*settings.constraint, settings.constraint_field, service, job.request);
+      constrain(*settings.constraint, settings.constraint_field, service, settings.mask_allowance, job.request);
     jobs.push_back(std::move(job));
   }
 }

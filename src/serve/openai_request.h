@@ -5,6 +5,7 @@
 // whatever asks for something that would not be done is refused by name.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@ struct CallSettings {
   TextRules text = {};
   std::optional<grammar::Source> constraint = {};
   std::string constraint_field = {};  // that the constraint came from
+  std::shared_ptr<grammar::MaskAllowance> mask_allowance = {};
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);
 

@@ -9,6 +9,7 @@
 #include "base/in_quotes.h"
 #include "base/strict_json.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 
 namespace quire::serve {
 namespace {
@@ -78,6 +79,8 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
   read_logit_bias(fields, sampling);
+  for (const auto& [token, bias] : sampling.logit_bias)
+    check_token_ids({&token, 1}, service, fields.path_of("logit_bias"));
 
   request.min_new_tokens = static_cast<int32_t>(either(fields, "min_tokens", "min_new_tokens").value_or(0));
   request.stop_ids = fields.token_ids("stop_token_ids", kMostStops);
@@ -91,6 +94,10 @@ std::vector<std::string> read_stops(Fields& fields) {
   if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); }))
     refuse(fields.path_of("stop"), "a stop text is empty");
   return stops;
+}
+
+int32_t read_priority(Fields& fields) {
+  return static_cast<int32_t>(fields.integer("priority", -engine::kMostPriority, engine::kMostPriority).value_or(0));
 }
 
 std::optional<grammar::Source> read_constraint(Fields& fields) {
@@ -108,14 +115,14 @@ std::optional<grammar::Source> read_constraint(Fields& fields) {
 }
 
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               engine::Request& request) {
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request) {
   std::shared_ptr<const grammar::Compiled> compiled;
   try {
     compiled = service.grammars().compile(source);
   } catch (const CheckError& refused) {
     refuse(field, refused.what());
   }
-  request.mask = service.grammars().mask(std::move(compiled));
+  request.mask = service.grammars().mask(std::move(compiled), std::move(allowance));
 }
 
 }  // namespace quire::serve

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,11 +29,13 @@ nlohmann::ordered_json body_of(const http::Request& request);
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
 std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
+int32_t read_priority(Fields& fields);                // priority: as engine::Request has it
 
 // json_schema, regex or ebnf (at most one), as strings or objects.
 std::optional<grammar::Source> read_constraint(Fields& fields);
-// Throws ApiError 400 about that field when the constraint cannot be compiled.
+// allowance: shared by all texts of the call. Throws ApiError 400 about that field when the constraint cannot be
+// compiled.
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               engine::Request& request);
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
 
 }  // namespace quire::serve
