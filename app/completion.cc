@@ -83,7 +83,8 @@ Completion complete(Session& session, engine::Request request, const TextOptions
     if (interrupt.happened() || hearer.found_stop()) session.engine.cancel(id);
     check(session.engine.step() || hearer.finished(), "the engine is idle although a request is not finished");
   }
-  check(hearer.result.finish != engine::Finish::failed, hearer.error);
+  const engine::Finish end = hearer.result.finish;
+  check(end != engine::Finish::failed && end != engine::Finish::refused, hearer.error);
   return std::move(hearer.result);
 }
 

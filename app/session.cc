@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -41,8 +42,10 @@ std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) 
   return text::ChatTemplate(*source);
 }
 
-engine::EngineOptions engine_options(const SessionOptions& options) {
+engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
+                                     const text::Tokenizer& tokenizer) {
   engine::EngineOptions engine = options.engine;
+  engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
   return engine;
 }
@@ -74,7 +77,7 @@ Session::Session(const SessionOptions& options)
       model(load_model(path, exec)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
-      engine(model, engine_options(options), exec) {}
+      engine(model, engine_options(options, model, tokenizer), exec) {}
 
 std::string Session::render(const nlohmann::ordered_json& messages) const {
   check(chat_template.has_value(), path, " has no chat template: it can only continue text (quire generate)");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
@@ -21,6 +22,10 @@
 
 namespace quire::engine {
 namespace {
+
+// How long a step waits after its forward pass for masks that are not ready; and how long, where there is nothing else
+// to do, before it looks for mail again.
+constexpr std::chrono::milliseconds kMaskPatience{2}, kIdleMaskWait{5};
 
 // Keys and values of one token, in all layers.
 int64_t token_bytes(const model::ModelConfig& config, Dtype type) {
@@ -39,6 +44,9 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config)
   if (options.context == 0) options.context = config.context;
   check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
         " tokens, for a model of ", config.context);
+  if (options.vocabulary == 0) options.vocabulary = config.vocabulary;
+  check(options.vocabulary > 0 && options.vocabulary <= config.vocabulary, "a vocabulary of ", options.vocabulary,
+        " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
@@ -64,6 +72,8 @@ void check_request(const Request& request, const SchedulerLimits& limits, int32_
     check(token >= 0 && token < vocabulary, "token ", token, " of the prompt is outside the vocabulary of ",
           vocabulary);
   check(request.max_new_tokens >= -1, "max_new_tokens is ", request.max_new_tokens);
+  check(request.priority >= -kMostPriority && request.priority <= kMostPriority, "priority is ", request.priority,
+        ", not from ", -kMostPriority, " to ", kMostPriority);
   check(request.min_new_tokens >= 0, "min_new_tokens is ", request.min_new_tokens);
   check(request.top_logprobs >= -1 && request.top_logprobs <= vocabulary, "top_logprobs is ", request.top_logprobs);
   for (const int32_t id : request.logprob_ids)
@@ -105,11 +115,10 @@ struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on)
       : options(filled_in(given, model.config())),
         limits(limits_of(options)),
-        vocabulary(model.config().vocabulary),
         exec(on),
         scheduler(limits),
         runner(model, limits, options.kv_type, scheduler.table(), exec),
-        sampler(vocabulary, exec) {
+        sampler(options.vocabulary, exec) {
     publish();
   }
 
@@ -118,6 +127,8 @@ struct Engine::Impl {
   void take_mail();
   void compute(const Batch& batch);
   StepResults results_of(const Batch& batch);
+  void begin_masks(const Batch& batch);
+  void wait_for_masks(const Batch& batch);
   void publish();
   void loop();
   void break_down(const std::string& reason);
@@ -125,13 +136,13 @@ struct Engine::Impl {
 
   const EngineOptions options;
   const SchedulerLimits limits;
-  const int32_t vocabulary;
 
   // Of the thread that steps.
   Exec& exec;
   Scheduler scheduler;
   Runner runner;
   StepSampler sampler;
+  MaskThreads masks;
   Mail taken;
   int64_t steps = 0;
   Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
@@ -152,7 +163,7 @@ struct Engine::Impl {
 RequestId Engine::Impl::submit(Request request, Listener listener) {
   check(listener != nullptr, "a request without a listener");
   try {
-    check_request(request, limits, vocabulary);
+    check_request(request, limits, options.vocabulary);
   } catch (const CheckError& refused) {
     throw RequestRefused(refused.what());
   }
@@ -177,7 +188,10 @@ bool Engine::Impl::step() {
   taken.clear();
   computing = {};
   const Batch& batch = scheduler.plan();
-  if (!batch.empty()) compute(batch);
+  if (!batch.empty())
+    compute(batch);
+  else if (scheduler.running() > 0)
+    masks.wait([&] { return !scheduler.all_await_masks(); }, kIdleMaskWait);
   scheduler.check_idle();
   scheduling += Clock::now() - start - computing;
   publish();
@@ -218,10 +232,26 @@ void Engine::Impl::compute(const Batch& batch) {
 }
 
 StepResults Engine::Impl::results_of(const Batch& batch) {
+  begin_masks(batch);
   const Runner::Outputs outputs = runner.run(batch);
+  wait_for_masks(batch);
   StepResults results = sampler.run(batch, outputs.logits);
   results.pooled = outputs.pooled;
   return results;
+}
+
+void Engine::Impl::begin_masks(const Batch& batch) {
+  for (const Share& share : batch.shares)
+    if (share.draws && share.sequence->mask) masks.begin(share.sequence->mask);
+}
+
+void Engine::Impl::wait_for_masks(const Batch& batch) {
+  const auto are_ready = [&] {
+    return std::all_of(batch.shares.begin(), batch.shares.end(), [](const Share& share) {
+      return !share.draws || !share.sequence->mask || share.sequence->mask->ready();
+    });
+  };
+  masks.wait(are_ready, kMaskPatience);
 }
 
 void Engine::Impl::publish() {

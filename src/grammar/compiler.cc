@@ -127,8 +127,17 @@ std::shared_ptr<const Compiled> Compiler::compile(const Source& source) const {
   return impl_->cache.get(key, [&] { return impl_->make(source); });
 }
 
+std::shared_ptr<MaskAllowance> Compiler::allowance() const {
+  return std::make_shared<MaskAllowance>(impl_->limits.mask_time);
+}
+
+std::unique_ptr<engine::TokenMask> Compiler::mask(std::shared_ptr<const Compiled> compiled,
+                                                  std::shared_ptr<MaskAllowance> allowance) const {
+  return std::make_unique<Mask>(std::move(compiled), impl_->vocabulary, impl_->end_ids, std::move(allowance));
+}
+
 std::unique_ptr<engine::TokenMask> Compiler::mask(std::shared_ptr<const Compiled> compiled) const {
-  return std::make_unique<Mask>(std::move(compiled), impl_->vocabulary, impl_->end_ids);
+  return mask(std::move(compiled), allowance());
 }
 
 }  // namespace quire::grammar

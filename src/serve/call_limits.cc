@@ -58,6 +58,14 @@ void check_prompt_length(size_t tokens, const Service& service, std::string_view
   if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
 }
 
+void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field) {
+  const int32_t vocabulary = service.engine_options().vocabulary;
+  for (const int32_t id : ids)
+    if (id < 0 || id >= vocabulary)
+      throw ApiError(400, cat(field, ": there is no token ", id, " in the vocabulary of ", vocabulary),
+                     std::string(field));
+}
+
 void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
   const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());

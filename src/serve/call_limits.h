@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,8 @@ void check_text_length(std::string_view text, const Service& service, std::strin
 std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptions& options, const Service& service,
                                   std::string_view field);
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
+// Ids from outside: the first that the tokenizer does not have is named. Models may have logits for more.
+void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field);
 
 // Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;

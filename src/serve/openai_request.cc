@@ -110,6 +110,7 @@ int32_t read_choices(Fields& fields, const Service& service) {
 
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller) {
   CallSettings settings;
+  settings.mask_allowance = service.grammars().allowance();
   check_model(fields, service);
   settings.rid = fields.string("rid", kMostNameBytes).value_or("");
   settings.choices = read_choices(fields, service);
@@ -165,7 +166,7 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
             .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
-      constrain(*settings.constraint, settings.constraint_field, service, job.request);
+      constrain(*settings.constraint, settings.constraint_field, service, settings.mask_allowance, job.request);
     jobs.push_back(std::move(job));
   }
 }

@@ -6,6 +6,7 @@
 // named (ignored.h).
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ struct CallSettings {
   std::optional<grammar::Source> constraint = {};
   std::string constraint_field = {};  // that the constraint came from
   std::string ignored = {};           // names of what was ignored, once the whole body is read
+  std::shared_ptr<grammar::MaskAllowance> mask_allowance = {};
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);
 

@@ -9,6 +9,7 @@
 #include "base/in_quotes.h"
 #include "base/strict_json.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 
 namespace quire::serve {
 namespace {
@@ -72,6 +73,8 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
   read_logit_bias(fields, sampling);
+  for (const auto& [token, bias] : sampling.logit_bias)
+    check_token_ids({&token, 1}, service, fields.path_of("logit_bias"));
 
   request.min_new_tokens = static_cast<int32_t>(either(fields, "min_tokens", "min_new_tokens").value_or(0));
   request.stop_ids = fields.token_ids("stop_token_ids", kMostStops);
@@ -81,8 +84,8 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 }
 
 int32_t read_priority(Fields& fields, const Caller& caller) {
-  constexpr int64_t kMostPriority = std::numeric_limits<int32_t>::max();
-  const int64_t priority = fields.integer("priority", -kMostPriority, kMostPriority).value_or(0);
+  const int64_t priority =
+      fields.integer("priority", -engine::kMostPriority, engine::kMostPriority).value_or(0);
   if (priority > 0) check_may_manage(caller, "a priority above 0", fields.path_of("priority"));
   return static_cast<int32_t>(priority);
 }
@@ -116,14 +119,14 @@ std::optional<grammar::Source> read_constraint(Fields& fields) {
 }
 
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               engine::Request& request) {
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request) {
   std::shared_ptr<const grammar::Compiled> compiled;
   try {
     compiled = service.grammars().compile(source);
   } catch (const CheckError& refused) {
     refuse(field, refused.what());
   }
-  request.mask = service.grammars().mask(std::move(compiled));
+  request.mask = service.grammars().mask(std::move(compiled), std::move(allowance));
 }
 
 }  // namespace quire::serve

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -36,8 +37,9 @@ std::optional<grammar::Source> read_source(Fields& fields, std::string_view name
 
 // json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
-// Throws ApiError 400 about that field when the constraint cannot be compiled.
+// allowance: shared by all texts of the call. Throws ApiError 400 about that field when the constraint cannot be
+// compiled.
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               engine::Request& request);
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
 
 }  // namespace quire::serve

@@ -140,7 +140,7 @@ TEST(Constraint, IsOneOfThree) {
 TEST(Constraint, BecomesAMask) {
   testing::TinyService tiny({.loop = false});
   engine::Request request;
-  constrain({grammar::Kind::regex, "[ab]"}, "regex", tiny.service(), request);
+  constrain({grammar::Kind::regex, "[ab]"}, "regex", tiny.service(), tiny.service().grammars().allowance(), request);
   const uint32_t* mask = request.mask->next();
   ASSERT_NE(mask, nullptr);
   const auto allowed = [&](int32_t token) { return (mask[token / 32] >> (token % 32)) & 1; };

@@ -31,6 +31,7 @@ std::string finish_reason(const std::optional<End>& end, int32_t generated) {
       return abort_reason("Aborted");
     case EndReason::timeout:
       return abort_reason("the time limit for a request is over");
+    case EndReason::refused:
     case EndReason::failed:
       return abort_reason(end->error);
   }

@@ -56,10 +56,14 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       send_all();
   }
 
-  // An error of the only text that comes before anything else still has a status of its own: routers try elsewhere.
+  // An error of the only text, or one that is the call's, that comes before anything else still has a status of its own:
+  // routers try elsewhere.
   void send_part(const GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
-    if (error && !begun_ && answers_.size() == 1) return exchange_->respond(error_response(*error, Interface::sglang));
+    if (error && !begun_ && (answers_.size() == 1 || answer.end()->reason == EndReason::refused)) {
+      given_up_ = true;
+      return exchange_->respond(error_response(*error, Interface::sglang));
+    }
     if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.json(is_list_ ? std::optional(i) : std::nullopt)));
@@ -83,7 +87,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   std::vector<GenerateAnswer> answers_;
   size_t open_;            // answers that have not ended
   bool begun_ = false;     // the stream
-  bool given_up_ = false;  // not all could be started: the error is the answer
+  bool given_up_ = false;  // the error is the answer
 };
 
 }  // namespace

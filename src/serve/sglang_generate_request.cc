@@ -1,6 +1,7 @@
 #include "serve/sglang_generate_request.h"
 
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -44,13 +45,20 @@ std::vector<int32_t> token_ids_at(const ordered_json& list, const std::string& n
 
 bool is_list_of_lists(const ordered_json& value) { return value.is_array() && !value.empty() && value[0].is_array(); }
 
-Prompts read_input_ids(Fields& fields, size_t most) {
+Prompts read_input_ids(Fields& fields, const Service& service, size_t most) {
   const ordered_json& ids = fields.required("input_ids");
   constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // the engine refuses what does not fit
-  if (!is_list_of_lists(ids)) return {.tokens = {fields.token_ids("input_ids", kAnyNumber)}, .is_list = false};
+  if (!is_list_of_lists(ids)) {
+    Prompts prompt{.tokens = {fields.token_ids("input_ids", kAnyNumber)}, .is_list = false};
+    check_token_ids(prompt.tokens[0], service, "input_ids");
+    return prompt;
+  }
   if (ids.size() > most) throw ApiError(400, cat("input_ids: expected at most ", most, " texts"), "input_ids");
   Prompts prompts{.tokens = {}, .is_list = true};
-  for (size_t i = 0; i < ids.size(); ++i) prompts.tokens.push_back(token_ids_at(ids, "input_ids", i, kAnyNumber));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    prompts.tokens.push_back(token_ids_at(ids, "input_ids", i, kAnyNumber));
+    check_token_ids(prompts.tokens[i], service, cat("input_ids[", i, "]"));
+  }
   return prompts;
 }
 
@@ -58,7 +66,7 @@ Prompts read_prompts(Fields& fields, const Service& service) {
   const auto most = static_cast<size_t>(service.options().most_choices);
   if (fields.has("text") == fields.has("input_ids"))
     throw ApiError(400, "expected either text or input_ids, and not both", "text");
-  Prompts prompts = fields.has("text") ? read_texts(fields, service, most) : read_input_ids(fields, most);
+  Prompts prompts = fields.has("text") ? read_texts(fields, service, most) : read_input_ids(fields, service, most);
   if (prompts.tokens.empty()) throw ApiError(400, "text: expected at least one", "text");
   return prompts;
 }
@@ -86,13 +94,14 @@ ordered_json options_of(Fields& fields, size_t text, size_t texts) {
 
 // --- one text
 
-void read_logprobs(Fields& options, GenerateJob& job) {
+void read_logprobs(Fields& options, const Service& service, GenerateJob& job) {
   engine::Request& request = job.job.request;
   const auto length = static_cast<int64_t>(request.prompt.size());
   const bool wanted = options.boolean("return_logprob").value_or(false);
   const int64_t from = options.integer("logprob_start_len", -1, length).value_or(-1);
   const int64_t top = options.integer("top_logprobs_num", 0, kMostGenerateTopLogprobs).value_or(0);
   std::vector<int32_t> ids = options.token_ids("token_ids_logprob", kMostLogprobIds);
+  check_token_ids(ids, service, "token_ids_logprob");
   if (!wanted) return;
   job.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = job.logprobs.texts};
   request.top_logprobs = static_cast<int32_t>(top);
@@ -225,7 +234,7 @@ class GenerateReader {
     const ordered_json object = options_of(fields_, text, texts_);
     Fields options(object, "");
     request.salt = salt_of(options, caller_);
-    read_logprobs(options, job);
+    read_logprobs(options, service_, job);
     return job;
   }
 
@@ -238,7 +247,7 @@ class GenerateReader {
       GenerateJob& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
       if (sampling.constraint)  // each has its own state
-        constrain(*sampling.constraint, "sampling_params", service_, added.job.request);
+        constrain(*sampling.constraint, "sampling_params", service_, mask_allowance_, added.job.request);
     }
   }
 
@@ -257,6 +266,7 @@ class GenerateReader {
   const Service& service_;
   const Caller& caller_;
   LogprobCount logprobs_;
+  const std::shared_ptr<grammar::MaskAllowance> mask_allowance_ = service_.grammars().allowance();
   size_t texts_ = 0;
   int64_t choices_ = 1;
 };
