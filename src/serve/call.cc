@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "serve/refusal_reason.h"
+
 namespace quire::serve {
 
 Call::Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered)
@@ -40,7 +42,10 @@ void Call::finish() {
 void Call::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
-  if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
+  if (status_ == 0) {  // a second answer is for the exchange to refuse
+    status_ = response.status;
+    reason_ = refusal_reason(response);
+  }
 }
 
 void Call::post(std::function<void()> task) {
@@ -82,6 +87,11 @@ void Call::note_failure(std::string what) {
   failure_ = std::move(what);
 }
 
+void Call::name_caller(std::string name) {
+  const std::lock_guard lock(mutex_);
+  caller_ = std::move(name);
+}
+
 void Call::report(bool complete) {
   constexpr int kClientClosed = 499;
   Answered answered;
@@ -91,11 +101,15 @@ void Call::report(bool complete) {
     answered = {.method = request().method,
                 .path = request().path,
                 .peer = request().peer,
+                .id = request().id,
+                .caller = caller_,
                 .status = status_ ? status_ : kClientClosed,
                 .complete = complete && !gone_,
+                .client_left = gone_,
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
                 .generated_tokens = generated_tokens_,
+                .reason = reason_,
                 .failure = failure_};
   }
   if (on_answered_) on_answered_(answered);

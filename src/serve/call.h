@@ -18,11 +18,15 @@ namespace quire::serve {
 
 struct Answered {
   std::string method, path, peer;
-  int status;     // 499: none was given, mostly because the client left
-  bool complete;  // false: the client left, or the answer was cut off
-  std::chrono::duration<double> time;
-  int64_t prompt_tokens, generated_tokens;
-  std::string failure;  // of the server itself, for its log
+  std::string id = {};      // of the request
+  std::string caller = {};  // Caller::name
+  int status;               // 499: none was given, mostly because the client left
+  bool complete = true;     // false: the client left, or the answer was cut off
+  bool client_left = false;
+  std::chrono::duration<double> time = {};
+  int64_t prompt_tokens = 0, generated_tokens = 0;
+  std::string reason = {};   // of a refusal, as its caller was told, but without what the caller sent
+  std::string failure = {};  // of the server itself, for its log
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
@@ -44,6 +48,7 @@ class Call final : public http::Exchange {
   bool begun() const;
   void count_tokens(int32_t prompt, int32_t generated);
   void note_failure(std::string what);
+  void name_caller(std::string name);
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
@@ -60,6 +65,7 @@ class Call final : public http::Exchange {
   int status_ = 0;  // 0: not begun
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
   std::string failure_;
+  std::string caller_, reason_;
   bool gone_ = false, reported_ = false, held_ = true;
   std::vector<std::function<void()>> waiting_;
 };
