@@ -91,6 +91,10 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str()
       ->check(CLI::IsMember({"error", "warn", "warning", "info", "debug"}))
       ->group(kGroup);
+  command.add_option("--log-format", options.log_format, "for people, or a JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "json"}))
+      ->group(kGroup);
   command
       .add_option("--config", options.config_file,
                   "TOML file with these options, as in: port = 30000; the command line goes before")
@@ -107,7 +111,8 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
       ->group(kGroup);
   command
       .add_option("--api-key-file", options.api_key_file,
-                  "a key a line; after a space may stand its cache_salt: keys with different ones share no prefixes")
+                  "a key a line: KEY [SALT] [name=NAME]. Keys with different salts share no cached prefixes; the name "
+                  "is what the log calls it")
       ->group(kGroup);
   command
       .add_option("--admin-api-key", options.admin_api_key,
@@ -119,10 +124,14 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
       ->group(kGroup);
   command
       .add_option(
-          "--allow-origin", options.allow_origin,
-          "whose web pages may call from a browser, as https://chat.example, or *; default: only the server's own")
+          "--allow-origin", options.allow_origins,
+          "whose web pages may call from a browser, as https://chat.example, or *; may be repeated; default: only the "
+          "server's own")
+      ->allow_extra_args(false)
       ->group(kGroup);
-  command.add_option("--ssl-certfile", options.http.certificate_file, "PEM; with it the server speaks TLS")
+  command
+      .add_option("--ssl-certfile", options.http.certificate_file,
+                  "PEM; with it the server speaks TLS, and reads its files again on SIGHUP")
       ->group(kGroup);
   command.add_option("--ssl-keyfile", options.http.key_file, "PEM")->group(kGroup);
   command.add_option("--ssl-keyfile-password", options.http.key_password)->group(kGroup);
@@ -142,13 +151,28 @@ void drop_repeated(std::vector<serve::ApiKey>& keys) {
                keys.end());
 }
 
+// "https://chat.example:8080", as browsers send it.
+void check_origin(const std::string& origin) {
+  const size_t scheme = origin.find("://");
+  check(origin == "*" || origin == "null" ||
+            (scheme != origin.npos && scheme > 0 && origin.size() > scheme + 3 &&
+             origin.find_first_of("/ ", scheme + 3) == origin.npos),
+        "--allow-origin takes a scheme and a host, as https://chat.example, or *; not ", origin);
+}
+
 void read_keys(const std::string& path, std::vector<serve::ApiKey>& keys) {
+  constexpr std::string_view kName = "name=";
   std::istringstream lines(read_file(path, "key file"));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     serve::ApiKey key;
     if (!(words >> key.key) || key.key.starts_with('#')) continue;
-    words >> key.salt;
+    for (std::string word; words >> word;) {
+      const bool is_name = word.starts_with(kName);
+      std::string& place = is_name ? key.name : key.salt;
+      check(place.empty(), "the key file ", path, " has a line with more than KEY [SALT] [name=NAME]");
+      place = is_name ? word.substr(kName.size()) : word;
+    }
     keys.push_back(std::move(key));
   }
   check(!keys.empty(), "the key file ", path, " has no keys");
@@ -174,7 +198,11 @@ std::vector<serve::ApiKey> api_keys(const ServeOptions& options) {
   for (const std::string& key : options.api_keys) keys.push_back({.key = key});
   if (const char* key = std::getenv("QUIRE_API_KEY"); key && *key) keys.push_back({.key = key});
   drop_repeated(keys);
-  for (const serve::ApiKey& key : keys) check_key(key.key);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    check_key(keys[i].key);
+    if (keys[i].name.empty()) keys[i].name = cat("key-", i + 1);
+  }
+  for (const std::string& origin : options.allow_origins) check_origin(origin);
   if (!options.metrics_key.empty()) check_key(options.metrics_key);
   if (!options.admin_api_key.empty()) check_key(options.admin_api_key);
   return keys;

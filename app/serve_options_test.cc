@@ -39,7 +39,7 @@ class ApiKeys : public ::testing::Test {
 TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_TRUE(api_keys(options_).empty());
   options_.api_keys = {"one"};
-  options_.api_key_file = file("# keys\n\n  two  salt\nthree\r\n");
+  options_.api_key_file = file("# keys\n\n  two  salt\nthree name=bob\r\n");
   setenv("QUIRE_API_KEY", "four", 1);
   const std::vector<serve::ApiKey> keys = api_keys(options_);
   ASSERT_EQ(keys.size(), 4u);
@@ -47,6 +47,26 @@ TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_EQ(keys[1].key + keys[1].salt, "three");
   EXPECT_EQ(keys[2].key + keys[2].salt, "one");
   EXPECT_EQ(keys[3].key + keys[3].salt, "four");
+  EXPECT_EQ(keys[0].name + keys[1].name + keys[2].name, "key-1bobkey-3") << "what the log calls them";
+}
+
+TEST_F(ApiKeys, ANameMayStandBeforeTheSaltOrBehindIt) {
+  options_.api_key_file = file("one salt name=alice\ntwo name=bob pepper\n");
+  const std::vector<serve::ApiKey> keys = api_keys(options_);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].salt + keys[0].name, "saltalice");
+  EXPECT_EQ(keys[1].salt + keys[1].name, "pepperbob");
+  options_.api_key_file = file("one salt pepper\n");
+  expect_refused([&] { api_keys(options_); }, "a line with more than KEY [SALT] [name=NAME]");
+}
+
+TEST_F(ApiKeys, OriginsAreHeldToTheirForm) {
+  options_.allow_origins = {"https://chat.example", "http://localhost:8080", "*", "null"};
+  api_keys(options_);
+  for (const char* wrong : {"chat.example", "https://chat.example/", "://x", "https://"}) {
+    options_.allow_origins = {wrong};
+    expect_refused([&] { api_keys(options_); }, "--allow-origin takes a scheme and a host");
+  }
 }
 
 TEST_F(ApiKeys, OneThatIsGivenTwiceIsOne) {

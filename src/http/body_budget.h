@@ -1,5 +1,5 @@
-// The bytes of bodies that are being received or worked on, counted for each peer and for all together, so that one peer
-// cannot take from the others what all may have. From any thread.
+// The bytes of bodies that are being received or worked on, counted for each peer and for all together, so that one
+// peer cannot take from the others what all may have. From any thread.
 #pragma once
 #include <cstddef>
 #include <mutex>

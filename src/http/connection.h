@@ -71,8 +71,8 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   size_t room_for_input() const;
   void take_input(std::string_view bytes);
   void parse(std::string_view bytes);
-  bool judge_head();       // false: the handler refuses it, whatever its body
-  bool hold_body();        // false: refused, bodies are over a limit
+  bool judge_head();  // false: the handler refuses it, whatever its body
+  bool hold_body();   // false: refused, bodies are over a limit
   void release_body();
   void demand_progress();  // of the body, by the deadline
   void begin_exchange(bool whole);

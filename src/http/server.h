@@ -30,10 +30,10 @@ struct Limits {
   size_t all_body_bytes = 512 << 20;   // of all requests that are being received or answered; past it 503
   size_t peer_body_bytes = 128 << 20;  // of those, from one peer (peer.h)
   int connections = 8192;
-  size_t unsent_bytes = 4 << 20;   // of an answer that its client does not read; past it the connection is cut
-  std::chrono::seconds idle{75};   // between requests
-  std::chrono::seconds read{30};   // for a head
-  std::chrono::seconds body{10};   // in each such time a body brings this many bytes more, or its end; else 408
+  size_t unsent_bytes = 4 << 20;  // of an answer that its client does not read; past it the connection is cut
+  std::chrono::seconds idle{75};  // between requests
+  std::chrono::seconds read{30};  // for a head
+  std::chrono::seconds body{10};  // in each such time a body brings this many bytes more, or its end; else 408
   size_t body_progress_bytes = 64 << 10;
   std::chrono::seconds write{30};  // without any progress while something is to be sent
 };
@@ -57,8 +57,8 @@ struct Refused {
   int status;
   std::string reason;
 };
-struct Hooks {                                        // on io threads
-  Judge judge = {};                                   // without one, all bodies up to the limit
+struct Hooks {                                          // on io threads
+  Judge judge = {};                                     // without one, all bodies up to the limit
   std::function<void(const Refused&)> on_refused = {};  // for logs
 };
 

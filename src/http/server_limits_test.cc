@@ -155,7 +155,8 @@ TEST(ServerLimits, ARefusalWhoseBodyIsThereKeepsTheConnection) {
 // One peer holds all that it may, and the others do not notice.
 TEST(ServerLimits, OnePeerCannotTakeTheOthersBudget) {
   TestingServer server(refuse_or_echo, {.limits = {.all_body_bytes = 4000, .peer_body_bytes = 2500}});
-  const std::string request = cat("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(999, 'x'));
+  const std::string request =
+      cat("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(999, 'x'));
   std::vector<TestingClient> attackers;
   for (int i = 0; i < 16; ++i) attackers.push_back(TestingClient::from("127.0.0.2", server.port()));
   for (int i = 0; i < 2; ++i) attackers[i].send(request);
@@ -177,8 +178,7 @@ TEST(ServerLimits, OnePeerCannotTakeTheOthersBudget) {
 TEST(ServerLimits, RefusalsAreReported) {
   std::mutex mutex;
   std::vector<Refused> refusals;
-  TestingServer server(answer, {.limits = {.body_bytes = 10}},
-                       {.on_refused = [&](const Refused& refused) {
+  TestingServer server(answer, {.limits = {.body_bytes = 10}}, {.on_refused = [&](const Refused& refused) {
                          const std::lock_guard lock(mutex);
                          refusals.push_back(refused);
                        }});

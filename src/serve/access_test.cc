@@ -32,9 +32,11 @@ TEST(Access, FindsTheKeyInEitherHeader) {
 }
 
 TEST(Access, FindsTheCallerOfAKey) {
-  const std::vector<ApiKey> keys = {{"one", ""}, {"two", "salt"}};
+  const std::vector<ApiKey> keys = {{"one", "", "first"}, {"two", "salt"}};
   EXPECT_EQ(caller_with("one", keys, "")->salt, "");
   EXPECT_EQ(caller_with("two", keys, "")->salt, "salt");
+  EXPECT_EQ(caller_with("one", keys, "")->name, "first");
+  EXPECT_EQ(caller_with("admin", keys, "admin")->name, "admin");
   EXPECT_NE(caller_with("one", keys, "")->key, caller_with("two", keys, "")->key);
   for (const char* wrong : {"", "on", "onee", "three"}) {
     EXPECT_FALSE(caller_with(wrong, keys, "")) << wrong;

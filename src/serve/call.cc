@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "serve/ignored.h"
+#include "serve/refusal_reason.h"
 
 namespace quire::serve {
 
@@ -44,7 +45,10 @@ void Call::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
   if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
-  if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
+  if (status_ == 0) {  // a second answer is for the exchange to refuse
+    status_ = response.status;
+    reason_ = refusal_reason(response);
+  }
 }
 
 void Call::post(std::function<void()> given) {
@@ -99,6 +103,11 @@ void Call::note_ignored(std::string names) {
   ignored_ = std::move(names);
 }
 
+void Call::name_caller(std::string name) {
+  const std::lock_guard lock(mutex_);
+  caller_ = std::move(name);
+}
+
 void Call::report(bool complete) {
   constexpr int kClientClosed = 499, kFailed = 500;
   Answered answered;
@@ -108,11 +117,15 @@ void Call::report(bool complete) {
     answered = {.method = request().method,
                 .path = request().path,
                 .peer = request().peer,
+                .id = request().id,
+                .caller = caller_,
                 .status = status_ ? status_ : failure_.empty() ? kClientClosed : kFailed,
                 .complete = complete && !gone_,
+                .client_left = gone_,
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
                 .generated_tokens = generated_tokens_,
+                .reason = reason_,
                 .failure = failure_,
                 .ignored = ignored_};
   }

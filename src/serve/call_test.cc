@@ -71,7 +71,9 @@ TEST(Call, ReportsWhenTheClientLeft) {
   streaming.call->finish();
   EXPECT_EQ(streaming.answers.at(0).status, 200);
   EXPECT_FALSE(streaming.answers.at(0).complete);
+  EXPECT_TRUE(streaming.answers.at(0).client_left);
   unanswered.call.reset();
+  EXPECT_FALSE(unanswered.answers.at(0).client_left);
   EXPECT_EQ(unanswered.answers.at(0).status, 499);
   EXPECT_FALSE(unanswered.answers.at(0).complete);
 }

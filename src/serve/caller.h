@@ -12,6 +12,7 @@ namespace quire::serve {
 struct Caller {
   std::string salt = {};  // set by the operator for the caller's key: prefixes are shared only within one salt. What a
                           // request asks for itself (cache_salt, extra_key) separates further and never joins others
+  std::string name = {};  // of the key, for logs and turns: never the key itself; "" when none was asked for
   int32_t key = -1;       // which of the server's keys; -1: none was asked for, or the admin key
   bool may_manage = true;
 };

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <bit>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/base64.h"
 #include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
@@ -72,17 +72,10 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
 
 // The numbers' bytes, least significant first, in base 64.
 std::string base64_of(std::span<const float> numbers) {
-  constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes, text;
+  std::string bytes;
   for (const float number : numbers)
     for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(std::bit_cast<uint32_t>(number) >> shift);
-  for (size_t at = 0; at < bytes.size(); at += 3) {
-    const size_t given = std::min<size_t>(3, bytes.size() - at);
-    uint32_t bits = 0;
-    for (size_t i = 0; i < 3; ++i) bits = bits << 8 | (i < given ? static_cast<uint8_t>(bytes[at + i]) : 0);
-    for (size_t i = 0; i < 4; ++i) text += i <= given ? kLetters[bits >> (18 - 6 * i) & 63] : '=';
-  }
-  return text;
+  return in_base64(bytes);
 }
 
 std::string list_of(std::span<const float> numbers) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -47,6 +48,22 @@ std::string message(const http::Response& response) {
   return ordered_json::parse(response.body)["error"]["message"].get<std::string>();
 }
 
+// Its answer waits until the test lets it go, on the thread that gives it.
+class HeldExchange : public TestingExchange {
+ public:
+  using TestingExchange::TestingExchange;
+  void respond(http::Response response) override {
+    asked_.set_value();
+    go_on_.get_future().wait();
+    TestingExchange::respond(std::move(response));
+  }
+  void wait_until_asked() { asked_.get_future().wait(); }
+  void let_go() { go_on_.set_value(); }
+
+ private:
+  std::promise<void> asked_, go_on_;
+};
+
 constexpr const char* kOneToken = R"({"text": "a", "sampling_params": {"max_new_tokens": 1}})";
 
 TEST(Routes, WhileTheModelLoadsOnlyThePageIsThere) {
@@ -87,9 +104,8 @@ TEST(Routes, EveryPathHasItsFunction) {
   TinyService tiny;
   Routes routes({});
   routes.set_service(&tiny.service());
-  for (const char* path :
-       {"/health", "/health_generate", "/metrics", "/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info",
-        "/server_info", "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"})
+  for (const char* path : {"/health", "/health_generate", "/metrics", "/v1/models", "/v1/models/tiny", "/model_info",
+                           "/get_model_info", "/server_info", "/get_server_info", "/get_load", "/v1/loads"})
     EXPECT_EQ(get(routes, path).status, 200) << path;
   const std::pair<const char*, const char*> posts[] = {
       {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})"},
@@ -278,17 +294,73 @@ TEST_F(Keys, OnesSaltKeepsPrefixesApart) {
 TEST(Routes, OtherOriginsOnlyWhenAllowed) {
   const http::Headers from{{"origin", "https://chat.example"}};
   Routes closed({});
+  EXPECT_EQ(get(closed, "/", from).status, 403);
   EXPECT_EQ(header(get(closed, "/", from), "access-control-allow-origin"), "");
-  EXPECT_EQ(answer_to(closed, request_of("OPTIONS", "/generate", "", from)).status, 405);
+  EXPECT_EQ(answer_to(closed, request_of("OPTIONS", "/generate", "", from)).status, 403);
 
-  Routes one({.keys = {{"key"}}, .allow_origin = "https://chat.example"}), all({.allow_origin = "*"});
+  Routes one({.keys = {{"key"}}, .allow_origins = {"https://chat.example"}}), all({.allow_origins = {"*"}});
   EXPECT_EQ(header(get(one, "/", from), "access-control-allow-origin"), "https://chat.example");
-  EXPECT_EQ(header(get(one, "/", {{"origin", "https://other.example"}}), "access-control-allow-origin"), "");
+  EXPECT_EQ(get(one, "/", {{"origin", "https://other.example"}}).status, 403);
   EXPECT_EQ(header(get(all, "/health", from), "access-control-allow-origin"), "*") << "errors, too";
   const http::Response preflight = answer_to(one, request_of("OPTIONS", "/generate", "", from));
   EXPECT_EQ(preflight.status, 204) << "without a key: browsers send none";
   EXPECT_EQ(header(preflight, "access-control-allow-origin"), "https://chat.example");
   EXPECT_NE(header(preflight, "access-control-allow-headers").find("authorization"), std::string::npos);
+}
+
+TEST(Routes, OnLoopbackForeignHostsAreRefused) {
+  Routes local({.host = "127.0.0.1"});
+  EXPECT_EQ(get(local, "/", {{"host", "localhost:30000"}}).status, 200);
+  EXPECT_EQ(get(local, "/", {{"host", "evil.example:30000"}}).status, 403);
+}
+
+TEST(Routes, WhatTheHeadTellsIsJudgedBeforeTheBody) {
+  const Routes routes({.keys = {{"key"}}, .metrics_key = "other", .host = "127.0.0.1"});
+  const http::Headers key{{"authorization", "Bearer key"}, {"content-length", "9"}};
+  const auto judged = [&](const char* method, const char* path, http::Headers headers) {
+    return routes.judge(request_of(method, path, "", std::move(headers)));
+  };
+  EXPECT_EQ(judged("POST", "/v1/chat/completions", key), SIZE_MAX) << "the server's own limit";
+  EXPECT_EQ(judged("POST", "/tokenize", key), size_t{2} << 20);
+  EXPECT_EQ(judged("POST", "/abort_request", key), size_t{64} << 10);
+  EXPECT_EQ(judged("POST", "/flush_cache", key), size_t{64} << 10);
+  EXPECT_FALSE(judged("POST", "/nothing", key));
+  EXPECT_FALSE(judged("POST", "/health", key));
+  EXPECT_FALSE(judged("GET", "/flush_cache", key)) << "state changes by POST alone";
+  EXPECT_FALSE(judged("POST", "/v1/chat/completions", {{"content-length", "9"}})) << "no key";
+  EXPECT_FALSE(judged("POST", "/v1/chat/completions", {{"authorization", "Bearer other"}})) << "a wrong one";
+  for (const auto& more : {std::pair("origin", "https://evil.example"), std::pair("host", "evil.example"),
+                           std::pair("content-type", "text/plain")}) {
+    http::Headers headers = key;
+    headers.emplace_back(more);
+    EXPECT_FALSE(judged("POST", "/v1/chat/completions", headers)) << more.first;
+    EXPECT_GE(answer_to(const_cast<Routes&>(routes), request_of("POST", "/v1/chat/completions", "", headers)).status,
+              400);
+  }
+}
+
+TEST(Routes, FormsAreRefusedWithAHint) {
+  Routes routes({});
+  const http::Response response =
+      answer_to(routes, request_of("POST", "/generate", kOneToken,
+                                   {{"content-type", "application/x-www-form-urlencoded"}, {"content-length", "9"}}));
+  EXPECT_EQ(response.status, 415);
+  EXPECT_NE(message(response).find("-H 'Content-Type: application/json'"), std::string::npos) << message(response);
+}
+
+// One caller's heavy calls hold all of its lane's threads; a light one is answered.
+TEST(Routes, HeavyCallsDoNotHoldUpLightOnes) {
+  TinyService tiny;
+  Routes routes({.workers = 1});
+  routes.set_service(&tiny.service());
+  const auto heavy = std::make_shared<HeldExchange>(
+      request_of("POST", "/tokenize", cat(R"({"prompt": ")", std::string(70 << 10, 'a'), R"("})")));
+  routes.handle(heavy);
+  heavy->wait_until_asked();
+  EXPECT_EQ(answer_to(routes, request_of("POST", "/tokenize", R"({"prompt": "a"})")).status, 200);
+  EXPECT_FALSE(heavy->ended());
+  heavy->let_go();
+  EXPECT_TRUE(heavy->wait_until_ended());
 }
 
 TEST(Routes, AnswersAreCountedAndReported) {
@@ -307,6 +379,24 @@ TEST(Routes, AnswersAreCountedAndReported) {
   EXPECT_EQ(answers[0].status, 200);
   EXPECT_EQ(answers[0].generated_tokens, 1);
   EXPECT_EQ(answers[1].status, 404);
+  EXPECT_TRUE(answers[1].reason.starts_with("there is no \"/nothing\" here")) << answers[1].reason;
+}
+
+TEST(Routes, TheLogHearsTheKeysNameAndTheRequestsId) {
+  std::vector<Answered> answers;
+  Routes routes(
+      {.keys = {{"secret", "", "alice"}}, .on_answered = [&](const Answered& one) { answers.push_back(one); }});
+  http::Request request = request_of("GET", "/v1/models", "", {{"authorization", "Bearer secret"}});
+  request.id = "req-7";
+  answer_to(routes, request);
+  request.headers = {};
+  answer_to(routes, request);
+  routes.report({.peer = "10.0.0.1:9", .id = "req-8", .method = "", .path = "", .status = 408, .reason = "late"});
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].caller + answers[0].id, "alicereq-7");
+  EXPECT_EQ(answers[1].caller, "");
+  EXPECT_EQ(answers[1].status, 401);
+  EXPECT_EQ(answers[2].peer + answers[2].id + answers[2].reason, "10.0.0.1:9req-8late");
 }
 
 }  // namespace
