@@ -8,7 +8,7 @@
 //          size of its rules once counts are unrolled are checked before; xgrammar's work, which cannot be told from
 //          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too (mask.h).
 // Errors   CheckError, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
-//          (they are refused, never ignored), sources over the limits.
+//          (unless the source is loose), sources over the limits.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -31,6 +31,7 @@ enum class Kind : uint8_t {
 struct Source {
   Kind kind;
   std::string text = {};
+  bool loose = false;  // what a schema says and cannot be enforced is left out: unenforced() tells it
   friend bool operator==(const Source&, const Source&) = default;
 };
 
@@ -54,6 +55,8 @@ class Compiler {  // const use from many threads
   ~Compiler();
 
   std::shared_ptr<const Compiled> compile(const Source& source) const;
+  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than compiling.
+  std::vector<std::string> unenforced(const Source& source) const;
   // A fresh text at its beginning.
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled) const;
 

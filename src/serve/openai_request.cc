@@ -110,10 +110,12 @@ int32_t read_choices(Fields& fields, const Service& service) {
   return static_cast<int32_t>(fields.integer("n", 1, service.options().most_choices).value_or(1));
 }
 
-void apply_constraint(const CallSettings& settings, const Service& service, engine::Request& request) {
+// Does something with the constraint, if there is one; what is wrong with it is the field's fault.
+template <class Use>
+void use_constraint(const CallSettings& settings, const Use& use) {
   if (!settings.constraint) return;
   try {
-    constrain(*settings.constraint, service, request);
+    use(*settings.constraint);
   } catch (const CheckError& error) {
     throw ApiError(400, cat(settings.constraint_field, ": ", error.what()), settings.constraint_field);
   }
@@ -170,12 +172,20 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
   return ids;
 }
 
+void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored) {
+  use_constraint(settings, [&](const grammar::Source& source) {
+    note_unenforced(source, settings.constraint_field, service, ignored);
+  });
+}
+
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
     Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
-    apply_constraint(settings, service, job.request);  // each text has a mask of its own
+    use_constraint(settings, [&](const grammar::Source& source) {
+      constrain(source, service, job.request);  // each text has a mask of its own
+    });
     jobs.push_back(std::move(job));
   }
 }

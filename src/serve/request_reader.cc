@@ -83,10 +83,15 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind) {
   const ordered_json* value = fields.raw(name);
   if (!value) return std::nullopt;
-  if (value->is_string()) return grammar::Source{kind, value->get<std::string>()};
-  const bool is_schema = kind == grammar::Kind::json_schema && (value->is_object() || value->is_boolean());
-  if (!is_schema) refuse(fields.path_of(name), "expected a string or, for schemas, an object");
-  return grammar::Source{kind, value->dump(-1, ' ', false, ordered_json::error_handler_t::replace)};
+  const bool is_schema = kind == grammar::Kind::json_schema;
+  grammar::Source source{.kind = kind, .loose = is_schema && !fields.strict()};
+  if (value->is_string())
+    source.text = value->get<std::string>();
+  else if (is_schema && (value->is_object() || value->is_boolean()))
+    source.text = value->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  else
+    refuse(fields.path_of(name), "expected a string or, for schemas, an object");
+  return source;
 }
 
 std::optional<grammar::Source> read_constraint(Fields& fields) {
@@ -103,6 +108,10 @@ std::optional<grammar::Source> read_constraint(Fields& fields) {
 
 void constrain(const grammar::Source& source, const Service& service, engine::Request& request) {
   request.mask = service.grammars().mask(service.grammars().compile(source));
+}
+
+void note_unenforced(const grammar::Source& source, std::string_view field, const Service& service, Ignored& ignored) {
+  for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
 }
 
 }  // namespace quire::serve

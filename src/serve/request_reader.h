@@ -27,10 +27,13 @@ nlohmann::ordered_json body_of(const http::Request& request);
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
 // A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+// Schemas are loose unless the fields are read strictly.
 std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
 
 // json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
 void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
+// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems".
+void note_unenforced(const grammar::Source& source, std::string_view field, const Service& service, Ignored& ignored);
 
 }  // namespace quire::serve
