@@ -38,6 +38,12 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
                   "how the model writes tool calls; default: as its chat template shows")
       ->check(CLI::IsMember({"hermes", "llama3", "mistral"}))
       ->group(kGroup);
+  command
+      .add_option("--reasoning-parser", options.reasoning_parser,
+                  "how the model writes what it thinks, which becomes reasoning_content; default: as its chat template "
+                  "shows")
+      ->check(CLI::IsMember({"qwen3", "smollm3", "deepseek-r1", "none"}))
+      ->group(kGroup);
 }
 
 void add_engine_options(CLI::App& command, ServeOptions& options) {
@@ -218,6 +224,7 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
   serve::ServiceOptions service{.model_path = model_path,
                                 .served_model_name = options.served_model_name,
                                 .tool_call_parser = options.tool_call_parser,
+                                .reasoning_parser = options.reasoning_parser,
                                 .queue_time = milliseconds(options.queue_timeout),
                                 .run_time = milliseconds(options.run_timeout),
                                 .strict_fields = options.strict_fields};

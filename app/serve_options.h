@@ -23,6 +23,7 @@ struct ServeOptions {
   std::string served_model_name;
   std::string chat_template_file;
   std::string tool_call_parser;
+  std::string reasoning_parser;
   bool strict_fields = false;
   std::vector<std::string> api_keys;
   std::string api_key_file;

@@ -9,7 +9,7 @@
 //          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too, which all
 //          texts of a call share (mask_allowance.h).
 // Errors   CheckError, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
-//          (they are refused, never ignored), sources over the limits.
+//          (unless the source is loose), sources over the limits.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -33,6 +33,7 @@ enum class Kind : uint8_t {
 struct Source {
   Kind kind;
   std::string text = {};
+  bool loose = false;  // what a schema says and cannot be enforced is left out: unenforced() tells it
   friend bool operator==(const Source&, const Source&) = default;
 };
 
@@ -57,6 +58,8 @@ class Compiler {  // const use from many threads
   ~Compiler();
 
   std::shared_ptr<const Compiled> compile(const Source& source) const;
+  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than compiling.
+  std::vector<std::string> unenforced(const Source& source) const;
   std::shared_ptr<MaskAllowance> allowance() const;  // of one call
   // A fresh text at its beginning, which shares the allowance with the others of its call, or is alone.
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled,

@@ -49,7 +49,9 @@ void OpenAiAnswer::hear(size_t choice, Progress progress) {
 }
 
 void OpenAiAnswer::count(size_t choice, const Progress& progress) {
-  usages_[choice] = {progress.prompt_tokens, progress.cached_tokens, progress.generated};
+  usages_[choice] = {.prompt_tokens = progress.prompt_tokens,
+                     .cached_tokens = progress.cached_tokens,
+                     .completion_tokens = progress.generated};
 }
 
 void OpenAiAnswer::send_part(std::string part) {
@@ -81,7 +83,7 @@ void OpenAiAnswer::fail(const ApiError& error) {
 }
 
 Usage OpenAiAnswer::usage() const {
-  Usage all;
+  Usage all{.reasoning_tokens = reasoning_tokens()};
   for (size_t i = 0; i < usages_.size(); ++i) {
     all.completion_tokens += usages_[i].completion_tokens;
     if (i % terms_.choices_of_a_prompt != 0) continue;

@@ -24,7 +24,9 @@ class ChatAnswer final : public OpenAiAnswer {
     const ChatChoice::Terms choice{.tokenizer = service.tokenizer(),
                                    .rules = call.settings.text,
                                    .logprobs = call.settings.request.top_logprobs >= 0,
-                                   .new_call_id = call_ids(call, service)};
+                                   .new_call_id = call_ids(call, service),
+                                   .reasoning = call.reasoning,
+                                   .stream_reasoning = call.stream_reasoning};
     for (int32_t i = 0; i < call.settings.choices; ++i)
       choices_.push_back(std::make_unique<ChatChoice>(choices_.size(), choice, parser_for(call)));
   }
@@ -46,6 +48,12 @@ class ChatAnswer final : public OpenAiAnswer {
       choices_[choice]->stream(progress, chunks(), part);
     else
       choices_[choice]->collect(progress);
+  }
+
+  int64_t reasoning_tokens() const override {
+    int64_t tokens = 0;
+    for (const auto& choice : choices_) tokens += choice->reasoning_tokens();
+    return tokens;
   }
 
   ordered_json choices() override {

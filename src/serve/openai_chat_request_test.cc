@@ -143,6 +143,21 @@ TEST_F(ChatRequest, StrictlyWhatIsNotKnownIsRefused) {
   EXPECT_EQ(ignored(R"("store": false, "verbosity": "medium", "user": "u")"), "");
 }
 
+TEST_F(ChatRequest, WhatASchemaDoesNotEnforceIsNamedOrRefused) {
+  const auto format = [](const char* strict) {
+    return R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": )" + std::string(strict) +
+           R"(, "schema": {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}}}})";
+  };
+  for (const char* strict : {"null", "false"})
+    EXPECT_EQ(ignored(format(strict)), "response_format#/properties/tags/uniqueItems");
+  EXPECT_EQ(ignored(kTools + std::string(R"(, "tool_choice": "required")")), "");
+  const ChatCall call = read(format("true"));
+  std::vector<Job> jobs;
+  const auto add = [&] { add_jobs(jobs, call.settings, call.settings.request, "rid", tiny_.service()); };
+  expect_api_error(add, 400, "response_format", "uniqueItems");
+  expect_refusal(R"("guided_json": {"type": "strin"})", "guided_json", "strin");
+}
+
 TEST_F(ChatRequest, LengthsHaveManyNames) {
   const auto limit = [&](const char* members) { return read(members).settings.request.max_new_tokens; };
   EXPECT_EQ(limit("\"max_tokens\": null"), -1);
@@ -193,6 +208,60 @@ TEST_F(ChatRequest, Tools) {
   EXPECT_EQ(none.tool_form, nullptr);
   const ChatCall json = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
   EXPECT_EQ(json.tool_form, nullptr) << "the answer is JSON, not a call";
+}
+
+class ReasoningRequest : public ::testing::Test {
+ protected:
+  // A template that begins the reasoning unless it is told not to, and one that leaves it to the model.
+  static constexpr const char* kBegins =
+      "{{ messages[0].content }}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}"
+      "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
+  static constexpr const char* kAlwaysBegins = "{{ messages[0].content }}<|assistant|>{{ '<think>\\n' }}";
+  static constexpr const char* kLeaves = "{{ messages[0].content }}<|assistant|>{# <think> #}";
+
+  void serve(const std::string& chat_template, const std::string& parser = "") {
+    tiny_.emplace(testing::TinyService::Options{.change =
+                                                    [&](ServiceOptions& options) {
+                                                      options.chat_template = chat_template;
+                                                      options.reasoning_parser = parser;
+                                                    },
+                                                .loop = false});
+  }
+  ChatCall read(const std::string& members = "") {
+    const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])" + members + "}";
+    return read_chat(ordered_json::parse(body), tiny_->service(), {});
+  }
+  std::string prompt(const ChatCall& call) { return tiny_->tokenizer().decode(call.settings.request.prompt, false); }
+
+  std::optional<testing::TinyService> tiny_;
+};
+
+TEST_F(ReasoningRequest, BeginsAsThePromptEnds) {
+  serve(kBegins);
+  EXPECT_EQ(read().reasoning, Reasoning::begun);
+  EXPECT_TRUE(read().stream_reasoning);
+  EXPECT_FALSE(read(", \"stream_reasoning\": false").stream_reasoning);
+  EXPECT_EQ(read(", \"enable_thinking\": false").reasoning, Reasoning::none);
+  EXPECT_EQ(read(", \"chat_template_kwargs\": {\"enable_thinking\": false}").reasoning, Reasoning::none);
+  EXPECT_EQ(read(", \"separate_reasoning\": false").reasoning, Reasoning::none);
+  serve(kLeaves);
+  EXPECT_EQ(read().reasoning, Reasoning::may_begin);
+  serve(kLeaves, "deepseek-r1");
+  EXPECT_EQ(read().reasoning, Reasoning::begun);
+  serve(kBegins, "none");
+  EXPECT_EQ(read().reasoning, Reasoning::none);
+}
+
+TEST_F(ReasoningRequest, AConstrainedAnswerHasNone) {
+  serve(kBegins);
+  const ChatCall json = read(", \"response_format\": {\"type\": \"json_object\"}");
+  EXPECT_EQ(json.reasoning, Reasoning::none);
+  EXPECT_EQ(prompt(json), "hi<|assistant|><think>\n\n</think>\n\n");
+  serve(kAlwaysBegins);
+  EXPECT_EQ(prompt(read(", \"regex\": \"a\"")), "hi<|assistant|><think>\n\n</think>\n\n");
+  EXPECT_EQ(prompt(read(", \"regex\": \"a\", \"separate_reasoning\": false")),
+            "hi<|assistant|><think>\n\n</think>\n\n");
+  EXPECT_EQ(prompt(read()), "hi<|assistant|><think>\n");
 }
 
 TEST_F(ChatRequest, TheParserIsTheOperators) {

@@ -96,7 +96,8 @@ class ConstraintReader {
     if (!named) refuse(format.path_of("json_schema"), "is required");
     std::optional<Source> schema = read_source(*named, "schema", Kind::json_schema);
     if (!schema) refuse(named->path_of("schema"), "is required");
-    for (const char* name : {"name", "description", "strict"}) named->ignore(name);
+    for (const char* name : {"name", "description"}) named->ignore(name);
+    if (named->boolean("strict").value_or(false)) schema->loose = false;
     named->finish();
     return *std::move(schema);
   }

@@ -5,6 +5,8 @@
 //   guided_json, _regex, _grammar, _choice, structured_outputs {json, regex, grammar, choice, json_object}    vLLM's
 //   grammar                                llama.cpp's: GBNF, as far as it is ours
 //
+// Schemas are loose unless they say "strict": what cannot be enforced is named, not refused (request_reader.h).
+//
 // Errors   ApiError 400 that names the field: more than one of them, and what is none.
 #pragma once
 #include <optional>

@@ -31,7 +31,7 @@ void expect_source(const std::string& body, const Source& source, const std::str
 }
 
 TEST(OpenaiConstraint, HasManyNames) {
-  const Source schema{Kind::json_schema, R"({"type":"object"})"}, regex{Kind::regex, "a+"}, ebnf{Kind::ebnf, "x"};
+  const Source schema{Kind::json_schema, R"({"type":"object"})", true}, regex{Kind::regex, "a+"}, ebnf{Kind::ebnf, "x"};
   EXPECT_FALSE(read("{}").has_value());
   EXPECT_FALSE(read(R"({"response_format": {"type": "text"}, "guided_json": null, "regex": null})").has_value());
   expect_source(R"({"response_format": {"type": "json_object"}})", {Kind::json}, "response_format");
@@ -50,6 +50,12 @@ TEST(OpenaiConstraint, HasManyNames) {
   expect_source(R"({"structured_outputs": {"regex": "a+"}})", regex, "structured_outputs.regex");
   expect_source(R"({"structured_outputs": {"grammar": "x"}})", ebnf, "structured_outputs.grammar");
   expect_source(R"({"structured_outputs": {"json_object": true}})", {Kind::json}, "structured_outputs.json_object");
+}
+
+TEST(OpenaiConstraint, StrictSchemasAreNotLoose) {
+  expect_source(R"({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+                    "schema": {"type": "object"}}}})",
+                {Kind::json_schema, R"({"type":"object"})", false}, "response_format");
 }
 
 TEST(OpenaiConstraint, AChoiceIsOneOfItsTexts) {

@@ -157,6 +157,10 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
   return ids;
 }
 
+void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored) {
+  if (settings.constraint) note_unenforced(*settings.constraint, settings.constraint_field, service, ignored);
+}
+
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {

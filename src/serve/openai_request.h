@@ -47,6 +47,9 @@ void check_model(Fields& fields, const Service& service);
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,
                                  std::string_view field);
 
+// Names what the constraint does not enforce. Throws ApiError 400 for one that is none.
+void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored);
+
 // One job for each of n choices; seeds count up, and names too: "rid", "rid_1". Each has the constraint, if there is
 // one.
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,

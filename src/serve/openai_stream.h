@@ -24,6 +24,7 @@ AnswerHead new_head(std::string id, std::string object, const Service& service);
 
 struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of the completion's
 
   nlohmann::ordered_json json() const;
 };

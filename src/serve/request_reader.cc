@@ -100,10 +100,15 @@ std::vector<std::string> read_stops(Fields& fields) {
 std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind) {
   const ordered_json* value = fields.raw(name);
   if (!value) return std::nullopt;
-  if (value->is_string()) return grammar::Source{kind, value->get<std::string>()};
-  const bool is_schema = kind == grammar::Kind::json_schema && (value->is_object() || value->is_boolean());
-  if (!is_schema) refuse(fields.path_of(name), "expected a string or, for schemas, an object");
-  return grammar::Source{kind, value->dump(-1, ' ', false, ordered_json::error_handler_t::replace)};
+  const bool is_schema = kind == grammar::Kind::json_schema;
+  grammar::Source source{.kind = kind, .loose = is_schema && !fields.strict()};
+  if (value->is_string())
+    source.text = value->get<std::string>();
+  else if (is_schema && (value->is_object() || value->is_boolean()))
+    source.text = value->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  else
+    refuse(fields.path_of(name), "expected a string or, for schemas, an object");
+  return source;
 }
 
 std::optional<grammar::Source> read_constraint(Fields& fields) {
@@ -127,6 +132,15 @@ void constrain(const grammar::Source& source, const std::string& field, const Se
     refuse(field, refused.what());
   }
   request.mask = service.grammars().mask(std::move(compiled), std::move(allowance));
+}
+
+void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+                     Ignored& ignored) {
+  try {
+    for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
+  } catch (const CheckError& refused) {
+    refuse(field, refused.what());
+  }
 }
 
 }  // namespace quire::serve

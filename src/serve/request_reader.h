@@ -33,6 +33,7 @@ int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only o
 std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
 
 // A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+// Schemas are loose unless the fields are read strictly.
 std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
 
 // json_schema, regex or ebnf (at most one).
@@ -41,5 +42,8 @@ std::optional<grammar::Source> read_constraint(Fields& fields);
 // compiled.
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
                std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
+// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems".
+void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+                     Ignored& ignored);
 
 }  // namespace quire::serve

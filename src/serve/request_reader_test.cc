@@ -137,6 +137,19 @@ TEST(Constraint, IsOneOfThree) {
   EXPECT_THROW(constraint(R"({"regex": 1})"), ApiError);
 }
 
+TEST(Constraint, SchemasAreLooseUnlessReadStrictly) {
+  const ordered_json object = ordered_json::parse(R"({"json_schema": {"uniqueItems": true}, "regex": "a"})");
+  testing::TinyService tiny({.loop = false});
+  Ignored ignored, strict(true);
+  Fields tolerant(object, "", &ignored), fields(object, "", &strict);
+  const auto loose = read_source(tolerant, "json_schema", grammar::Kind::json_schema);
+  EXPECT_TRUE(loose->loose);
+  EXPECT_FALSE(read_source(fields, "json_schema", grammar::Kind::json_schema)->loose);
+  EXPECT_FALSE(read_source(tolerant, "regex", grammar::Kind::regex)->loose);
+  note_unenforced(*loose, "sampling_params.json_schema", tiny.service(), ignored);
+  EXPECT_EQ(ignored.header(), "sampling_params.json_schema#/uniqueItems");
+}
+
 TEST(Constraint, BecomesAMask) {
   testing::TinyService tiny({.loop = false});
   engine::Request request;

@@ -33,6 +33,7 @@ struct ServiceOptions {
   std::string model_path = {};              // as it was given
   std::string served_model_name = {};       // what callers call it
   std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
+  std::string reasoning_parser = {};        // "qwen3", "smollm3", "deepseek-r1", "none"; "": by the chat template
   std::string chat_template = {};           // "": the model's own
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit

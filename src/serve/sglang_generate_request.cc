@@ -242,6 +242,8 @@ class GenerateReader {
     GenerateJob job = read_job(std::move(prompt), text);
     const Sampling sampling = read_params(params_of(text), service_, job.job, ignored_);
     check_choices(sampling.choices, text);
+    if (sampling.constraint)
+      note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);

@@ -282,6 +282,52 @@ def test_tools_that_must_not_be_called(client):
     assert shown.usage.prompt_tokens > hidden.usage.prompt_tokens
 
 
+# --- reasoning
+
+THINKING = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+{{ '<think>\\n' }}"""
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """A template that begins the reasoning, as those of models that think do."""
+    folder = tmp_path_factory.mktemp("thinker")
+    (folder / "template.jinja").write_text(THINKING)
+    options = ("--served-model-name", "small", "--chat-template", folder / "template.jinja")
+    with serve(folder, *options) as running, openai.OpenAI(**options_of(running)) as opened:
+        yield opened
+
+
+def thoughts_before():
+    """A conversation that even a very small model goes on with in the same way."""
+    for name in ("Ann", "Bob", "Cid", "Dan"):
+        yield {"role": "user", "content": f"Greet {name}."}
+        yield {"role": "assistant", "reasoning_content": f"I greet {name}.", "content": f"Hello, {name}!"}
+    yield {"role": "user", "content": "Greet Eve."}
+
+
+def test_reasoning_is_told_apart(thinker):
+    answer = chat(thinker, list(thoughts_before()), max_tokens=30)
+    message = answer.choices[0].message
+    assert message.reasoning_content == "I greet Eve." and message.content == "Hello, Eve!"
+    deltas = [c.delta for chunk in chat(thinker, list(thoughts_before()), max_tokens=30, stream=True) for c in chunk.choices]
+    assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "I greet Eve."
+    assert "".join(delta.content or "" for delta in deltas) == "Hello, Eve!"
+    together = chat(thinker, list(thoughts_before()), max_tokens=30, extra_body={"separate_reasoning": False})
+    assert together.choices[0].message.content == "I greet Eve.\n</think>\n\nHello, Eve!"
+
+
+def test_a_constrained_answer_has_no_reasoning(thinker):
+    message = chat(thinker, extra_body={"regex": "[0-9]{4}"}).choices[0].message
+    assert message.content.isdigit() and not hasattr(message, "reasoning_content")
+
+
 # --- structured outputs
 
 
@@ -338,11 +384,16 @@ def test_json_objects_regexes_and_rules(client):
     assert word in ("yes", "no")
 
 
-def test_schemas_that_cannot_be_kept_are_refused(client):
-    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+def test_what_schemas_do_not_enforce_is_refused_if_strict_and_else_named(client):
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}, "enum": [1]}}, "required": ["a"]}
+    named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
     with pytest.raises(openai.BadRequestError) as error:
-        chat(client, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
-    assert error.value.param == "response_format"
+        chat(client, response_format=named)
+    assert error.value.param == "response_format" and '"not"' in str(error.value)
+    named["json_schema"]["strict"] = False
+    raw = chat(client.with_raw_response, response_format=named)
+    assert raw.headers["x-quire-ignored"] == "response_format#/properties/a/not"
+    assert json.loads(raw.parse().choices[0].message.content) == {"a": 1}
 
 
 # --- completions
