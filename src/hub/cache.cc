@@ -1,5 +1,7 @@
 #include "hub/cache.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -136,24 +138,28 @@ void RepositoryCache::make_folders() const {
   });
 }
 
+// Made aside and moved: whoever else looks, or does the same, sees what was before or all of the new.
 void RepositoryCache::link(const std::string& commit, const std::string& file, const std::string& etag) const {
   about_files([&] {
-    const fs::path place = snapshot(commit) / file;
+    const fs::path place = snapshot(commit) / file, aside = locks_ / cat(etag, ".", getpid(), ".link");
     fs::create_directories(place.parent_path());
-    fs::remove(place);
-    fs::create_symlink(blob(etag).lexically_relative(place.parent_path()), place);
+    fs::remove(aside);
+    fs::create_symlink(blob(etag).lexically_relative(place.parent_path()), aside);
+    fs::rename(aside, place);
   });
 }
 
 void RepositoryCache::remember(const std::string& revision, const std::string& commit) const {
   if (is_commit(revision)) return;
   about_files([&] {
-    const fs::path place = folder_ / "refs" / revision;
+    const fs::path place = folder_ / "refs" / revision, aside = locks_ / cat(commit, ".", getpid(), ".ref");
     fs::create_directories(place.parent_path());
-    std::ofstream file(place, std::ios::trunc);
+    fs::create_directories(locks_);
+    std::ofstream file(aside, std::ios::trunc);
     file << commit;
     file.close();
-    check(file.good(), "the model cache: ", place.string(), " cannot be written");
+    check(file.good(), "the model cache: ", aside.string(), " cannot be written");
+    fs::rename(aside, place);
   });
 }
 

@@ -48,6 +48,12 @@ TEST_F(HubCache, TheLayoutIsTheHubs) {
   EXPECT_EQ(repository.lock("aa"), fs::path(folder.path()) / ".locks" / "models--org--name" / "aa.lock");
 }
 
+TEST_F(HubCache, LinksAreReplacedAndLeaveNothingAside) {
+  repository.link(kOne, "both.json", "cc");
+  EXPECT_EQ(fs::read_symlink(repository.snapshot(kOne) / "both.json"), "../../blobs/cc");
+  EXPECT_TRUE(fs::is_empty(repository.lock("aa").parent_path()));
+}
+
 TEST_F(HubCache, RevisionsLeadToCommits) {
   EXPECT_EQ(repository.commit_of("main"), kTwo);
   EXPECT_EQ(repository.commit_of("v1"), kOne);
