@@ -8,6 +8,8 @@
 #include "chat.h"
 #include "generate.h"
 #include "inspect.h"
+#include "model_path.h"
+#include "models.h"
 #include "serve.h"
 #include "template.h"
 #include "tokenize.h"
@@ -32,6 +34,7 @@ int run(int argc, char** argv) {
   quire::add_serve(app);
   quire::add_generate(app);
   quire::add_chat(app);
+  quire::add_models(app);
   quire::add_inspect(app);
   quire::add_template(app);
   quire::add_tokenize(app);
@@ -51,6 +54,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const quire::BadModel& error) {
+    std::cerr << "quire: " << error.what() << '\n';
+    return kBadUsage;
   } catch (const std::exception& error) {
     std::cerr << "quire: " << error.what() << '\n';
     return kFailed;

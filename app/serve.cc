@@ -35,10 +35,15 @@ void warm_up(engine::Engine& engine) {
   }
 }
 
+SessionOptions with_model(SessionOptions session, const std::string& path) {
+  session.model = path;
+  return session;
+}
+
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
   Loaded(const ServeOptions& options, const std::string& path)
-      : session(session_options(options)),
+      : session(with_model(session_options(options), path)),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
         service({session.tokenizer, session.model, session.engine, grammars}, service_options(options, path)) {
     warm_up(session.engine);
@@ -106,7 +111,7 @@ void ServeCommand::warn_of_open_doors() const {
 }
 
 void ServeCommand::run() {
-  const std::string path = model_path(options_.session.model);
+  const std::string path = model_path(options_.session.model);  // fetched before anybody is let in
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "hub/cache.h"
 
 namespace quire {
 namespace {
@@ -235,6 +236,7 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
 }
 
 std::string name_of_model(const std::string& path) {
+  if (const auto name = hub::name_of_snapshot(path)) return *name;
   std::filesystem::path file(path);
   if (!file.has_filename()) file = file.parent_path();  // a folder with a slash at its end
   if (file.extension() == ".gguf") file.replace_extension();

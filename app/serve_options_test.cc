@@ -19,6 +19,7 @@ TEST(NameOfModel, IsTheFilesWithoutTheTypeOfItsWeights) {
   EXPECT_EQ(name_of_model("x-IQ4_XS.gguf"), "x");
   EXPECT_EQ(name_of_model("/models/Llama-3.2-1B/"), "Llama-3.2-1B");
   EXPECT_EQ(name_of_model("/models/Llama-3.2-1B"), "Llama-3.2-1B");
+  EXPECT_EQ(name_of_model("/hub/models--org--Qwen3-0.6B/snapshots/0a1b2c"), "Qwen3-0.6B");
 }
 
 class ApiKeys : public ::testing::Test {

@@ -54,7 +54,8 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_option("--model,--model-path", options.model,
-                 "GGUF file or Hugging Face folder; default: $QUIRE_MODEL, else the model that ./run fetches");
+                 "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model "
+                 "that ./run fetches");
   app.add_option("--threads", options.threads, "default: the cores this process may use")->check(CLI::Range(1, 1024));
   app.add_option("--context-length", options.engine.context, "most tokens of a text; default: the model's own")
       ->check(CLI::Range(1, 1 << 24));

@@ -127,7 +127,6 @@ def test_bad_options_are_one_line(tmp_path):
         (["--ssl-certfile", tmp_path / "none", "--ssl-keyfile", tmp_path / "none"], "certificate"),
         (["--ssl-certfile", tmp_path / "none"], "both"),
         (["--chat-template", tmp_path / "none"], "cannot be read"),
-        (["--model-path", tmp_path / "none"], "none"),
     ]:
         done = quire("serve", "--port", 0, "--log-level", "error", *arguments)
         assert done.returncode == 1 and part in one_line(done.stderr), arguments
