@@ -19,7 +19,7 @@ std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptio
                                   std::string_view field);
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
 
-// Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
+// So many logprobs of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;
 
 // Of all answers of a call together: what each position gives, times the positions that it can come to.
@@ -27,6 +27,7 @@ class LogprobCount {
  public:
   LogprobCount(const Service& service, std::string_view field) : service_(service), field_(field) {}
   void add(const engine::Request& request, int64_t answers);  // with its prompt; throws when they are too many
+  LogprobBudget::Share share() const;  // of what all calls may come to, for as long as this one is being answered
 
  private:
   const Service& service_;

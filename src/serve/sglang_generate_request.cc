@@ -200,6 +200,7 @@ class GenerateReader {
     for (size_t i = 0; i < rids.size(); ++i) call.jobs[i].job.rid = rids[i];
     refuse_what_is_missing_here(fields_);
     fields_.finish();
+    call.logprobs = logprobs_.share();
     return call;
   }
 

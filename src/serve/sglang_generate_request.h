@@ -24,6 +24,7 @@ struct GenerateCall {
   bool is_list;  // so is the answer: the call had a list of texts, or n > 1
   bool stream;
   std::vector<GenerateJob> jobs;  // in the order of the answer: all of the first text, then of the second
+  LogprobBudget::Share logprobs = {};
 };
 
 GenerateCall read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
