@@ -38,6 +38,8 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
                   "how the model writes tool calls; default: as its chat template shows")
       ->check(CLI::IsMember({"hermes", "llama3", "mistral"}))
       ->group(kGroup);
+  add_sampling_defaults(command, options.sampling_defaults);
+  command.get_option("--sampling-defaults")->group(kGroup);
 }
 
 void add_engine_options(CLI::App& command, ServeOptions& options) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "http/server.h"
+#include "sampling_options.h"
 #include "serve/routes.h"
 #include "serve/service.h"
 #include "session.h"
@@ -23,6 +24,7 @@ struct ServeOptions {
   std::string served_model_name;
   std::string chat_template_file;
   std::string tool_call_parser;
+  SamplingDefaults sampling_defaults;
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string admin_api_key;

@@ -35,6 +35,7 @@ struct ServiceOptions {
   std::string served_model_name = {};       // what callers call it
   std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
   std::string chat_template = {};           // "": the model's own
+  ops::SamplingParams sampling = {};        // where a call does not say how tokens are drawn
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
   int32_t most_choices = 64;                // n, and texts of a batch
