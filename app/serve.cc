@@ -40,12 +40,18 @@ SessionOptions with_model(SessionOptions session, const std::string& path) {
   return session;
 }
 
+serve::ServiceOptions service_options_of(const ServeOptions& options, const std::string& path) {
+  serve::ServiceOptions service = service_options(options, path);
+  service.sampling = default_sampling(options.sampling_defaults, path);
+  return service;
+}
+
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
   Loaded(const ServeOptions& options, const std::string& path)
       : session(with_model(session_options(options), path)),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
-        service({session.tokenizer, session.model, session.engine, grammars}, service_options(options, path)) {
+        service({session.tokenizer, session.model, session.engine, grammars}, service_options_of(options, path)) {
     warm_up(session.engine);
     session.engine.start();
   }

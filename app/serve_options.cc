@@ -45,6 +45,8 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
                   "shows")
       ->check(CLI::IsMember({"qwen3", "smollm3", "deepseek-r1", "none"}))
       ->group(kGroup);
+  add_sampling_defaults(command, options.sampling_defaults);
+  command.get_option("--sampling-defaults")->group(kGroup);
 }
 
 void add_engine_options(CLI::App& command, ServeOptions& options) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "http/server.h"
+#include "sampling_options.h"
 #include "serve/routes.h"
 #include "serve/service.h"
 #include "session.h"
@@ -25,6 +26,7 @@ struct ServeOptions {
   std::string tool_call_parser;
   std::string reasoning_parser;
   bool strict_fields = false;
+  SamplingDefaults sampling_defaults;
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string admin_api_key;

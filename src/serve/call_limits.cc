@@ -70,11 +70,14 @@ void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
   const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());
   count_ += answers * each * positions_of(request, service_.engine_options().context);
-  if (count_ > kMostLogprobs)
+  const int64_t most = std::min(kMostLogprobs, service_.logprob_budget().most());
+  if (count_ > most)
     throw ApiError(400,
-                   cat(field_, ": a call may come to ", kMostLogprobs,
+                   cat(field_, ": a call may come to ", most,
                        " logprobs, and this one to more: ask for fewer answers, tokens or logprobs of each"),
                    std::string(field_));
 }
+
+LogprobBudget::Share LogprobCount::share() const { return service_.logprob_budget().take(count_); }
 
 }  // namespace quire::serve

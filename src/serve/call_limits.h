@@ -22,7 +22,7 @@ void check_prompt_length(size_t tokens, const Service& service, std::string_view
 // Ids from outside: the first that the tokenizer does not have is named. Models may have logits for more.
 void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field);
 
-// Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
+// So many logprobs of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;
 
 // Of all answers of a call together: what each position gives, times the positions that it can come to.
@@ -30,6 +30,7 @@ class LogprobCount {
  public:
   LogprobCount(const Service& service, std::string_view field) : service_(service), field_(field) {}
   void add(const engine::Request& request, int64_t answers);  // with its prompt; throws when they are too many
+  LogprobBudget::Share share() const;  // of what all calls may come to, for as long as this one is being answered
 
  private:
   const Service& service_;

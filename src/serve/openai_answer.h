@@ -23,6 +23,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
     bool stream = false, stream_usage = false;
     size_t choices = 1;
     size_t choices_of_a_prompt = 1;  // in a row: its tokens are counted once
+    LogprobBudget::Share logprobs = {};
   };
   OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms);
   virtual ~OpenAiAnswer() = default;

@@ -72,7 +72,8 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
   const CallSettings& settings = call.settings;
   note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
-  LogprobCount(service, "logprobs").add(settings.request, settings.choices);
+  LogprobCount logprobs(service, "logprobs");
+  logprobs.add(settings.request, settings.choices);
   std::vector<Job> jobs;
   add_jobs(jobs, settings, settings.request, id, service);
   OpenAiAnswer::Terms terms{
@@ -80,7 +81,8 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
       .stream = settings.stream,
       .stream_usage = settings.stream_usage,
       .choices = jobs.size(),
-      .choices_of_a_prompt = jobs.size()};
+      .choices_of_a_prompt = jobs.size(),
+      .logprobs = logprobs.share()};
   std::make_shared<ChatAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
 }
 

@@ -107,7 +107,8 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
                             .stream = settings.stream,
                             .stream_usage = settings.stream_usage,
                             .choices = jobs.size(),
-                            .choices_of_a_prompt = static_cast<size_t>(settings.choices)};
+                            .choices_of_a_prompt = static_cast<size_t>(settings.choices),
+                            .logprobs = logprobs.share()};
   std::make_shared<TextAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
 }
 

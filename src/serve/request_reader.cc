@@ -61,15 +61,20 @@ ordered_json body_of(const http::Request& request) {
 
 void read_sampling(Fields& fields, const Service& service, engine::Request& request) {
   ops::SamplingParams& sampling = request.sampling;
-  sampling.temperature = static_cast<float>(fields.number("temperature", 0, 100).value_or(1));
+  sampling = service.options().sampling;
+  const auto read = [&](float& param, const char* name, double least, double most) {
+    if (const auto given = fields.number(name, least, most)) param = static_cast<float>(*given);
+  };
+  read(sampling.temperature, "temperature", 0, 100);
   // 0 leaves the likeliest token alone, as everything that is small enough does.
   constexpr float kSmallTopP = 1e-9f;
-  sampling.top_p = std::max(static_cast<float>(fields.number("top_p", 0, 1).value_or(1)), kSmallTopP);
-  sampling.top_k = static_cast<int32_t>(fields.integer("top_k", -1, kMostTokens).value_or(0));
-  sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
-  sampling.frequency_penalty = static_cast<float>(fields.number("frequency_penalty", -2, 2).value_or(0));
-  sampling.presence_penalty = static_cast<float>(fields.number("presence_penalty", -2, 2).value_or(0));
-  sampling.repetition_penalty = static_cast<float>(fields.number("repetition_penalty", 0.01, 100).value_or(1));
+  read(sampling.top_p, "top_p", 0, 1);
+  sampling.top_p = std::max(sampling.top_p, kSmallTopP);
+  sampling.top_k = static_cast<int32_t>(fields.integer("top_k", -1, kMostTokens).value_or(sampling.top_k));
+  read(sampling.min_p, "min_p", 0, 1);
+  read(sampling.frequency_penalty, "frequency_penalty", -2, 2);
+  read(sampling.presence_penalty, "presence_penalty", -2, 2);
+  read(sampling.repetition_penalty, "repetition_penalty", 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
   read_logit_bias(fields, sampling);

@@ -25,7 +25,8 @@ inline constexpr size_t kMostStops = 64, kMostStopBytes = 1024;
 nlohmann::ordered_json body_of(const http::Request& request);
 
 // temperature, top_p, top_k, min_p, frequency_penalty, presence_penalty, repetition_penalty, seed, logit_bias,
-// min_tokens / min_new_tokens, ignore_eos, stop_token_ids. Without a seed, a random one. Stop ids are the model's own
+// min_tokens / min_new_tokens, ignore_eos, stop_token_ids. What is not given is as the service's options say; without a
+// seed, a random one. Stop ids are the model's own
 // end ids (unless ignore_eos) and the caller's.
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 

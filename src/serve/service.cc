@@ -28,6 +28,7 @@ struct Service::Impl {
       : parts(given),
         options(asked),
         chat_template(template_of(asked, given.tokenizer)),
+        logprobs(asked.most_logprobs),
         around(new JobSurroundings{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
 
   std::string piece_of(const std::optional<int32_t>& id) const {
@@ -37,6 +38,7 @@ struct Service::Impl {
   const Parts parts;
   const ServiceOptions options;
   const std::optional<text::ChatTemplate> chat_template;
+  LogprobBudget logprobs;
   const std::shared_ptr<JobSurroundings> around;
   std::atomic<bool> draining = false;
 };
@@ -55,6 +57,7 @@ const text::Tokenizer& Service::tokenizer() const { return impl_->parts.tokenize
 const model::ModelConfig& Service::config() const { return impl_->parts.model.config(); }
 const engine::EngineOptions& Service::engine_options() const { return impl_->parts.engine.options(); }
 const grammar::Compiler& Service::grammars() const { return impl_->parts.grammars; }
+LogprobBudget& Service::logprob_budget() const { return impl_->logprobs; }
 
 // --- what calls are made of
 

@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "grammar/compiler.h"
 #include "http/exchange.h"
+#include "serve/logprob_budget.h"
 #include "serve/metrics.h"
 #include "serve/text_stream.h"
 #include "text/chat_template.h"
@@ -35,10 +36,12 @@ struct ServiceOptions {
   std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
   std::string reasoning_parser = {};        // "qwen3", "smollm3", "deepseek-r1", "none"; "": by the chat template
   std::string chat_template = {};           // "": the model's own
+  ops::SamplingParams sampling = {};        // where a call does not say how tokens are drawn
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
   int32_t most_choices = 64;                // n, and texts of a batch
   bool strict_fields = false;               // a parameter that is not known gets 400; else it is ignored by name
+  int64_t most_logprobs = 16 << 20;         // of all calls together
 };
 
 struct Job {
@@ -73,6 +76,7 @@ class Service {
   const model::ModelConfig& config() const;
   const engine::EngineOptions& engine_options() const;
   const grammar::Compiler& grammars() const;
+  LogprobBudget& logprob_budget() const;
   bool has_chat_template() const;
   // context: messages, tools, add_generation_prompt and more; bos_token and eos_token are added.
   std::string render(nlohmann::ordered_json context) const;

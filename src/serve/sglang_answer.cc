@@ -78,4 +78,10 @@ std::string GenerateAnswer::json(std::optional<size_t> index) const {
   return json + '}';
 }
 
+std::string GenerateAnswer::part(std::optional<size_t> index) {
+  std::string part = json(index);
+  logprobs_.forget_prompt();
+  return part;
+}
+
 }  // namespace quire::serve

@@ -20,7 +20,11 @@ namespace {
 class RunningCall : public std::enable_shared_from_this<RunningCall> {
  public:
   RunningCall(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateCall& call)
-      : exchange_(std::move(exchange)), is_list_(call.is_list), streams_(call.stream), open_(call.jobs.size()) {
+      : exchange_(std::move(exchange)),
+        is_list_(call.is_list),
+        streams_(call.stream),
+        logprobs_(call.logprobs),
+        open_(call.jobs.size()) {
     for (const GenerateJob& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
   }
 
@@ -58,7 +62,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 
   // An error of the only text, or one that is the call's, that comes before anything else still has a status of its own:
   // routers try elsewhere.
-  void send_part(const GenerateAnswer& answer, size_t i) {
+  void send_part(GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
     if (error && !begun_ && (answers_.size() == 1 || answer.end()->reason == EndReason::refused)) {
       given_up_ = true;
@@ -66,7 +70,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
     }
     if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
-                                 : answer.json(is_list_ ? std::optional(i) : std::nullopt)));
+                                 : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
     exchange_->write(std::string(kDoneEvent));
     exchange_->finish();
@@ -84,6 +88,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 
   const std::shared_ptr<http::Exchange> exchange_;
   const bool is_list_, streams_;
+  const LogprobBudget::Share logprobs_;
   std::vector<GenerateAnswer> answers_;
   size_t open_;            // answers that have not ended
   bool begun_ = false;     // the stream

@@ -214,6 +214,7 @@ class GenerateReader {
     refuse_what_is_missing_here(fields_);
     fields_.finish();
     call.ignored = ignored_.header();
+    call.logprobs = logprobs_.share();
     return call;
   }
 

@@ -26,6 +26,7 @@ struct GenerateCall {
   bool stream;
   std::vector<GenerateJob> jobs;  // in the order of the answer: all of the first text, then of the second
   std::string ignored = {};       // names of parameters that are not known (ignored.h)
+  LogprobBudget::Share logprobs = {};
 };
 
 GenerateCall read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
