@@ -4,9 +4,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "engine/request.h"
+#include "serve/fields.h"
 #include "serve/service.h"
 
 namespace quire::serve {
@@ -14,6 +16,11 @@ namespace quire::serve {
 // Of a text it is known only that it cannot fit, but that before it is tokenized.
 void check_text_length(std::string_view text, const Service& service, std::string_view field);
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
+
+// Holds a request's max_new_tokens to the server's own limit of an answer: a default, and no limit at all, become that.
+// Throws when the first of these fields that is there asks for more.
+void limit_answer(engine::Request& request, Fields& fields, std::initializer_list<std::string_view> names,
+                  const Service& service);
 
 // Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;

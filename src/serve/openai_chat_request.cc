@@ -96,6 +96,7 @@ ChatCall read_chat(const ordered_json& body, const Service& service, const Calle
   engine::Request& request = call.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
   request.max_new_tokens = read_max_tokens(fields);
+  limit_answer(request, fields, {"max_completion_tokens", "max_tokens"}, service);
   const ToolPlan tools = read_tools(fields);
   ChatInput input{.messages = read_messages(fields.required("messages")),
                   .tools = tools.tools,

@@ -32,6 +32,7 @@ CompletionCall read_completion(const nlohmann::ordered_json& body, const Service
   engine::Request& request = call.settings.request;
   request.top_logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMostTopLogprobs).value_or(-1));
   request.max_new_tokens = static_cast<int32_t>(fields.integer("max_tokens", 0, kMostTokens).value_or(kUsualTokens));
+  limit_answer(request, fields, {"max_tokens"}, service);
   call.echo = fields.boolean("echo").value_or(false);
   if (call.echo && request.top_logprobs >= 0) request.prompt_logprobs_from = 0;
   refuse_best_of(fields, call.settings.choices);

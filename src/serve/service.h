@@ -36,6 +36,7 @@ struct ServiceOptions {
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
   int32_t most_choices = 64;                // n, and texts of a batch
+  int32_t max_completion_tokens = 0;        // of an answer; 0: as many as the context has room for
 };
 
 struct Job {
