@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "check_model.h"
 #include "config_file.h"
 #include "http/server.h"
 #include "model_path.h"
@@ -36,10 +37,10 @@ void warm_up(engine::Engine& engine) {
 
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
-  Loaded(const ServeOptions& options, const std::string& path)
-      : session(session_options(options)),
+  Loaded(const SessionOptions& options, const serve::ServiceOptions& service_options)
+      : session(options),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
-        service({session.tokenizer, session.model, session.engine, grammars}, service_options(options, path)) {
+        service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
     warm_up(session.engine);
     session.engine.start();
   }
@@ -101,10 +102,12 @@ void ServeCommand::warn_of_open_doors() const {
 
 void ServeCommand::run() {
   const std::string path = model_path(options_.session.model);
+  check_model(path);
+  const serve::ServiceOptions service = service_options(options_, path);
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(options_, path);
+  loaded_ = std::make_unique<Loaded>(session_options(options_), service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",

@@ -23,6 +23,7 @@ struct ServeOptions {
   std::string served_model_name;
   std::string chat_template_file;
   std::string tool_call_parser;
+  int32_t max_completion_tokens = 0;  // 0: no limit but the context's
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string metrics_key;
