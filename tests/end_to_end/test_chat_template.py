@@ -74,8 +74,8 @@ def test_bad_input_is_one_line(tmp_path):
     template, context = ["--chat-template", tmp_path / "t"], ["--context", tmp_path / "c"]
     assert one_line(refused(*template, *context)) == "quire template: chat template, line 2: unknown filter 'nosuch'"
     assert "cannot be read: No such file" in one_line(refused("--chat-template", tmp_path / "no", *context))
-    assert "it is a folder" in one_line(refused(*template, tmp_path))
     (tmp_path / "t").write_text("x")
+    assert "it is a folder" in one_line(refused(*template, tmp_path))
     (tmp_path / "c").write_text("[1, 2")
     assert one_line(refused(*template, *context)).startswith("quire template: not JSON: parse error at line 1")
     (tmp_path / "c").write_text("7")
