@@ -7,6 +7,7 @@
 #include "bench_profile.h"
 #include "bench_serving.h"
 #include "bench_throughput.h"
+#include "session.h"
 
 namespace quire::bench {
 namespace {
@@ -21,8 +22,7 @@ CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::str
                         Report (*run)(const BenchOptions&), const std::shared_ptr<Request>& request) {
   CLI::App* app = bench.add_subcommand(name, help);
   BenchOptions& options = request->options;
-  app->add_option("--threads", options.threads, "size of the team; default: the cores this process may use")
-      ->check(CLI::Range(1, 1024));
+  add_threads_option(*app, options.threads);
   app->add_option("--filter", options.filter, "only lines whose name contains this");
   app->add_option("--repeat", options.repeat, "samples of each line")->check(CLI::Range(1, 100000));
   app->add_option("--json", request->json, "also write the results to this file");

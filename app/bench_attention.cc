@@ -81,8 +81,8 @@ class GroupBench {
 };
 
 // A group's memory is given back when its timings are known.
-void measure_group(const LineGroup& lines, const Teams& teams, int rounds, LimitSampler& limits,
-                   const Progress& progress, std::vector<Timing>& timings) {
+void measure_group(const LineGroup& lines, const Teams& teams, int rounds, LimitSampler& limits, Progress& progress,
+                   std::vector<Timing>& timings) {
   const std::string first = name(lines.front(), best_isa());
   progress.say(first + ": storing keys and values");
   GroupBench group(lines, teams);
@@ -128,7 +128,7 @@ Report bench_attention(const BenchOptions& options) {
   const int rounds = options.repeat ? options.repeat : options.quick ? kQuickAttentionRounds : kAttentionRounds;
   std::vector<Timing> timings;
   {
-    const Progress progress;
+    Progress progress;
     for (const LineGroup& group : groups) measure_group(group, teams, rounds, sampler, progress, timings);
   }
   const MachineLimits limits = sampler.limits();

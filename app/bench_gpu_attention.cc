@@ -57,7 +57,7 @@ Report bench_gpu_attention(const BenchOptions& options) {
   const int rounds = options.repeat ? options.repeat : options.quick ? kQuickGpuRounds : kGpuRounds;
   std::vector<Timing> timings;
   {
-    const Progress progress;
+    Progress progress;
     for (const AttentionLine& line : groups.front()) {
       progress.say(name(line, Isa::plain));
       timings.push_back({line, median_seconds(line, rounds, exec)});

@@ -63,7 +63,7 @@ void warm_up(Session& session) {
 }
 
 void measure(std::vector<Experiment>& experiments, int rounds, LimitSampler& limits) {
-  const Progress progress;
+  Progress progress;
   for (int round = 0; round < rounds; ++round)
     for (Experiment& experiment : experiments) {
       progress.say(cat("round ", round + 1, " of ", rounds, ": ", experiment.lines.front().name));

@@ -15,14 +15,15 @@ namespace quire {
 namespace {
 
 constexpr float kTemperature = 0.7f;
+constexpr int kRefusedExit = 1;
 constexpr const char* kHelp =
     "  /help           this\n"
     "  /reset          forget the conversation\n"
     "  /system TEXT    tell the model who it is from now on; without a text: nothing\n"
     "  /stats          figures of the last answer and of the whole chat\n"
     "  /save FILE      write the conversation to a file, as JSON\n"
-    "  /quit           leave, as Ctrl-D and Ctrl-C at the prompt do\n"
-    "Ctrl-C stops an answer. Pasted text may have several lines.\n";
+    "  /quit           leave, as Ctrl-D and Ctrl-C at an empty prompt do\n"
+    "Ctrl-C stops an answer and clears what is typed. Pasted text may have several lines.\n";
 
 struct ChatOptions {
   SessionOptions session;
@@ -49,7 +50,7 @@ class Chat {
   engine::Request request_for(std::vector<int32_t> prompt);
   void show_stats() const;
   void save(const std::string& path) const;
-  int32_t most_prompt_tokens() const;
+  int32_t tokens_for_answer() const;
 
   const ChatOptions options_;
   Session session_;
@@ -59,6 +60,7 @@ class Chat {
   LineReader lines_{interrupt_};
   std::optional<Completion> last_;
   Totals totals_;
+  bool refused_ = false;  // a message, at least
 };
 
 void note(const std::string& text) { std::cerr << "quire: " << text << std::endl; }
@@ -89,6 +91,7 @@ void Chat::run() {
   }
   if (!asked && !lines_.typed())
     note("nothing was asked: type at a terminal, pipe in a line for each turn, or use `quire generate`");
+  if (refused_ && !lines_.typed()) throw CLI::RuntimeError(kRefusedExit);
 }
 
 bool Chat::obey(const std::string& line) {
@@ -112,10 +115,12 @@ bool Chat::obey(const std::string& line) {
   return true;
 }
 
-// What is wrong with one message is said, and the conversation goes on.
+// What is wrong with one message is said, and the conversation goes on. Nobody may read it where nobody types, so there
+// the exit code says it too.
 void Chat::answer(const std::string& message) {
   try {
-    Conversation::Prompt prompt = conversation_.ask(message, most_prompt_tokens());
+    const int32_t context = session_.engine.options().context;
+    Conversation::Prompt prompt = conversation_.ask(message, context, tokens_for_answer());
     if (prompt.dropped > 0)
       note(cat("the conversation is longer than the context: the oldest ", prompt.dropped, " turns are forgotten"));
     last_ =
@@ -128,6 +133,7 @@ void Chat::answer(const std::string& message) {
                totals_.new_tokens + static_cast<int64_t>(last_->tokens.size())};
   } catch (const CheckError& error) {
     note(error.what());
+    refused_ = true;
   }
 }
 
@@ -142,10 +148,9 @@ engine::Request Chat::request_for(std::vector<int32_t> prompt) {
 }
 
 // An answer gets a quarter of the context at least, or all it may have where that is less.
-int32_t Chat::most_prompt_tokens() const {
-  const int32_t context = session_.engine.options().context;
-  const int32_t quarter = std::max(1, context / 4);
-  return context - (options_.max_tokens < 0 ? quarter : std::min(quarter, options_.max_tokens));
+int32_t Chat::tokens_for_answer() const {
+  const int32_t quarter = std::max(1, session_.engine.options().context / 4);
+  return options_.max_tokens < 0 ? quarter : std::min(quarter, options_.max_tokens);
 }
 
 void Chat::show_stats() const {
@@ -170,7 +175,8 @@ void add_chat(CLI::App& app) {
   CLI::App* command = app.add_subcommand("chat", "talk with the model, at a terminal or line by line through a pipe");
   const auto options = std::make_shared<ChatOptions>();
   command->add_option("--system", options->system, "what the model is told beforehand");
-  command->add_option("--max-tokens", options->max_tokens, "most tokens of an answer; -1: until the end of the context")
+  command
+      ->add_option("-n,--max-tokens", options->max_tokens, "most tokens of an answer; -1: until the end of the context")
       ->capture_default_str()
       ->check(CLI::Range(-1, 1 << 30));
   command->add_option("--stop", options->stops, "end an answer before this text; may be repeated")

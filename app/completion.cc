@@ -1,9 +1,11 @@
 #include "completion.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
 #include "base/check.h"
+#include "progress.h"
 #include "text/stop_text.h"
 #include "text/utf8_stream.h"
 
@@ -66,6 +68,35 @@ class Hearer {
   bool finished_ = false;
 };
 
+// Shows how far the engine is with a prompt, and then with tokens that nobody sees yet.
+class Waiting {
+ public:
+  Waiting(const engine::Engine& engine, const engine::Request& request, bool streams)
+      : engine_(engine),
+        prompt_tokens_(static_cast<int64_t>(request.prompt.size())),
+        steps_before_(engine.stats().steps),
+        streams_(streams) {}
+
+  void show(const Completion& so_far) {
+    if (so_far.tokens.empty())
+      progress_.say(cat("reading the prompt: ", computed(), " of ", prompt_tokens_, " tokens"));
+    else if (!streams_)
+      progress_.say(cat(so_far.tokens.size(), " new tokens"));
+  }
+  void end() { progress_.clear(); }
+
+ private:
+  // A request that is alone has a whole chunk in each step.
+  int64_t computed() const {
+    return std::min(prompt_tokens_, (engine_.stats().steps - steps_before_) * engine_.options().prefill_chunk);
+  }
+
+  const engine::Engine& engine_;
+  const int64_t prompt_tokens_, steps_before_;
+  const bool streams_;
+  Progress progress_;
+};
+
 }  // namespace
 
 double Completion::prefill_rate() const { return tokens.empty() ? 0 : (prompt_tokens - cached_tokens) / first_seconds; }
@@ -76,12 +107,18 @@ double Completion::decode_rate() const {
 
 Completion complete(Session& session, engine::Request request, const TextOptions& options, const Interrupt& interrupt,
                     const OnText& on_text) {
-  Hearer hearer(session.tokenizer, options, request.top_logprobs >= 0, on_text);
+  Waiting waiting(session.engine, request, options.streams);
+  const OnText show_text = [&](std::string_view text) {
+    if (options.streams) waiting.end();
+    on_text(text);
+  };
+  Hearer hearer(session.tokenizer, options, request.top_logprobs >= 0, show_text);
   const engine::RequestId id =
       session.engine.submit(std::move(request), [&](const engine::Output& output) { hearer.hear(output); });
   while (!hearer.finished()) {
     if (interrupt.happened() || hearer.found_stop()) session.engine.cancel(id);
     check(session.engine.step() || hearer.finished(), "the engine is idle although a request is not finished");
+    if (!hearer.finished()) waiting.show(hearer.result);
   }
   const engine::Finish end = hearer.result.finish;
   check(end != engine::Finish::failed && end != engine::Finish::refused, hearer.error);

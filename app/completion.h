@@ -1,4 +1,5 @@
-// One request, run to its end on the calling thread while its text is handed on piece by piece.
+// One request, run to its end on the calling thread while its text is handed on piece by piece, and progress is shown
+// while there is none.
 //
 // Before   the engine's loop thread does not run; nothing else is stepping it.
 // Errors   CheckError: what submit() refuses, and what made the request fail.
@@ -32,6 +33,7 @@ struct Completion {
 struct TextOptions {
   std::vector<std::string> stops;
   bool drop_first_space = false;  // an answer, not the continuation of a text
+  bool streams = true;            // on_text shows the text, so that no progress need be shown once it comes
 };
 
 using OnText = std::function<void(std::string_view)>;

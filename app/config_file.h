@@ -6,8 +6,8 @@
 //
 // What the command line says goes before.
 //
-// Errors   CheckError, one line that names the file: not readable, a name that is no option, a value that it does not
-//          take.
+// Errors   CheckError, one line that names the file and the line in it: not readable, not TOML (toml.h), a name that
+//          is no option, a value that it does not take.
 #pragma once
 #include <string>
 

@@ -16,7 +16,8 @@ void Conversation::set_system(std::string text) { system_ = std::move(text); }
 
 void Conversation::reset() { turns_.clear(); }
 
-Conversation::Prompt Conversation::ask(const std::string& message, int32_t most) {
+Conversation::Prompt Conversation::ask(const std::string& message, int32_t context, int32_t for_answer) {
+  const int32_t most = context - for_answer;
   const ordered_json before = turns_;
   add("user", text::repaired_utf8(message));
   Prompt prompt{encode(), 0};
@@ -27,7 +28,9 @@ Conversation::Prompt Conversation::ask(const std::string& message, int32_t most)
   }
   if (prompt.tokens.size() > static_cast<size_t>(most)) {
     turns_ = before;
-    throw CheckError(cat("this message takes ", prompt.tokens.size(), " tokens, and there is room for ", most));
+    throw CheckError(cat("this message takes ", prompt.tokens.size(), " tokens, and there is room for ", most,
+                         ": of the context of ", context, ", ", for_answer,
+                         " are reserved for the answer (--context-length, --max-tokens)"));
   }
   return prompt;
 }

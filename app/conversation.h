@@ -26,9 +26,9 @@ class Conversation {
     std::vector<int32_t> tokens;
     int dropped;  // oldest turns that had to be forgotten
   };
-  // Adds a message and gives the prompt for its answer, of at most `most` tokens. Throws CheckError, and is as before,
-  // when the message alone is longer.
-  Prompt ask(const std::string& message, int32_t most);
+  // Adds a message and gives the prompt for its answer, which leaves `for_answer` tokens of the context. Throws
+  // CheckError, and is as before, when the message alone is longer.
+  Prompt ask(const std::string& message, int32_t context, int32_t for_answer);
   void answered(const Completion& completion);  // to the last prompt
 
   nlohmann::ordered_json messages() const;

@@ -1,15 +1,15 @@
 #include "generate.h"
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "completion.h"
+#include "read_input.h"
 #include "sampling_options.h"
 #include "session.h"
 #include "text/utf8.h"
+#include "usage_error.h"
 
 namespace quire {
 namespace {
@@ -31,18 +31,9 @@ struct GenerateOptions {
   int32_t logprobs = -1;
 };
 
-std::string read_all(std::istream& stream, const std::string& name) {
-  std::string text(std::istreambuf_iterator<char>(stream), {});
-  check(!stream.bad(), name, " cannot be read");
-  return text;
-}
-
 std::string prompt_of(const GenerateOptions& options) {
-  if (options.prompt == "-" || options.file == "-") return read_all(std::cin, "standard input");
-  if (options.file.empty()) return options.prompt;
-  std::ifstream file(options.file, std::ios::binary);
-  check(file.is_open(), "cannot open ", options.file);
-  return read_all(file, options.file);
+  if (!options.file.empty()) return read_input(options.file);
+  return options.prompt == "-" ? read_input("-") : options.prompt;
 }
 
 std::vector<int32_t> prompt_tokens(const GenerateOptions& options, const std::string& prompt, const Session& session) {
@@ -130,11 +121,11 @@ void generate(const GenerateOptions& options) {
   const uint64_t seed = request.sampling.seed;
   const bool streams = options.stream && !options.json;
   const Interrupt interrupt;
-  const Completion completion =
-      complete(session, std::move(request), {.stops = options.stops, .drop_first_space = options.chat}, interrupt,
-               [&](std::string_view text) {
-                 if (streams) write_out(text);
-               });
+  const Completion completion = complete(session, std::move(request),
+                                         {.stops = options.stops, .drop_first_space = options.chat, .streams = streams},
+                                         interrupt, [&](std::string_view text) {
+                                           if (streams) write_out(text);
+                                         });
   show(options, completion, session, seed);
   check(!std::cout.fail(), "standard output cannot be written");
   if (completion.finish == engine::Finish::cancelled) throw CLI::RuntimeError(kInterruptedExit);
@@ -146,8 +137,8 @@ void add_generate(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "continue a text, or answer one message");
   const auto options = std::make_shared<GenerateOptions>();
   command->add_option("prompt", options->prompt, "the text to continue; -: standard input");
-  command->add_option("--file", options->file, "read the prompt from this file")->excludes("prompt");
-  command->add_option("--max-tokens", options->max_tokens, "most new tokens; -1: until the end of the context")
+  command->add_option("-f,--file", options->file, "read the prompt from this file")->excludes("prompt");
+  command->add_option("-n,--max-tokens", options->max_tokens, "most new tokens; -1: until the end of the context")
       ->capture_default_str()
       ->check(CLI::Range(-1, 1 << 30));
   command->add_option("--stop", options->stops, "end before this text; may be repeated")->allow_extra_args(false);
@@ -164,7 +155,7 @@ void add_generate(CLI::App& app) {
   add_session_options(*command, options->session);
   command->callback([=] {
     if (command->count("prompt") + command->count("--file") == 0)
-      throw CLI::ValidationError("generate", "give a prompt, --file FILE, or - for standard input");
+      throw UsageError("give a prompt, --file FILE, or - for standard input");
     generate(*options);
   });
 }

@@ -29,6 +29,8 @@
 #include "kv/page_pool.h"
 #include "kv/request_table.h"
 #include "one_line_errors.h"
+#include "read_input.h"
+#include "session.h"
 
 namespace quire {
 namespace {
@@ -103,26 +105,6 @@ constexpr int kMostDepth = 4;  // the deepest key is a table: object, array, arr
 constexpr int32_t kMostCaptured = 1 << 16;
 constexpr int32_t kMostNumber = std::numeric_limits<int32_t>::max() / 4;
 
-std::string read_stream(std::istream& stream) {
-  std::string text;
-  std::vector<char> block(size_t{1} << 16);
-  while (stream.read(block.data(), static_cast<std::streamsize>(block.size())), stream.gcount() > 0) {
-    text.append(block.data(), static_cast<size_t>(stream.gcount()));
-    check(text.size() <= kMostFileBytes, "the input is longer than ", kMostFileBytes, " bytes");
-  }
-  check(!stream.bad(), "the input cannot be read");
-  return text;
-}
-
-std::string read_text(const std::string& path) {
-  if (path == "-") return read_stream(std::cin);
-  std::ifstream file(path, std::ios::binary);
-  check(file.is_open(), "cannot open ", path);
-  const std::string text = read_stream(file);
-  check(!text.empty(), path, " is empty or cannot be read");
-  return text;
-}
-
 json parse_json(const std::string& text) {
   const auto limit_depth = [](int depth, json::parse_event_t, json&) {
     check(depth <= kMostDepth, "the JSON is nested deeper than ", kMostDepth);
@@ -133,7 +115,7 @@ json parse_json(const std::string& text) {
     check(parsed.is_object(), "the JSON is not an object but ", parsed.type_name());
     return parsed;
   } catch (const json::exception& error) {
-    throw CheckError(cat("not JSON: ", error.what()));
+    throw CheckError(in_plain_words(error));
   }
 }
 
@@ -493,7 +475,7 @@ class Printer {
 };
 
 void print_step(const std::string& path) {
-  const json parsed = parse_json(read_text(path));
+  const json parsed = parse_json(read_input(path, kMostFileBytes));
   const std::unique_ptr<GivenStep> step = read_step(Reader(parsed));
   const attn::MetadataArena arena(step->limits);
   Exec exec(ExecOptions{.threads = 1});
@@ -517,7 +499,7 @@ struct LimitOptions {
                 .encoder_context = 1536,
                 .heads = 32,
                 .kv_heads = 8,
-                .threads = usable_cores()};
+                .threads = 0};
   bool json = false;
 };
 
@@ -527,7 +509,7 @@ void add_limit_options(CLI::App& app, LimitOptions& options) {
     app.add_option(name, value, help)->capture_default_str();
   };
   add("--batch", limits.batch, "most requests in a step");
-  add("--context", limits.context, "most committed tokens of a request");
+  add("-c,--context-length", limits.context, "most committed tokens of a request");
   add("--page-size", options.page_size, "tokens in a page: 1, 16, 32, 64 or 128");
   add("--topk", limits.topk, "branches of a draft tree");
   add("--draft-steps", limits.draft_steps, "draft tokens on a branch");
@@ -538,7 +520,7 @@ void add_limit_options(CLI::App& app, LimitOptions& options) {
   add("--kv-heads", limits.kv_heads, "key and value heads");
   add("--key-dim", limits.key_dim, "elements of a key");
   add("--value-dim", limits.value_dim, "elements of a value");
-  add("--threads", limits.threads, "threads that attend");
+  add_threads_option(app, limits.threads);
   app.add_flag("--json", options.json, "print JSON");
 }
 
@@ -570,8 +552,11 @@ void add_inspect(CLI::App& app) {
   CLI::App* metadata = inspect->add_subcommand("metadata", "the declared buffers, their shapes and bytes");
   add_limit_options(*metadata, *options);
   metadata->callback([options] {
-    const auto read_page_size = [&] { options->limits.page_size = PageSize(options->page_size); };
-    exit_with(with_one_line_errors("inspect metadata", read_page_size));
+    const auto fill_in = [&] {
+      options->limits.page_size = PageSize(options->page_size);
+      if (options->limits.threads == 0) options->limits.threads = usable_cores();
+    };
+    exit_with(with_one_line_errors("inspect metadata", fill_in));
     exit_with(inspect_metadata(options->limits, options->json));
   });
 

@@ -2,8 +2,8 @@
 //
 //   quire inspect metadata [limits] [--json]   the declared table: every buffer, its type, shape, bytes and role
 //   quire inspect step FILE                    one step, given as JSON, and its materialised metadata as JSON
-//   quire inspect logits MODEL --ids IDS       what a model makes of token ids (inspect_logits.h)
-//   quire inspect model PATH [--json]          what is in a model's files (inspect_model.h)
+//   quire inspect logits [MODEL] --ids IDS     what a model makes of token ids (inspect_logits.h)
+//   quire inspect model [MODEL] [--json]       what is in a model's files (inspect_model.h)
 #pragma once
 #include <string>
 

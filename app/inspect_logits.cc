@@ -21,7 +21,10 @@
 #include "kv/store.h"
 #include "model/forward.h"
 #include "model/model.h"
+#include "model_path.h"
 #include "one_line_errors.h"
+#include "progress.h"
+#include "session.h"
 
 namespace quire {
 namespace {
@@ -172,18 +175,17 @@ Report run_text(const model::Model& model, const LogitsOptions& options, Exec& e
   Report report(ids, options.positions.empty() ? std::vector{tokens - 1} : options.positions,
                 model.config().vocabulary);
   OneSequence sequence(model, tokens, chunk, options.kv_type, exec);
+  Progress progress;
   for (int32_t begin = 0; begin < extended; begin += chunk) {
+    progress.say(cat("reading the text: ", begin, " of ", tokens, " tokens"));
     const int32_t size = std::min(chunk, extended - begin);
     report.add(sequence.extend(ids.subspan(begin, size)), size);
   }
-  for (int32_t position = extended; position < tokens; ++position) report.add(sequence.decode(ids[position]), 1);
+  for (int32_t position = extended; position < tokens; ++position) {
+    progress.say(cat("reading the text: ", position, " of ", tokens, " tokens"));
+    report.add(sequence.decode(ids[position]), 1);
+  }
   return report;
-}
-
-Dtype dtype_from(const std::string& name) {
-  for (const Dtype type : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
-    if (name == to_string(type)) return type;
-  throw CheckError(cat("the type \"", name, "\" is not one of f32, bf16, f16, f8e4m3"));
 }
 
 }  // namespace
@@ -191,7 +193,7 @@ Dtype dtype_from(const std::string& name) {
 int inspect_logits(const LogitsOptions& options) {
   return with_one_line_errors("inspect logits", [&] {
     Exec exec({.threads = options.threads, .isa = options.isa});
-    const model::Model model(options.model, exec);
+    const model::Model model = load_model(model_path(options.model), exec);
     check_options(options, model.config());
     const Report report = run_text(model, options, exec);
     if (options.json)
@@ -204,26 +206,25 @@ int inspect_logits(const LogitsOptions& options) {
 void add_inspect_logits(CLI::App& inspect) {
   struct Given {
     LogitsOptions options;
-    std::string isa = to_string(best_isa());
-    std::string kv_type = to_string(Dtype::f32);
+    std::string isa;
+    std::string kv_type = "f32";
   };
   const auto given = std::make_shared<Given>();
   LogitsOptions& options = given->options;
   CLI::App* logits = inspect.add_subcommand("logits", "the logits of a model for a text given as token ids");
-  logits->add_option("MODEL", options.model, "a GGUF file or a Hugging Face folder")->required();
+  add_model_argument(*logits, options.model);
   logits->add_option("--ids", options.ids, "token ids, separated by commas")->required()->delimiter(',');
   logits->add_option("--positions", options.positions, "whose logits to print; the last one's if none")->delimiter(',');
   logits->add_option("--chunk", options.chunk, "tokens in a step")->capture_default_str();
   logits->add_option("--decode-from", options.decode_from, "from this position on, one token a step, by replay");
-  logits->add_option("--threads", options.threads, "0: as many as there are cores")->capture_default_str();
-  logits->add_option("--isa", given->isa, "instruction set")->capture_default_str();
-  logits->add_option("--kv-type", given->kv_type, "of stored keys and values: f32, bf16, f16, f8e4m3")
-      ->capture_default_str();
+  add_threads_option(*logits, options.threads);
+  add_isa_option(*logits, given->isa);
+  add_kv_type_option(*logits, given->kv_type);
   logits->add_flag("--json", options.json, "print JSON: argmax of every position, all logits of those asked for");
   logits->callback([given] {
     const int bad = with_one_line_errors("inspect logits", [&] {
-      given->options.isa = isa_from(given->isa);
-      given->options.kv_type = dtype_from(given->kv_type);
+      given->options.isa = usable_isa(given->isa);
+      given->options.kv_type = kv_type_from(given->kv_type);
     });
     const int code = bad ? bad : inspect_logits(given->options);
     if (code != 0) throw CLI::RuntimeError(code);

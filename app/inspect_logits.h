@@ -1,4 +1,4 @@
-// `quire inspect logits MODEL --ids 1,2,3`: what a model makes of token ids, for comparing with other programs.
+// `quire inspect logits [MODEL] --ids 1,2,3`: what a model makes of token ids, for comparing with other programs.
 //
 // One sequence goes through the model in chunks, and from a given position on token by token through a recorded graph.
 // Neither shows in the logits.
@@ -17,7 +17,7 @@ class App;
 namespace quire {
 
 struct LogitsOptions {
-  std::string model;               // a GGUF file or a Hugging Face folder
+  std::string model;               // for model_path()
   std::vector<int32_t> ids;        // the text, at least one token
   std::vector<int32_t> positions;  // whose logits are printed; none: the last one's
   int32_t chunk = 256;             // tokens in an extend step

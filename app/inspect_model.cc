@@ -14,7 +14,10 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "check_model.h"
 #include "model_description.h"
+#include "model_path.h"
+#include "session.h"
 
 namespace quire {
 namespace {
@@ -136,6 +139,7 @@ void print_totals(const ModelDescription& model) {
 }
 
 void inspect_model(const std::string& path, bool as_json) {
+  check_model(path);
   const ModelDescription model = describe_model(path);
   if (as_json) return print_json(model);
   print_files(model);
@@ -156,9 +160,9 @@ void add_inspect_model(CLI::App& inspect) {
   };
   const auto options = std::make_shared<Options>();
   CLI::App* model = inspect.add_subcommand("model", "what is in a model's files");
-  model->add_option("PATH", options->path, "a GGUF file, or a Hugging Face folder")->required();
+  add_model_argument(*model, options->path);
   model->add_flag("--json", options->json, "print JSON");
-  model->callback([options] { inspect_model(options->path, options->json); });
+  model->callback([options] { inspect_model(model_path(options->path), options->json); });
 }
 
 }  // namespace quire

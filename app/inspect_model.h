@@ -1,6 +1,6 @@
-// `quire inspect model PATH [--json]`: what is in a model's files, for people who wonder whether quire can run them.
+// `quire inspect model [MODEL] [--json]`: what is in a model's files, for people who wonder whether quire can run them.
 //
-// PATH is a GGUF file or a Hugging Face folder. Prints the facts of the architecture, the metadata with long values
+// MODEL is a GGUF file or a Hugging Face folder. Prints the facts of the architecture, the metadata with long values
 // shortened, every tensor, and totals for each type of tensor.
 #pragma once
 

@@ -94,10 +94,16 @@ void LineEditor::obey_escape(std::string_view sequence) {
 std::string LineEditor::finish() {
   std::string line = std::exchange(text_, "");
   if (!line.empty() && (history_.empty() || history_.back() != line)) history_.push_back(line);
+  clear();
+  return line;
+}
+
+void LineEditor::clear() {
+  text_.clear();
+  escape_.clear();
   recalled_ = history_.size();
   cursor_ = 0;
   pasting_ = false;
-  return line;
 }
 
 void LineEditor::insert(char byte) { text_.insert(text_.begin() + static_cast<std::ptrdiff_t>(cursor_++), byte); }

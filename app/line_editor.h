@@ -19,6 +19,7 @@ class LineEditor {
   const std::string& text() const { return text_; }
   size_t cursor() const { return cursor_; }  // in bytes, at the start of a character
   std::string finish();                      // the typed line, remembered; the next one is empty
+  void clear();                              // the typed line is thrown away
 
  private:
   Done take_key(char byte);

@@ -83,5 +83,20 @@ TEST(LineEditor, IgnoresKeysItDoesNotKnow) {
   EXPECT_EQ(typed("\033[" + std::string(40, '1') + "\033[D"), std::string(40 - 15, '1'));
 }
 
+TEST(LineEditor, AClearedLineIsForgotten) {
+  LineEditor editor;
+  for (const char byte : std::string("one\n")) editor.take(byte);
+  editor.finish();
+  for (const char byte : std::string("half typed\033[")) editor.take(byte);
+  editor.clear();
+  EXPECT_EQ(editor.text(), "");
+  EXPECT_EQ(editor.cursor(), 0u);
+  editor.take('x');  // no part of the key that was not complete
+  EXPECT_EQ(editor.text(), "x");
+  editor.clear();
+  for (const char byte : std::string("\033[A")) editor.take(byte);
+  EXPECT_EQ(editor.text(), "one");
+}
+
 }  // namespace
 }  // namespace quire

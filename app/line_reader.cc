@@ -51,7 +51,7 @@ bool somebody_types() {
 
 }  // namespace
 
-LineReader::LineReader(const Interrupt& interrupt) : interrupt_(interrupt), typed_(somebody_types()) {}
+LineReader::LineReader(Interrupt& interrupt) : interrupt_(interrupt), typed_(somebody_types()) {}
 
 std::optional<std::string> LineReader::next(const std::string& prompt) {
   return typed_ ? next_typed(prompt) : next_piped();
@@ -62,12 +62,24 @@ std::optional<std::string> LineReader::next_typed(const std::string& prompt) {
   LineEditor::Done done = take_keys();  // of keys that were typed before the prompt came
   while (done == LineEditor::Done::no) {
     std::cout << view_.draw(prompt, editor_.text(), editor_.cursor(), terminal_columns()) << std::flush;
-    done = fill() ? take_keys() : LineEditor::Done::end;
+    if (fill())
+      done = take_keys();
+    else if (!threw_line_away(prompt))
+      done = LineEditor::Done::end;
   }
   std::cout << view_.leave(prompt, editor_.text(), terminal_columns());
   std::string line = editor_.finish();
   if (done == LineEditor::Done::end) return std::nullopt;
   return line;
+}
+
+// Whether Ctrl-C came to a line that somebody had begun; the next is on a row of its own.
+bool LineReader::threw_line_away(const std::string& prompt) {
+  if (!interrupt_.happened() || editor_.text().empty()) return false;
+  std::cout << view_.leave(prompt, editor_.text(), terminal_columns());
+  editor_.clear();
+  interrupt_.forget();
+  return true;
 }
 
 LineEditor::Done LineReader::take_keys() {

@@ -12,19 +12,21 @@ namespace quire {
 
 class LineReader {
  public:
-  explicit LineReader(const Interrupt& interrupt);
+  explicit LineReader(Interrupt& interrupt);
 
   bool typed() const { return typed_; }  // somebody sits at a terminal
-  // Shows the prompt to whoever types. None at the end of the input and after Ctrl-C.
+  // Shows the prompt to whoever types. None at the end of the input and after Ctrl-C; at a terminal Ctrl-C first throws
+  // away what is typed, and ends nothing.
   std::optional<std::string> next(const std::string& prompt);
 
  private:
   std::optional<std::string> next_typed(const std::string& prompt);
   LineEditor::Done take_keys();
+  bool threw_line_away(const std::string& prompt);
   std::optional<std::string> next_piped();
   bool fill();
 
-  const Interrupt& interrupt_;
+  Interrupt& interrupt_;
   const bool typed_;
   std::string buffer_;  // read and not used yet
   LineEditor editor_;

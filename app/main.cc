@@ -7,17 +7,20 @@
 #include "bench.h"
 #include "chat.h"
 #include "generate.h"
+#include "help.h"
 #include "inspect.h"
 #include "model_path.h"
 #include "models.h"
+#include "one_line_errors.h"
 #include "serve.h"
+#include "shell_completion.h"
 #include "template.h"
 #include "tokenize.h"
+#include "usage_error.h"
 
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kBadUsage = 2;
 
 // The command as a person would repeat it: without the folder that the program happens to lie in.
 std::string command_line(int argc, char** argv) {
@@ -26,27 +29,42 @@ std::string command_line(int argc, char** argv) {
   return command;
 }
 
+void add_commands(CLI::App& program, const std::string& command) {
+  quire::set_look_of_help(program);
+  program.require_subcommand(1);
+  quire::add_serve(program);
+  quire::add_chat(program);
+  quire::add_generate(program);
+  quire::add_models(program);
+  quire::add_tokenize(program);
+  quire::add_template(program);
+  quire::add_inspect(program);
+  quire::bench::add_bench(program, command);
+  quire::add_completion(program);
+  quire::add_help(program);
+  program.footer(  // of the program alone: commands take over what is there before them
+      "Environment:\n"
+      "  QUIRE_MODEL     the model of commands that are given none\n"
+      "  QUIRE_CACHE     where models are kept; default: quire in the user's cache folder\n"
+      "  QUIRE_API_KEY   a key that callers of `quire serve` must present");
+}
+
 int run(int argc, char** argv) {
-  CLI::App app{"quire: an LLM serving engine"};
-  app.set_version_flag("--version", "quire " QUIRE_VERSION);
-  app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::help);
-  quire::add_serve(app);
-  quire::add_generate(app);
-  quire::add_chat(app);
-  quire::add_models(app);
-  quire::add_inspect(app);
-  quire::add_template(app);
-  quire::add_tokenize(app);
-  quire::bench::add_bench(app, command_line(argc, argv));
+  CLI::App program{"an LLM serving engine", "quire"};
+  add_commands(program, command_line(argc, argv));
   try {
-    app.parse(argc, argv);
+    program.parse(argc, argv);
+    return 0;
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();  // of a command that has said what there is to say
+  } catch (const CLI::Success& wish) {
+    return program.exit(wish);  // --help and --version
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadUsage;  // --help and --version come this way too
+    std::cerr << quire::explain_usage(program, error);
+  } catch (const quire::UsageError& error) {
+    std::cerr << quire::explain_usage(program, error);
   }
-  return 0;
+  return quire::kBadInput;
 }
 
 }  // namespace
@@ -56,9 +74,9 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const quire::BadModel& error) {
     std::cerr << "quire: " << error.what() << '\n';
-    return kBadUsage;
+    return quire::kBadInput;
   } catch (const std::exception& error) {
-    std::cerr << "quire: " << error.what() << '\n';
+    std::cerr << "quire: " << quire::in_plain_words(error) << '\n';
     return kFailed;
   }
 }

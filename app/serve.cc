@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "check_model.h"
 #include "config_file.h"
 #include "http/server.h"
 #include "model_path.h"
@@ -48,10 +49,10 @@ serve::ServiceOptions service_options_of(const ServeOptions& options, const std:
 
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
-  Loaded(const ServeOptions& options, const std::string& path)
-      : session(with_model(session_options(options), path)),
+  Loaded(const SessionOptions& options, const serve::ServiceOptions& service_options)
+      : session(options),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
-        service({session.tokenizer, session.model, session.engine, grammars}, service_options_of(options, path)) {
+        service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
     warm_up(session.engine);
     session.engine.start();
   }
@@ -118,10 +119,12 @@ void ServeCommand::warn_of_open_doors() const {
 
 void ServeCommand::run() {
   const std::string path = model_path(options_.session.model);  // fetched before anybody is let in
+  check_model(path);
+  const serve::ServiceOptions service = service_options_of(options_, path);
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(options_, path);
+  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",

@@ -5,25 +5,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <sstream>
 
 #include "base/check.h"
 #include "hub/cache.h"
+#include "read_input.h"
 
 namespace quire {
 namespace {
 
 constexpr double kMostSeconds = 1e6;
-
-std::string read_file(const std::string& path, const char* what) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  check(file.is_open() && !file.bad(), "the ", what, " ", path, " cannot be read");
-  return text;
-}
 
 void add_model_options(CLI::App& command, ServeOptions& options) {
   constexpr const char* kGroup = "Model";
@@ -67,6 +59,11 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
       ->check(CLI::Range(1, 1 << 16))
       ->group(kGroup);
   command
+      .add_option("--max-completion-tokens", options.max_completion_tokens,
+                  "of an answer; a call that asks for more gets 400; default: what the context has room for")
+      ->check(CLI::Range(1, 1 << 24))
+      ->group(kGroup);
+  command
       .add_flag("--disable-radix-cache", options.disable_radix_cache, "compute every prompt anew, share no prefixes")
       ->group(kGroup);
 }
@@ -76,7 +73,10 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--host", options.http.host, "address to listen on; 0.0.0.0: all of this machine's")
       ->capture_default_str()
       ->group(kGroup);
-  command.add_option("--port", options.http.port, "0: any free one")->capture_default_str()->group(kGroup);
+  command.add_option("--port", options.http.port, "0: any free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535))
+      ->group(kGroup);
   command.add_option("--http-threads", options.http.threads, "for connections; the engine has its own")
       ->capture_default_str()
       ->check(CLI::Range(1, 64))
@@ -230,7 +230,8 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
                                 .reasoning_parser = options.reasoning_parser,
                                 .queue_time = milliseconds(options.queue_timeout),
                                 .run_time = milliseconds(options.run_timeout),
-                                .strict_fields = options.strict_fields};
+                                .strict_fields = options.strict_fields,
+                                .max_completion_tokens = options.max_completion_tokens};
   if (service.served_model_name.empty()) service.served_model_name = name_of_model(model_path);
   if (!options.chat_template_file.empty())
     service.chat_template = read_file(options.chat_template_file, "chat template");

@@ -27,6 +27,7 @@ struct ServeOptions {
   std::string reasoning_parser;
   bool strict_fields = false;
   SamplingDefaults sampling_defaults;
+  int32_t max_completion_tokens = 0;  // 0: no limit but the context's
   std::vector<std::string> api_keys;
   std::string api_key_file;
   std::string admin_api_key;

@@ -100,10 +100,12 @@ TEST(ServiceOptionsOf, TakeTheFilesTemplateAndTimes) {
   std::ofstream(options.chat_template_file) << "{{ messages }}";
   options.queue_timeout = 0.0101;
   options.run_timeout = 2;
+  options.max_completion_tokens = 100;
   const serve::ServiceOptions service = service_options(options, "/m/x.Q8_0.gguf");
   EXPECT_EQ(service.chat_template, "{{ messages }}");
   EXPECT_EQ(service.queue_time.count(), 11);
   EXPECT_EQ(service.run_time.count(), 2000);
+  EXPECT_EQ(service.max_completion_tokens, 100);
   EXPECT_EQ(service.served_model_name, "x");
   EXPECT_EQ(service.model_path, "/m/x.Q8_0.gguf");
 }

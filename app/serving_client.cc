@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/descriptor_limit.h"
+#include "progress.h"
 #include "serving_arrivals.h"
 #include "serving_connection.h"
 #include "serving_readiness.h"
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
 
 constexpr std::chrono::seconds kPatience{300};
+constexpr std::chrono::milliseconds kBetweenReports{500};
 
 void read_stream(const AnswerReader& answer, Time began, RequestOutcome& outcome) {
   const std::vector<Time>& times = answer.token_times();
@@ -54,11 +56,13 @@ class Client {
   }
 
   LoadOutcome run() {
+    check_reachable(options_.address);
     open_idle();
     const Time begin = Clock::now();
-    Time last = begin;
+    Time last = begin, said = begin;
     Arrivals arrivals(options_.arrivals, begin);
     LoadOutcome outcome{};
+    Progress progress;
     while (true) {
       start_due(arrivals);
       if (busy_ == 0 && arrivals.exhausted(Clock::now())) break;
@@ -69,6 +73,10 @@ class Client {
         outcome.requests.push_back(outcome_of(*connections_[index], now));
         --busy_;
         last = now;
+      }
+      if (const Time now = Clock::now(); now >= said + kBetweenReports) {
+        progress.say(cat(outcome.requests.size(), " requests are answered, ", busy_, " under way"));
+        said = now;
       }
     }
     outcome.seconds = seconds_between(begin, last);

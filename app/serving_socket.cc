@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,18 @@ AddressList resolved(const Address& address) {
 }
 
 }  // namespace
+
+void check_reachable(const Address& address) {
+  constexpr timeval kPatience{.tv_sec = 5, .tv_usec = 0};
+  const AddressList list = resolved(address);
+  const int descriptor = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  check(descriptor >= 0, "no socket: ", std::strerror(errno));
+  setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  const int reason = connect(descriptor, list->ai_addr, list->ai_addrlen) == 0 ? 0 : errno;
+  close(descriptor);
+  check(reason == 0, "no server at http://", address.text(), ": ",
+        reason == EINPROGRESS ? "it does not answer" : std::strerror(reason), " (--url names another)");
+}
 
 Socket::Socket(const Address& address) {
   const AddressList list = resolved(address);

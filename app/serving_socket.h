@@ -10,6 +10,9 @@
 
 namespace quire::bench {
 
+// Throws CheckError that names the address and the reason when nobody takes a connection there.
+void check_reachable(const Address& address);
+
 class Socket {
  public:
   Socket() = default;

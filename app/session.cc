@@ -3,38 +3,22 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <utility>
 
 #include "base/check.h"
+#include "check_model.h"
+#include "engine/available_memory.h"
+#include "engine/pool_memory.h"
 #include "model_path.h"
 #include "progress.h"
 
 namespace quire {
 namespace {
 
-Dtype kv_type_from(const std::string& name) {
-  if (name == "f16") return Dtype::f16;
-  if (name == "f32") return Dtype::f32;
-  return name.starts_with("fp8") ? Dtype::f8e4m3 : Dtype::bf16;  // "auto" and SGLang's names of the two included
-}
-
-Isa usable_isa(const std::string& name) {
-  if (name.empty()) return best_isa();
-  const Isa isa = isa_from(name);
-  check(isa <= best_isa(), "instruction set ", name, " is not available here; the best is ", to_string(best_isa()));
-  return isa;
-}
-
-model::Model load_model(const std::string& path, Exec& exec) {
-  const Progress progress;
-  const std::string name = std::filesystem::path(path).filename();
-  int64_t shown = -1;
-  return model::Model(path, exec, [&](int64_t done, int64_t total) {
-    const int64_t percent = total ? 100 * done / total : 100;
-    if (percent == std::exchange(shown, percent)) return;
-    progress.say(cat("loading ", name, ": ", percent, " %"));
-  });
-}
+constexpr const char* kModelHelp =
+    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that ./run "
+    "fetches";
 
 std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) {
   const std::optional<std::string>& source = tokenizer.vocabulary().chat_template;
@@ -50,26 +34,78 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   return engine;
 }
 
+void warn_of_tight_memory(const model::ModelConfig& config, const engine::EngineOptions& options) {
+  const int64_t bytes = engine::pool_bytes(config, options.kv_type, options.max_total_tokens);
+  if (engine::is_tight(bytes, engine::available_memory()))
+    std::cerr << cat("quire: memory is tight: the keys and values of ", options.max_total_tokens, " tokens take ",
+                     bytes >> 20, " MiB, and ", *engine::available_memory() >> 20, " MiB are free\n");
+}
+
 }  // namespace
 
+Dtype kv_type_from(const std::string& name) {
+  if (name == "f16") return Dtype::f16;
+  if (name == "f32") return Dtype::f32;
+  return name.starts_with("fp8") ? Dtype::f8e4m3 : Dtype::bf16;  // "auto" and SGLang's names of the two included
+}
+
+Isa usable_isa(const std::string& name) {
+  if (name.empty()) return best_isa();
+  const Isa isa = isa_from(name);
+  check(isa <= best_isa(), "instruction set ", name, " is not available here; the best is ", to_string(best_isa()));
+  return isa;
+}
+
+model::Model load_model(const std::string& path, Exec& exec) {
+  check_model(path);
+  Progress progress;
+  const std::string name = std::filesystem::path(path).filename();
+  int64_t shown = -1;
+  return model::Model(path, exec, [&](int64_t done, int64_t total) {
+    const int64_t percent = total ? 100 * done / total : 100;
+    if (percent == std::exchange(shown, percent)) return;
+    progress.say(cat("loading ", name, ": ", percent, " %"));
+  });
+}
+
+CLI::Option* add_model_option(CLI::App& app, std::string& model) {
+  return app.add_option("-m,--model,--model-path", model, kModelHelp);
+}
+
+CLI::Option* add_model_argument(CLI::App& app, std::string& model) {
+  return app.add_option("MODEL,-m,--model,--model-path", model, kModelHelp);
+}
+
+CLI::Option* add_threads_option(CLI::App& app, int& threads) {
+  return app.add_option("-t,--threads", threads, "0: as many as the cores this process may use")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1024));
+}
+
+CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type) {
+  return app.add_option("--kv-cache-dtype", kv_type, "type of the keys and values that are kept")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f16", "f32", "fp8", "fp8_e4m3"}));
+}
+
+CLI::Option* add_isa_option(CLI::App& app, std::string& isa) {
+  return app.add_option("--isa", isa, "instruction set; default: the best that works here")
+      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
+}
+
 void add_session_options(CLI::App& app, SessionOptions& options) {
-  app.add_option("--model,--model-path", options.model,
-                 "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model "
-                 "that ./run fetches");
-  app.add_option("--threads", options.threads, "default: the cores this process may use")->check(CLI::Range(1, 1024));
-  app.add_option("--context-length", options.engine.context, "most tokens of a text; default: the model's own")
+  add_model_option(app, options.model);
+  add_threads_option(app, options.threads);
+  app.add_option("-c,--context-length", options.engine.context, "most tokens of a text; default: the model's own")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--max-total-tokens", options.engine.max_total_tokens,
                  "tokens whose keys and values are kept; default: four contexts, within a quarter of the free memory")
       ->check(CLI::Range(1, 1 << 30));
-  app.add_option("--kv-cache-dtype", options.kv_type, "type of the keys and values that are kept")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f16", "f32", "fp8", "fp8_e4m3"}));
+  add_kv_type_option(app, options.kv_type);
   app.add_option("--page-size", options.engine.page_size, "tokens of a page of keys and values")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));
-  app.add_option("--isa", options.isa, "instruction set; default: the best that works here")
-      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
+  add_isa_option(app, options.isa);
 }
 
 Session::Session(const SessionOptions& options)
@@ -78,7 +114,9 @@ Session::Session(const SessionOptions& options)
       model(load_model(path, exec)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
-      engine(model, engine_options(options, model, tokenizer), exec) {}
+      engine(model, engine_options(options, model, tokenizer), exec) {
+  warn_of_tight_memory(model.config(), engine.options());
+}
 
 std::string Session::render(const nlohmann::ordered_json& messages) const {
   check(chat_template.has_value(), path, " has no chat template: it can only continue text (quire generate)");

@@ -15,7 +15,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace quire {
 
@@ -28,9 +29,20 @@ struct SessionOptions {
 };
 void add_session_options(CLI::App& app, SessionOptions& options);
 
+// Options that commands without a session have, too, by the same names.
+CLI::Option* add_model_option(CLI::App& app, std::string& model);    // for model_path()
+CLI::Option* add_model_argument(CLI::App& app, std::string& model);  // which may also stand alone, without its name
+CLI::Option* add_threads_option(CLI::App& app, int& threads);
+CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type);
+CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
+Dtype kv_type_from(const std::string& name);  // of --kv-cache-dtype
+Isa usable_isa(const std::string& name);      // of --isa; throws CheckError where this machine lacks it
+
+model::Model load_model(const std::string& path, Exec& exec);  // checks that there is one, and shows progress
+
 class Session {
  public:
-  explicit Session(const SessionOptions& options);  // shows progress on a terminal
+  explicit Session(const SessionOptions& options);  // shows progress
 
   const std::string path;
   Exec exec;

@@ -18,7 +18,7 @@ void calibrate(ShortLine& line) {
 
 void measure(std::vector<ShortLine>& lines, int rounds, LimitSampler& limits, Exec& exec) {
   constexpr int kRoundsPerLimit = 10;
-  const Progress progress;
+  Progress progress;
   for (ShortLine& line : lines) calibrate(line);
   for (int round = 0; round < rounds; ++round) {
     progress.say(cat(lines.size(), " lines: round ", round + 1, " of ", rounds));

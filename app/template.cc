@@ -2,18 +2,19 @@
 
 #include <CLI/CLI.hpp>
 #include <ctime>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "base/check.h"
+#include "model_path.h"
 #include "one_line_errors.h"
+#include "read_input.h"
+#include "session.h"
 #include "text/chat_template.h"
-#include "text/vocabulary.h"
+#include "text/tokenizer.h"
 
 namespace quire {
 namespace {
@@ -21,25 +22,33 @@ namespace {
 struct TemplateOptions {
   std::string model;
   std::string file;
-  std::string context;
+  std::string context = "-";
   std::string now;
 };
 
-std::string read_all(const std::string& path) {
-  std::ifstream file;
-  if (path != "-") {
-    file.open(path, std::ios::binary);
-    check(file.is_open(), "cannot open ", path);
-  }
-  std::istream& input = path == "-" ? std::cin : file;
-  return {std::istreambuf_iterator<char>(input), {}};
+// A template, and what it is rendered with where messages alone are given: they are to be answered.
+struct Source {
+  std::string text;
+  nlohmann::ordered_json defaults = {{"add_generation_prompt", true}};
+};
+
+Source source_of(const TemplateOptions& options) {
+  if (!options.file.empty()) return {read_file(options.file, "template")};
+  const std::string path = model_path(options.model);
+  const text::Tokenizer tokenizer(text::vocabulary_from_path(path));
+  const text::Vocabulary& vocabulary = tokenizer.vocabulary();
+  check(vocabulary.chat_template.has_value(), path, " has no chat template");
+  Source source{*vocabulary.chat_template};
+  if (vocabulary.bos) source.defaults["bos_token"] = tokenizer.piece(*vocabulary.bos);
+  if (vocabulary.eos) source.defaults["eos_token"] = tokenizer.piece(*vocabulary.eos);
+  return source;
 }
 
-std::string template_source(const TemplateOptions& options) {
-  if (!options.file.empty()) return read_all(options.file);
-  const auto source = text::vocabulary_from_path(options.model).chat_template;
-  check(source.has_value(), options.model, " has no chat template");
-  return *source;
+nlohmann::ordered_json read_context(const std::string& path, nlohmann::ordered_json defaults) {
+  auto given = nlohmann::ordered_json::parse(read_input(path));
+  if (!given.is_array()) return given;
+  defaults["messages"] = std::move(given);
+  return defaults;
 }
 
 // 2025-07-04T09:08:07, with its weekday and day of the year worked out.
@@ -54,8 +63,9 @@ std::optional<std::tm> parse_time(const std::string& text) {
 }
 
 void print_rendered(const TemplateOptions& options) {
-  const text::ChatTemplate chat_template(template_source(options));
-  const auto context = nlohmann::ordered_json::parse(read_all(options.context));
+  const Source source = source_of(options);
+  const text::ChatTemplate chat_template(source.text);
+  const nlohmann::ordered_json context = read_context(options.context, source.defaults);
   std::cout << chat_template.render(context, {}, parse_time(options.now)) << std::flush;
 }
 
@@ -63,14 +73,16 @@ void print_rendered(const TemplateOptions& options) {
 
 void add_template(CLI::App& app) {
   auto options = std::make_shared<TemplateOptions>();
-  CLI::App* command = app.add_subcommand("template", "What a chat template makes of a conversation");
-  auto* source = command->add_option_group("source")->require_option(1);
-  source->add_option("--model", options->model, "A GGUF file, or a folder with tokenizer.json");
-  source->add_option("--template", options->file, "A file with the template itself");
-  command->add_option("--context", options->context, "What it is rendered with, as JSON; \"-\" is standard input")
-      ->required();
+  CLI::App* command = app.add_subcommand("template", "what a chat template makes of a conversation");
+  CLI::Option* model = add_model_option(*command, options->model);
+  command->add_option("--chat-template", options->file, "a file with a template instead of the model's own")
+      ->excludes(model);
+  command
+      ->add_option("--context,FILE", options->context,
+                   "messages as JSON, or an object with all that the template reads; -: standard input")
+      ->capture_default_str();
   command->add_option("--now", options->now,
-                      "The time for strftime_now, such as 2025-07-04T09:08:07; else the clock's");
+                      "the time for strftime_now, such as 2025-07-04T09:08:07; default: the clock's");
   command->callback([options] {
     const int code = with_one_line_errors("template", [&] { print_rendered(*options); });
     if (code != 0) throw CLI::RuntimeError(code);

@@ -1,10 +1,10 @@
 // `quire template`: what a chat template makes of a conversation, for people who debug prompts.
 //
-//   quire template --model PATH --context FILE|- [--now TIME]       the template of a model
-//   quire template --template FILE --context FILE|- [--now TIME]    one in a file of its own
+//   quire template [FILE|-] [--now TIME]                         the template of a model
+//   quire template --chat-template FILE [FILE|-] [--now TIME]    one in a file of its own
 //
-// The context is a JSON object with what the template reads: messages, tools, add_generation_prompt, bos_token and so
-// on. The rendered text is printed as it is, without a line end of its own.
+// The file is a JSON array of messages, or an object with all that the template reads: messages, tools,
+// add_generation_prompt, bos_token and so on. The rendered text is printed as it is, without a line end of its own.
 #pragma once
 
 namespace CLI {

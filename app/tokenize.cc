@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <exception>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,7 +12,10 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "model_path.h"
 #include "one_line_errors.h"
+#include "read_input.h"
+#include "session.h"
 #include "text/tokenizer.h"
 
 namespace quire {
@@ -73,18 +75,14 @@ void tokenize_lines(const Tokenizer& tokenizer, std::istream& lines, const Token
     try {
       std::cout << answer(tokenizer, line, options) << '\n';
     } catch (const std::exception& error) {
-      throw CheckError(cat("line ", number, ": ", error.what()));
+      throw CheckError(cat("line ", number, ": ", in_plain_words(error)));
     }
   }
 }
 
 void tokenize(const TokenizeOptions& options) {
-  std::ifstream file;
-  if (options.lines != "-") {
-    file.open(options.lines, std::ios::binary);
-    check(file.is_open(), "cannot open ", options.lines);
-  }
-  const Tokenizer tokenizer(text::vocabulary_from_path(options.model));
+  std::istringstream file(options.lines == "-" ? "" : read_file(options.lines));
+  const Tokenizer tokenizer(text::vocabulary_from_path(model_path(options.model)));
   tokenize_lines(tokenizer, options.lines == "-" ? std::cin : file, options);
 }
 
@@ -92,23 +90,19 @@ void tokenize(const TokenizeOptions& options) {
 
 void add_tokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
-  CLI::App* command = app.add_subcommand("tokenize", "Text to token ids and back, line by line");
-  command->add_option("--model", options->model, "A GGUF file, or a folder with tokenizer.json")->required();
-  command->add_option("--lines", options->lines, "The input; \"-\" is standard input")->capture_default_str();
-  command->add_flag("--json", options->json, "Lines are JSON: strings of text, arrays of ids");
-  auto* detokenize = command->add_flag("--detokenize", options->detokenize, "Ids to text");
-  command->add_flag("--no-special", options->no_special, "Without the tokens that the model wants around a text")
+  CLI::App* command = app.add_subcommand("tokenize", "text to token ids and back, line by line");
+  add_model_option(*command, options->model);
+  command->add_option("--lines,FILE", options->lines, "the input; -: standard input")->capture_default_str();
+  command->add_flag("--json", options->json, "lines are JSON: strings of text, arrays of ids");
+  auto* detokenize = command->add_flag("--detokenize", options->detokenize, "ids to text");
+  command->add_flag("--no-special", options->no_special, "without the tokens that the model wants around a text")
       ->excludes(detokenize);
-  command->add_flag("--parse-special", options->parse_special, "Special tokens spelled out in the text count as such")
+  command->add_flag("--parse-special", options->parse_special, "special tokens spelled out in the text count as such")
       ->excludes(detokenize);
-  command->add_flag("--skip-special", options->skip_special, "Leave special tokens out of the text")->needs(detokenize);
+  command->add_flag("--skip-special", options->skip_special, "leave special tokens out of the text")->needs(detokenize);
   command->callback([options] {
-    try {
-      tokenize(*options);
-    } catch (const std::exception& error) {
-      std::cerr << "quire tokenize: " << error.what() << '\n';
-      throw CLI::RuntimeError(kBadInput);
-    }
+    const int code = with_one_line_errors("tokenize", [&] { tokenize(*options); });
+    if (code != 0) throw CLI::RuntimeError(code);
   });
 }
 

@@ -1,7 +1,7 @@
 // `quire tokenize`: text to token ids and back, line by line, for people and scripts that compare tokenizers.
 //
-//   quire tokenize --model PATH [--lines FILE|-] [--no-special] [--parse-special] [--json]
-//   quire tokenize --model PATH --detokenize [--lines FILE|-] [--skip-special] [--json]
+//   quire tokenize [FILE|-] [--no-special] [--parse-special] [--json]
+//   quire tokenize --detokenize [FILE|-] [--skip-special] [--json]
 //
 // Each line of text gives one line of ids. With --json a line of text is a JSON string, so that it can hold line breaks
 // and anything else, and ids are a JSON array; without, a line is itself and ids have spaces between them.

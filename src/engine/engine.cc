@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
+#include "engine/pool_memory.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/step_sampler.h"
@@ -27,19 +28,6 @@ namespace {
 // to do, before it looks for mail again.
 constexpr std::chrono::milliseconds kMaskPatience{2}, kIdleMaskWait{5};
 
-// Keys and values of one token, in all layers.
-int64_t token_bytes(const model::ModelConfig& config, Dtype type) {
-  return int64_t{2} * config.layers * config.kv_heads * config.head_dim * size_of(type);
-}
-
-int32_t default_pool(const model::ModelConfig& config, const EngineOptions& options) {
-  constexpr int64_t kContexts = 4, kShareOfMemory = 4;
-  int64_t tokens = kContexts * options.context;
-  if (const std::optional<int64_t> memory = available_memory())
-    tokens = std::min(tokens, *memory / kShareOfMemory / token_bytes(config, options.kv_type));
-  return static_cast<int32_t>(std::clamp<int64_t>(tokens, options.page_size, 1 << 30));
-}
-
 EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config) {
   if (options.context == 0) options.context = config.context;
   check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
@@ -51,7 +39,11 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config)
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
-  if (options.max_total_tokens == 0) options.max_total_tokens = default_pool(config, options);
+  const std::optional<int64_t> memory = available_memory();
+  if (options.max_total_tokens == 0)
+    options.max_total_tokens = default_pool_tokens(config, options.kv_type, options.context, options.page_size, memory);
+  else
+    check_pool_fits(config, options.kv_type, options.max_total_tokens, memory);
   return options;
 }
 

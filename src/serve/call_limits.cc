@@ -66,6 +66,16 @@ void check_token_ids(std::span<const int32_t> ids, const Service& service, std::
                      std::string(field));
 }
 
+void limit_answer(engine::Request& request, Fields& fields, std::span<const std::string_view> names,
+                  const Service& service) {
+  const int32_t most = service.options().max_completion_tokens;
+  if (most == 0 || (request.max_new_tokens >= 0 && request.max_new_tokens <= most)) return;
+  const auto named = std::find_if(names.begin(), names.end(), [&](std::string_view name) { return fields.has(name); });
+  const bool asked = named != names.end() && request.max_new_tokens > most;
+  if (asked) refuse(fields.path_of(*named), cat("an answer of this server has at most ", most, " tokens"));
+  request.max_new_tokens = most;
+}
+
 void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
   const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "serve/fields.h"
 #include "serve/service.h"
 
 namespace quire::serve {
@@ -21,6 +22,11 @@ std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptio
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
 // Ids from outside: the first that the tokenizer does not have is named. Models may have logits for more.
 void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field);
+
+// Holds a request's max_new_tokens to the server's own limit of an answer: a default, and no limit at all, become that.
+// Throws when the first of these fields that is there asks for more.
+void limit_answer(engine::Request& request, Fields& fields, std::span<const std::string_view> names,
+                  const Service& service);
 
 // So many logprobs of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;

@@ -51,6 +51,27 @@ TEST(PromptLength, ATextThatCannotFitIsRefusedBeforeItIsTokenized) {
   EXPECT_EQ(code(kContext * 64), "context_length_exceeded");
 }
 
+// What becomes of max_new_tokens where the server's own limit is 100; -1: it is refused.
+int32_t limited(const char* text, int32_t read) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.max_completion_tokens = 100; }, .loop = false});
+  const auto body = nlohmann::ordered_json::parse(text);
+  Fields fields(body, "");
+  engine::Request request = asking(1, read, -1);
+  constexpr std::string_view kNames[] = {"max_completion_tokens", "max_tokens"};
+  const auto limit = [&] { limit_answer(request, fields, kNames, tiny.service()); };
+  return code_of(limit) == "taken" ? request.max_new_tokens : -1;
+}
+
+TEST(AnswerLimit, CapsDefaultsAndRefusesWhatIsAskedAboveIt) {
+  EXPECT_EQ(limited("{}", -1), 100);
+  EXPECT_EQ(limited("{}", 16), 16);
+  EXPECT_EQ(limited("{}", 128), 100);
+  EXPECT_EQ(limited(R"({"max_tokens": null})", -1), 100);
+  EXPECT_EQ(limited(R"({"max_tokens": 100})", 100), 100);
+  EXPECT_EQ(limited(R"({"max_tokens": 101})", 101), -1);
+  EXPECT_EQ(limited(R"({"max_completion_tokens": 101, "max_tokens": 5})", 101), -1);
+}
+
 TEST(LogprobCount, CountsWhatACallCanComeTo) {
   TinyService tiny({.loop = false});
   constexpr int64_t kEach = 1 + 100;

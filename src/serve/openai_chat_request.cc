@@ -127,6 +127,7 @@ ChatCall read_chat(const ordered_json& body, const Service& service, const Calle
   engine::Request& request = call.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
   request.max_new_tokens = read_max_tokens(fields, 1, -1);
+  limit_answer(request, fields, kMaxTokensNames, service);
   const ToolPlan tools = read_tools(fields);
   ChatInput input{.messages = read_messages(fields.required("messages"), &ignored),
                   .tools = tools.tools,

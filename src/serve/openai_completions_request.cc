@@ -33,6 +33,7 @@ CompletionCall read_completion(const nlohmann::ordered_json& body, const Service
   engine::Request& request = call.settings.request;
   request.top_logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMostTopLogprobs).value_or(-1));
   request.max_new_tokens = read_max_tokens(fields, 0, kUsualTokens);
+  limit_answer(request, fields, kMaxTokensNames, service);
   call.echo = fields.boolean("echo").value_or(false);
   if (call.echo && request.top_logprobs >= 0) request.prompt_logprobs_from = 0;
   refuse_best_of(fields, call.settings.choices);

@@ -23,7 +23,7 @@ namespace quire::serve {
 inline constexpr int64_t kMostTopLogprobs = 20;
 
 struct CallSettings {
-  std::string rid;  // of the caller; "": none was given
+  std::string rid;   // of the caller; "": none was given
   int32_t key = -1;  // Caller::key
   int32_t choices = 1;
   bool stream = false, stream_usage = false;
@@ -36,8 +36,10 @@ struct CallSettings {
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);
 
-// How long the answer may be: max_completion_tokens, max_tokens, max_new_tokens or n_predict, the first of them that is
-// given. -1 and null are no limit but the context's, which is -1 here; `otherwise`: none of them is there.
+// How long the answer may be: the first of these that is given. -1 and null are no limit but the context's, which is -1
+// here; `otherwise`: none of them is there.
+inline constexpr std::string_view kMaxTokensNames[] = {"max_completion_tokens", "max_tokens", "max_new_tokens",
+                                                       "n_predict"};
 int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise);
 
 // Throws ApiError 404 for another model than the one that is served.

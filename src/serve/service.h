@@ -42,6 +42,7 @@ struct ServiceOptions {
   int32_t most_choices = 64;                // n, and texts of a batch
   bool strict_fields = false;               // a parameter that is not known gets 400; else it is ignored by name
   int64_t most_logprobs = 16 << 20;         // of all calls together
+  int32_t max_completion_tokens = 0;        // of an answer; 0: as many as the context has room for
 };
 
 struct Job {

@@ -137,6 +137,8 @@ Sampling read_params(const ordered_json& object, const Service& service, Job& jo
   if (const auto seed = params.integer("sampling_seed", 0, std::numeric_limits<int64_t>::max()))
     request.sampling.seed = static_cast<uint64_t>(*seed);
   request.max_new_tokens = new_tokens(params, object);
+  constexpr std::string_view kNames[] = {"max_new_tokens"};
+  limit_answer(request, params, kNames, service);
   if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
     throw ApiError(400, "sampling_params.min_new_tokens: expected at most max_new_tokens",
                    "sampling_params.min_new_tokens");

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -32,7 +33,16 @@ def quire(*arguments, text="", **changes):
     )
 
 
+def usage_error(done):
+    """What is said of a command line that cannot be understood, in one line; the next says where options are listed."""
+    reason, hint, end = done.stderr.split("\n")
+    assert (done.returncode, done.stdout, end) == (2, "", "")
+    assert hint.startswith("`quire") and "--help` lists the " in hint, hint
+    return reason
+
+
 def one_line(text):
-    """What is said in exactly one line."""
+    """What is said in exactly one line, beside the progress that a machine at its limits makes slow enough to show."""
+    text = re.sub(r"^quire: (loading|reading) .*\n", "", text, flags=re.MULTILINE)
     assert text.count("\n") == 1 and text.endswith("\n"), text
     return text[:-1]

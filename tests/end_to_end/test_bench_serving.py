@@ -154,8 +154,11 @@ def test_a_server_that_only_refuses_is_an_error():
 def test_no_server_is_an_error():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        done = quire("bench", "serving", "--url", f"http://127.0.0.1:{unused.getsockname()[1]}", "--requests", 2)
-    assert done.returncode == 1 and "Connection refused" in done.stdout + done.stderr
+        port = unused.getsockname()[1]
+        done = quire("bench", "serving", "--url", f"http://127.0.0.1:{port}", "--requests", 2)
+    assert done.returncode == 1 and done.stdout == ""  # no table of zeros
+    url = f"http://127.0.0.1:{port}"
+    assert one_line(done.stderr) == f"quire: no server at {url}: Connection refused (--url names another)"
 
 
 def test_idle_connections_stay_beside_the_load():

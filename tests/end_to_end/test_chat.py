@@ -74,8 +74,10 @@ def test_the_oldest_turns_are_forgotten_when_the_context_is_full(tmp_path):
 
 
 def test_a_message_that_is_too_long_is_refused_and_the_chat_goes_on():
-    done = chat("--max-tokens", 8, "--context-length", 256, lines=["word " * 1000, "Hi", "/nonsense"])
-    assert "tokens, and there is room for" in done.stderr
+    lines = ["word " * 1000, "Hi", "/nonsense"]
+    done = quire("chat", *GREEDY, "-n", 8, "-c", 256, text="".join(line + "\n" for line in lines))
+    assert done.returncode == 1  # nobody may read what is said
+    assert "tokens, and there is room for 248: of the context of 256, 8 are reserved for the answer" in done.stderr
     assert "there is no /nonsense" in done.stderr
     assert done.stdout.strip()
 
@@ -170,6 +172,20 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(terminal):
     screen.type("\x03")
     screen.until(PROMPT)
     assert screen.process.poll() is None
+    screen.type("\x03")
+    assert screen.process.wait(30) == 0
+
+
+def test_ctrl_c_clears_a_line_that_somebody_has_begun(terminal):
+    screen = terminal("--max-tokens", "4")
+    screen.until(PROMPT)
+    screen.type("half a thou")
+    screen.until("half a thou")
+    screen.type("\x03")
+    screen.until(PROMPT + "\r")  # an empty one
+    screen.type("/nonsense\n")
+    assert "half" not in screen.until("there is no /nonsense")
+    screen.until(PROMPT)
     screen.type("\x03")
     assert screen.process.wait(30) == 0
 

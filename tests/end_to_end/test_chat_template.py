@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from program import MODEL, QUIRE, ROOT, needs_model, one_line, quire
+from program import MODEL, QUIRE, ROOT, needs_model, one_line, quire, usage_error
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "chat_templates.json").read_text(encoding="utf-8"))
 DEFAULT = "default model"
@@ -49,7 +49,7 @@ def check_all_conversations(name, source):
 def test_template_of(name, peer_files):
     path = peer_files / "templates" / f"{name}.jinja"
     assert sha256(path.read_bytes()) == GOLDEN["templates"][name]["sha256"], "this is another version of the template"
-    check_all_conversations(name, ["--template", path])
+    check_all_conversations(name, ["--chat-template", path])
 
 
 @needs_model
@@ -71,14 +71,24 @@ def test_bad_input_is_one_line(tmp_path):
         assert done.returncode == code and done.stdout == ""
         return done.stderr
 
-    template, context = ["--template", tmp_path / "t"], ["--context", tmp_path / "c"]
+    template, context = ["--chat-template", tmp_path / "t"], ["--context", tmp_path / "c"]
     assert one_line(refused(*template, *context)) == "quire template: chat template, line 2: unknown filter 'nosuch'"
-    assert "cannot open" in one_line(refused("--template", tmp_path / "no", *context))
+    assert "cannot be read: No such file" in one_line(refused("--chat-template", tmp_path / "no", *context))
     (tmp_path / "t").write_text("x")
+    assert "it is a folder" in one_line(refused(*template, tmp_path))
     (tmp_path / "c").write_text("[1, 2")
-    assert one_line(refused(*template, *context)).startswith("quire template: ")
-    (tmp_path / "c").write_text("[1, 2]")
+    assert one_line(refused(*template, *context)).startswith("quire template: not JSON: parse error at line 1")
+    (tmp_path / "c").write_text("7")
     assert one_line(refused(*template, *context)).endswith("the context: it must be an object")
     (tmp_path / "c").write_text("{}")
     assert "--now" in one_line(refused(*template, *context, "--now", "yesterday"))
-    refused(*context)  # neither --template nor --model
+    assert "do not go together" in usage_error(quire("template", *template, "--model", "m"))
+
+
+@needs_model
+def test_messages_alone_are_a_conversation_to_be_answered():
+    messages = [{"role": "user", "content": "Hi"}]
+    context = {"messages": messages, "add_generation_prompt": True, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    whole = quire("template", "--model", MODEL, "--context", "-", text=json.dumps(context), QUIRE_MODEL=None)
+    plain = quire("template", text=json.dumps(messages))  # of the model that the environment names
+    assert plain.stdout == whole.stdout and plain.stdout.endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")

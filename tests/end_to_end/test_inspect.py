@@ -359,7 +359,7 @@ def test_not_a_step(text, part):
 def test_file_that_is_not_there(tmp_path):
     done = run("step", str(tmp_path / "none.json"))
     assert done.returncode == 2
-    assert "cannot open" in done.stderr
+    assert "cannot be read: No such file or directory" in done.stderr
 
 
 def test_folder_in_place_of_a_file(tmp_path):
@@ -373,7 +373,7 @@ def test_input_without_end():
 
 
 def test_metadata_json():
-    done = run("metadata", "--json", "--batch", "5", "--context", "100", "--draft-tokens", "7", "--topk", "3")
+    done = run("metadata", "--json", "--batch", "5", "--context-length", "100", "--draft-tokens", "7", "--topk", "3")
     assert done.returncode == 0
     table = json.loads(done.stdout)
     assert table["limits"]["batch"] == 5
@@ -404,7 +404,7 @@ def test_metadata_table_has_a_line_for_every_buffer():
         (["--batch", "0"], "batch 0"),
         (["--chunk", "24"], "chunk 24 is not a multiple"),
         (["--heads", "9", "--kv-heads", "2"], "heads 9 is not a multiple of kv heads 2"),
-        (["--batch", "1000000", "--context", "1000000"], "more than 32 bits count"),
+        (["--batch", "1000000", "--context-length", "1000000"], "more than 32 bits count"),
     ],
 )
 def test_bad_limits(arguments, part):

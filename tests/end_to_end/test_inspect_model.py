@@ -139,10 +139,6 @@ def test_file_that_is_not_there(tmp_path):
     assert "No such file" in refusal(tmp_path / "none.gguf")
 
 
-def test_usage():
-    assert run().returncode == 2
-
-
 def safetensors(header, data=b""):
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(header)) + header + data

@@ -22,7 +22,7 @@ import sys
 
 import pytest
 
-from program import MODEL, ROOT, needs_model, one_line, quire
+from program import MODEL, ROOT, needs_model, one_line, quire, usage_error
 
 GOLDEN = ROOT / "tests" / "golden"
 sys.path.insert(0, str(GOLDEN))
@@ -85,7 +85,7 @@ def test_dense_models_compute_what_transformers_does(models, name, form):
 def test_narrow_keys_and_values_cost_little(models, name):
     golden = TINY["models"][name]
     for type, tolerance in (("f16", 0.025), ("bf16", 0.15)):
-        answer = json.loads(run(models(name, "gguf"), "--kv-type", type))
+        answer = json.loads(run(models(name, "gguf"), "--kv-cache-dtype", type))
         assert max(differences(answer, golden)) < tolerance
         assert agreement(answer, golden) > 0.9
 
@@ -120,7 +120,7 @@ def test_any_instruction_set_computes_it(models, name):
     "name", ["llama_tied_bf16", "mistral", "qwen2_q5_1", "qwen3_q8_0", "smollm3", "llama_k_quants"]
 )
 def test_chunks_decoding_and_threads_do_not_show(models, name, kv_type):
-    path, options = models(name, "gguf"), ("--kv-type", kv_type)
+    path, options = models(name, "gguf"), ("--kv-cache-dtype", kv_type)
     whole = run(path, *options)
     for changed in (
         ("--chunk", 1),
@@ -159,7 +159,7 @@ def test_goldens_notice_a_small_change_of_the_model(models, tmp_path, name, chan
 
 @needs_model
 def test_the_default_model_computes_what_transformers_does():
-    answer = json.loads(run(MODEL, "--kv-type", "bf16", ids=SMOLLM2["ids"], positions=SMOLLM2["top"]))
+    answer = json.loads(run(MODEL, "--kv-cache-dtype", "bf16", ids=SMOLLM2["ids"], positions=SMOLLM2["top"]))
     for golden in (SMOLLM2, SMOLLM2["with_8_bit_activations"]):
         apart = [abs(answer["logits"][p][id] - logit) for p, top in golden["top"].items() for id, logit in top]
         assert sum(apart) / len(apart) < 0.3
@@ -170,8 +170,8 @@ def test_the_default_model_computes_what_transformers_does():
 @needs_model
 def test_chunks_and_decoding_do_not_show_in_the_default_model():
     ids = SMOLLM2["ids"][:60]
-    whole = run(MODEL, "--kv-type", "bf16", ids=ids, positions=[59])
-    assert run(MODEL, "--kv-type", "bf16", "--chunk", 17, "--decode-from", 41, ids=ids, positions=[59]) == whole
+    whole = run(MODEL, "--kv-cache-dtype", "bf16", ids=ids, positions=[59])
+    assert run(MODEL, "--kv-cache-dtype", "bf16", "--chunk", 17, "--decode-from", 41, ids=ids, positions=[59]) == whole
 
 
 def test_people_see_the_likeliest_tokens(models):
@@ -191,14 +191,18 @@ def test_people_see_the_likeliest_tokens(models):
         (["--ids", "1,2", "--positions", "2"], "position 2 is not between 0 and 1"),
         (["--ids", "1,2", "--chunk", "0"], "chunks of 0 tokens"),
         (["--ids", "1,2", "--decode-from", "3"], "decoding from 3 of 2 tokens"),
-        (["--ids", "1,2", "--kv-type", "q4"], 'the type "q4" is not one of f32, bf16, f16, f8e4m3'),
-        (["--ids", "1,2", "--isa", "z80"], "z80"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(models, options, said):
     done = quire("inspect", "logits", models("llama", "gguf"), *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
+
+
+def test_names_of_types_are_those_of_other_commands():
+    reason = usage_error(quire("inspect", "logits", "--ids", "1,2", "--kv-cache-dtype", "q4"))
+    assert reason.startswith("quire inspect logits: --kv-cache-dtype is one of auto, bf16")
+    assert "z80" in usage_error(quire("inspect", "logits", "--ids", "1,2", "--isa", "z80"))
 
 
 def test_bad_models_are_refused_in_one_line(models, tmp_path):
@@ -208,7 +212,7 @@ def test_bad_models_are_refused_in_one_line(models, tmp_path):
     short.write_bytes(models("llama", "gguf").read_bytes()[:-64])
     for path, said in (
         (tmp_path / "nothing", "nothing"),
-        (tmp_path / "empty", "config.json"),
+        (tmp_path / "empty", "is not a model folder: it has no config.json"),
         (tmp_path / "not_gguf", "not_gguf"),
         (short, "short.gguf"),
     ):

@@ -167,3 +167,27 @@ def test_a_model_of_ones_own_is_not_replaced(tmp_path):
     done = run("generate", "Hi", "--max-tokens", "1", "--model", "/no/such/model", QUIRE_CACHE=str(tmp_path))
     assert done.returncode == 2 and "/no/such/model" in one_line(done.stderr)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments, wanted",
+    [
+        ("serve", True),
+        ("serve --port 1", True),
+        ("serve -m x", False),
+        ("generate a --model=x", False),
+        ("chat --help", False),
+        ("tokenize", True),
+        ("template messages.json", True),
+        ("inspect model", True),
+        ("inspect model x.gguf", False),
+        ("inspect logits --ids 1,2", True),
+        ("inspect metadata", False),
+        ("bench throughput", True),
+        ("bench serving", False),
+        ("version", False),
+    ],
+)
+def test_the_default_model_is_fetched_where_one_is_read_and_none_named(arguments, wanted):
+    function = "source <(sed -n '/^wants_default_model/,/^}/p' run); wants_default_model "
+    assert (subprocess.run(["bash", "-c", function + arguments], cwd=ROOT).returncode == 0) == wanted

@@ -109,7 +109,7 @@ def test_plain_lines_in_plain_lines_out():
         (["--detokenize"], "49152\n", "line 1: token 49152 is not one of the vocabulary's 49152"),
         (["--detokenize", "--json"], "[-1]\n", "line 1: token -1"),
         (["--detokenize", "--json"], "[99999999999]\n", "line 1: 99999999999 is no token id"),
-        (["--lines", "/no/such/file"], "", "cannot open /no/such/file"),
+        (["--lines", "/no/such/file"], "", "/no/such/file cannot be read: No such file or directory"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments, text, part):

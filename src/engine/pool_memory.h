@@ -1,0 +1,26 @@
+// How many tokens' keys and values an engine keeps, beside the memory that there is for them.
+//
+// The pool is address space that becomes resident as it is used, so one that is far too large would start all the same
+// and end in the middle of somebody's answer.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "base/types.h"
+#include "model/config.h"
+
+namespace quire::engine {
+
+int64_t pool_bytes(const model::ModelConfig& config, Dtype kv_type, int64_t tokens);
+
+// Tokens of a pool that nobody gave a size: enough for some full contexts, within a part of the memory.
+int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t context, int32_t page_size,
+                            std::optional<int64_t> memory);
+
+// Throws CheckError that says how many tokens would fit, when these do not.
+void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, std::optional<int64_t> memory);
+
+// Whether little is left for anything else when the pool is full.
+bool is_tight(int64_t bytes, std::optional<int64_t> memory);
+
+}  // namespace quire::engine

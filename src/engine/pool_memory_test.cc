@@ -1,0 +1,47 @@
+#include "engine/pool_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "base/expect_refused.h"
+
+namespace quire::engine {
+namespace {
+
+model::ModelConfig smollm2() {
+  model::ModelConfig config{};
+  config.layers = 30;
+  config.kv_heads = 3;
+  config.head_dim = 64;
+  return config;
+}
+constexpr int64_t kTokenBytes = 2 * 30 * 3 * 64 * 2;  // bf16
+constexpr int64_t kGigabyte = 1'000'000'000;
+
+TEST(PoolMemory, IsCountedInAllLayers) {
+  EXPECT_EQ(pool_bytes(smollm2(), Dtype::bf16, 1), kTokenBytes);
+  EXPECT_EQ(pool_bytes(smollm2(), Dtype::f32, 1 << 30), 2 * kTokenBytes << 30);
+}
+
+TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
+  EXPECT_EQ(default_pool_tokens(smollm2(), Dtype::bf16, 8192, 16, 100 * kGigabyte), 4 * 8192);
+  EXPECT_EQ(default_pool_tokens(smollm2(), Dtype::bf16, 8192, 16, 4000 * kTokenBytes), 1000);
+  EXPECT_EQ(default_pool_tokens(smollm2(), Dtype::bf16, 8192, 16, 0), 16);
+  EXPECT_EQ(default_pool_tokens(smollm2(), Dtype::bf16, 8192, 16, std::nullopt), 4 * 8192);
+}
+
+TEST(PoolMemory, WhatCannotFitIsRefusedWithWhatWould) {
+  expect_refused([] { check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, 8 * kGigabyte); },
+                 "the keys and values of 1073741824 tokens take 24739.0 GB, and 8.0 GB of memory are free, enough for "
+                 "347222 tokens (--max-total-tokens)");
+  check_pool_fits(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes);
+  check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, std::nullopt);  // nobody knows
+}
+
+TEST(PoolMemory, IsTightWhereLittleIsLeft) {
+  EXPECT_TRUE(is_tight(7 * kGigabyte, 8 * kGigabyte));
+  EXPECT_FALSE(is_tight(5 * kGigabyte, 8 * kGigabyte));
+  EXPECT_FALSE(is_tight(5 * kGigabyte, std::nullopt));
+}
+
+}  // namespace
+}  // namespace quire::engine

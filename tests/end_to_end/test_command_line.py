@@ -1,0 +1,173 @@
+"""The command line as a stranger meets it: help, slips of the finger, wrong paths, and words that people understand."""
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+from program import MODEL, QUIRE, ROOT, environment, needs_model, one_line, quire, usage_error
+
+COMMANDS = [
+    [], ["serve"], ["chat"], ["generate"], ["tokenize"], ["template"], ["completion"], ["help"], ["version"],
+    ["inspect"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
+    ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"],
+    ["bench", "serving"], ["bench", "profile"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "quire")
+def test_help_is_the_same_by_both_ways_and_in_words_of_our_own(command):
+    done = quire("help", *command)
+    assert done.returncode == 0 and done.stdout == quire(*command, "--help").stdout
+    assert re.search(rf"^Usage: {' '.join(['quire', *command])}( |$)", done.stdout, re.MULTILINE)
+    assert not re.search(r" in \[|REQUIRED|:\{|Positionals|Subcommand", done.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS[1:9])
+def test_one_option_has_one_name(command):
+    """What has a usual short name has it everywhere, and names that were given up are gone."""
+    text = quire("help", *command).stdout
+    for name, short in (("--model-path", "-m"), ("--max-tokens", "-n"), ("--context-length", "-c"), ("--threads", "-t")):
+        for line in re.findall(rf"^  \S*{name}\b.*", text, re.MULTILINE):
+            assert line.strip().startswith(short + ","), line
+    assert not re.search(r"--kv-type|--template\b", text)
+
+
+def test_the_manual_page_and_the_commands_agree():
+    page = quire("help", "--man").stdout
+    for command in COMMANDS[1:]:
+        leaf = command not in (["inspect"], ["bench"])
+        assert (f"\n.SS quire {' '.join(command)}\n" in page) == leaf
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        ([], "quire: a command is missing: one of serve, chat"),
+        (["serv"], 'quire: there is no command "serv"; did you mean serve?'),
+        (["serve", "--prot", "80"], "quire serve: there is no option --prot; did you mean --port?"),
+        (["serve", "--port", "70000"], 'quire serve: --port is from 0 to 65535; not "70000"'),
+        (["generate", "a", "-t", "2000"], 'quire generate: --threads is from 0 to 1024; not "2000"'),
+        (["generate", "a", "--seed", "x"], "quire generate: --seed takes a whole number that is not negative"),
+        (["generate"], "quire generate: give a prompt, --file FILE, or - for standard input"),
+        (["generate", "a", "--system", "b"], "quire generate: --system needs --chat"),
+        (["inspect", "logits"], "quire inspect logits: --ids is missing"),
+        (["help", "chta"], 'quire help: there is no command "chta"; did you mean chat?'),
+        (["completion", "tcsh"], 'quire completion: SHELL is one of bash, zsh, fish; not "tcsh"'),
+    ],
+)
+def test_what_cannot_be_understood_is_said_in_a_line(arguments, reason):
+    assert usage_error(quire(*arguments)).startswith(reason)
+
+
+def test_version():
+    assert quire("version").stdout == quire("--version").stdout
+    assert re.fullmatch(r"quire \d+\.\d+\.\d+\n", quire("version").stdout)
+
+
+RUNS_A_MODEL = [["serve", "--port", "0"], ["chat"], ["generate", "a"], ["bench", "throughput"], ["inspect", "logits", "--ids", "1"]]
+
+
+@pytest.mark.parametrize("command", RUNS_A_MODEL, ids=lambda words: " ".join(words))
+def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
+    def said(path):
+        done = quire(*command, "--model", path)
+        assert done.returncode in (1, 2) and done.stdout == ""
+        return one_line(done.stderr)  # nothing is listening, nothing is loading
+
+    assert said("/no/such/model").endswith(": /no/such/model: no model is there: No such file or directory")
+    assert said(tmp_path).endswith(f"{tmp_path} is not a model folder: it has no config.json")
+    (tmp_path / "b.gguf").write_bytes(b"PK\3\4")
+    assert "is not a GGUF file" in said(tmp_path / "b.gguf")
+    assert said(tmp_path).endswith(f"a GGUF file is named itself, as in {tmp_path}/b.gguf")
+
+
+LIBRARY_WORDS = re.compile(r"basic_|filebuf|filesystem error|iostream|exception|std::|CLI|bad_alloc")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tokenize", "FOLDER"],
+        ["template", "FOLDER"],
+        ["generate", "--file", "FOLDER"],
+        ["inspect", "step", "FOLDER"],
+        ["serve", "--config", "FOLDER"],
+        ["serve", "--api-key-file", "FOLDER"],
+        ["serve", "--chat-template", "FOLDER"],
+        ["inspect", "model", "FOLDER"],
+        ["tokenize", "--model", "FOLDER"],
+        ["generate", "a", "--model", "FOLDER/config.json/below"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_words_of_libraries_do_not_reach_people(arguments, tmp_path):
+    (tmp_path / "config.json").mkdir()
+    done = quire(*(word.replace("FOLDER", str(tmp_path)) for word in arguments))
+    assert done.returncode in (1, 2)
+    assert str(tmp_path) in done.stderr and not LIBRARY_WORDS.search(one_line(done.stderr))
+
+
+def test_a_config_file_says_the_line(tmp_path):
+    path = tmp_path / "quire.toml"
+    path.write_text("# ours\nport = 0\nhost = 127.0.0.1\n")
+    done = quire("serve", "--config", path)
+    assert done.returncode == 1
+    assert f"{path}, line 3: a value is a text in quotes" in one_line(done.stderr)
+
+
+@needs_model
+def test_a_pool_that_cannot_fit_is_refused():
+    done = quire("serve", "--port", 0, "--max-total-tokens", 1 << 30, "--log-level", "error")
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.search(r"1073741824 tokens take 247\d\d\.\d GB, and \d+\.\d GB of memory are free", one_line(done.stderr))
+
+
+@needs_model
+def test_the_default_model_is_that_of_every_command():
+    assert quire("tokenize", text="Hi\n").stdout == quire("tokenize", "-m", MODEL, "-", text="Hi\n", QUIRE_MODEL=None).stdout
+    assert "parameters" in quire("inspect", "model").stdout
+    assert quire("inspect", "logits", "--ids", "1,2", "--threads", "0").returncode == 0
+
+
+@needs_model
+def test_long_waits_show_how_far_they_are():
+    """On a terminal at once; elsewhere only what takes seconds (progress_test.cc)."""
+    master, slave = pty.openpty()
+    command = [QUIRE, "generate", "word " * 600, "-n", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, env=environment())
+    os.close(slave)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(master, 65536):
+            shown += part
+    os.close(master)
+    assert process.communicate(timeout=60)[0].endswith(b"\n") and process.returncode == 0
+    assert b"loading SmolLM2" in shown
+    assert re.search(rb"reading the prompt: 512 of 60\d tokens\r\x1b\[K", shown), shown
+
+
+@needs_model
+@pytest.mark.skipif("SmolLM2-135M-Instruct" not in MODEL, reason="another model is tested")
+def test_the_start_line_is_that_of_the_readme():
+    shown = re.search(r"^    (quire: .* ready on .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)[1]
+    server = subprocess.Popen([QUIRE, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment())
+    try:
+        assert re.sub(r":\d+/", ":30000/", server.stdout.readline()) == shown + "\n"
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_readme_names_only_what_there_is():
+    """Every `quire COMMAND --option` of README is one that the program has."""
+    text = (ROOT / "README.md").read_text().replace("`\n", "` ").replace("./run ", "quire ")
+    for words in re.findall(r"(?:`|\$ |    )quire ([a-z][^`\n#|:]*)", text):
+        words = words.split()
+        command = [word for word in words[:2] if word in ("bench", "inspect")] and words[:2] or words[:1]
+        listed = quire("help", *command)
+        assert listed.returncode == 0, words
+        for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
+            assert option in re.findall(r"--[a-z-]+", listed.stdout) or option == "--help", (words, option)

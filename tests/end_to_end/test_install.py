@@ -1,0 +1,57 @@
+"""What `cmake --install` gives: the program with its page and completions, and a package for README's C++ example."""
+
+import re
+import subprocess
+
+import pytest
+from program import QUIRE, ROOT
+
+BUILD = ROOT / "build" / "cpu"
+pytestmark = pytest.mark.skipif(not (BUILD / "cmake_install.cmake").exists(), reason="build/cpu is not configured")
+
+
+def run(*command, **more):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    place = tmp_path_factory.mktemp("installed")
+    run("cmake", "--install", BUILD, "--prefix", place)
+    return place
+
+
+def block_of_readme(language):
+    """The one block of that language below "Attention from C++"."""
+    section = (ROOT / "README.md").read_text().split("\n## Attention from C++\n")[1].split("\n## ")[0]
+    (block,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    return block
+
+
+def test_the_example_of_the_readme_builds_from_the_package_and_runs(prefix, tmp_path):
+    (tmp_path / "example.cc").write_text(block_of_readme("cpp"))
+    (tmp_path / "CMakeLists.txt").write_text(block_of_readme("cmake"))
+    build = tmp_path / "build"
+    run("cmake", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0")
+    run("cmake", "--build", build)
+    assert run(build / "example") == "0.5\n"
+
+
+def test_the_program_is_installed_with_its_page_and_completions(prefix):
+    assert run(prefix / "bin" / "quire", "version") == run(QUIRE, "--version")
+    share = prefix / "share"
+    assert (share / "man/man1/quire.1").read_text() == run(QUIRE, "help", "--man")
+    for shell, path in (
+        ("bash", "bash-completion/completions/quire"),
+        ("zsh", "zsh/site-functions/_quire"),
+        ("fish", "fish/vendor_completions.d/quire.fish"),
+    ):
+        assert (share / path).read_text() == run(QUIRE, "completion", shell)
+
+
+def test_headers_of_tests_stay_at_home(prefix):
+    names = {path.name for path in (prefix / "include").rglob("*.h")}
+    assert {"attention.h", "request_table.h", "exec.h"} <= names
+    assert not [name for name in names if "test" in name or name.startswith("expect")]
