@@ -1,6 +1,6 @@
 // How many rows of prompts a step may have beside requests that decode: as many as stretch it by kShare of its time,
 // however many prompts wait. So nobody's tokens come at less than half their pace. And while somebody decodes, prompts
-// have kShare / (1 + kShare) of the time, three sevenths: they take at most 2.4 times as long as if nobody did.
+// have kShare / (1 + kShare) of the time, nearly half: they take about twice as long as if nobody did.
 //
 // A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
 // are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.
@@ -14,7 +14,7 @@ namespace quire::engine {
 
 class PromptAllowance {
  public:
-  static constexpr double kShare = 0.75;  // below 1: steps vary
+  static constexpr double kShare = 0.9;  // below 1: steps vary
 
   explicit PromptAllowance(int32_t most) : most_(most) {}
 

@@ -168,8 +168,7 @@ TEST_F(Chat, ErrorsOfTheBody) {
   expect(ordered_json::object(), "messages");
   expect(with(hello(), R"({"lora_path": "x"})"), "lora_path");
   expect(with(hello(), R"({"regex": "("})"), "regex");
-  const auto refused = answered(chat_completions, service(), with(hello(), R"({"logit_bias": {"9999": 1}, "n": 2})"));
-  EXPECT_EQ(refused->status(), 400) << refused->body();
+  expect(with(hello(), R"({"logit_bias": {"9999": 1}, "n": 2})"), "logit_bias");
 }
 
 TEST_F(Chat, AClientThatLeavesEndsAllChoices) {
