@@ -1,6 +1,7 @@
 #include "serve_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -191,6 +192,13 @@ SessionOptions session_options(const ServeOptions& options) {
   SessionOptions session = options.session;
   session.engine.prefix_cache = !options.disable_radix_cache;
   return session;
+}
+
+http::ServerOptions http_options(const ServeOptions& options) {
+  http::ServerOptions http = options.http;
+  http.limits.peer_body_bytes = std::max(http.limits.peer_body_bytes, http.limits.body_bytes);
+  http.limits.all_body_bytes = std::max(http.limits.all_body_bytes, 4 * http.limits.peer_body_bytes);
+  return http;
 }
 
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path) {
