@@ -223,6 +223,13 @@ SessionOptions session_options(const ServeOptions& options) {
   return session;
 }
 
+http::ServerOptions http_options(const ServeOptions& options) {
+  http::ServerOptions http = options.http;
+  http.limits.peer_body_bytes = std::max(http.limits.peer_body_bytes, http.limits.body_bytes);
+  http.limits.all_body_bytes = std::max(http.limits.all_body_bytes, 4 * http.limits.peer_body_bytes);
+  return http;
+}
+
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path) {
   serve::ServiceOptions service{.model_path = model_path,
                                 .served_model_name = options.served_model_name,

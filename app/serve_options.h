@@ -43,6 +43,8 @@ void add_serve_options(CLI::App& command, ServeOptions& options);
 std::vector<serve::ApiKey> api_keys(const ServeOptions& options);
 
 SessionOptions session_options(const ServeOptions& options);
+http::ServerOptions http_options(
+    const ServeOptions& options);  // an address may always send one body of the largest size
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path);
 
 // What callers call a model that was given no name: the file's or folder's, without the type of its weights.

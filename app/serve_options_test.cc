@@ -93,6 +93,15 @@ TEST_F(ApiKeys, WhatCannotBeAKeyIsRefused) {
   expect_refused([&] { api_keys(options_); }, "a header cannot carry");
 }
 
+TEST(HttpOptionsOf, LeaveRoomForALargestBody) {
+  ServeOptions options;
+  EXPECT_EQ(http_options(options).limits.peer_body_bytes, size_t{128} << 20);
+  EXPECT_EQ(http_options(options).limits.all_body_bytes, size_t{512} << 20);
+  options.http.limits.body_bytes = size_t{1} << 30;
+  EXPECT_EQ(http_options(options).limits.peer_body_bytes, size_t{1} << 30);
+  EXPECT_EQ(http_options(options).limits.all_body_bytes, size_t{4} << 30);
+}
+
 TEST(ServiceOptionsOf, TakeTheFilesTemplateAndTimes) {
   const TemporaryFolder folder;
   ServeOptions options;
