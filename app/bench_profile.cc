@@ -60,7 +60,7 @@ void profile(Session& session, const std::string& name, int32_t steps, Body body
 }
 
 void profile_decode(Session& session, int32_t batch, int32_t depth, int32_t steps, std::vector<Result>& results) {
-  PromptMaker prompts(session.model.config().vocabulary);
+  PromptMaker prompts(session.engine.options().vocabulary);
   session.engine.flush_cache();
   std::vector<std::unique_ptr<ModelClient>> clients;
   for (int32_t i = 0; i < batch; ++i)
@@ -73,7 +73,7 @@ void profile_decode(Session& session, int32_t batch, int32_t depth, int32_t step
 }
 
 void profile_prefill(Session& session, int32_t tokens, std::vector<Result>& results) {
-  PromptMaker prompts(session.model.config().vocabulary);
+  PromptMaker prompts(session.engine.options().vocabulary);
   session.engine.flush_cache();
   const ModelClient client(session.engine, prompts.make(tokens), 1);
   profile(

@@ -57,7 +57,7 @@ std::vector<Experiment> chosen_experiments(const ThroughputOptions& options, Ses
 
 // The first steps record graphs and touch memory for the first time.
 void warm_up(Session& session) {
-  PromptMaker prompts(session.model.config().vocabulary);
+  PromptMaker prompts(session.engine.options().vocabulary);
   const ModelClient client(session.engine, prompts.make(64), 8);
   client.step_until_finished();
 }

@@ -28,6 +28,7 @@ constexpr const char* kHelp =
 struct ChatOptions {
   SessionOptions session;
   SamplingOptions sampling;
+  SamplingDefaults sampling_defaults;
   std::string system;
   int32_t max_tokens = 1024;
   std::vector<std::string> stops;
@@ -68,7 +69,8 @@ Chat::Chat(const ChatOptions& options)
     : options_(options),
       session_(options.session),
       conversation_(session_, options.system),
-      sampling_(sampling_params(options.sampling)) {
+      sampling_(sampling_params(
+          options.sampling, default_sampling(options.sampling_defaults, session_.path, {.temperature = kTemperature}))) {
   session_.render({{{"role", "user"}, {"content", ""}}});  // a model that cannot chat says so before anybody types
 }
 
@@ -179,7 +181,8 @@ void add_chat(CLI::App& app) {
       ->check(CLI::Range(-1, 1 << 30));
   command->add_option("--stop", options->stops, "end an answer before this text; may be repeated")
       ->allow_extra_args(false);
-  add_sampling_options(*command, options->sampling, kTemperature);
+  add_sampling_options(*command, options->sampling, "what the model's makers advise, else 0.7");
+  add_sampling_defaults(*command, options->sampling_defaults);
   add_session_options(*command, options->session);
   command->callback([=] { Chat(*options).run(); });
 }

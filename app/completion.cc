@@ -120,7 +120,8 @@ Completion complete(Session& session, engine::Request request, const TextOptions
     check(session.engine.step() || hearer.finished(), "the engine is idle although a request is not finished");
     if (!hearer.finished()) waiting.show(hearer.result);
   }
-  check(hearer.result.finish != engine::Finish::failed, hearer.error);
+  const engine::Finish end = hearer.result.finish;
+  check(end != engine::Finish::failed && end != engine::Finish::refused, hearer.error);
   return std::move(hearer.result);
 }
 

@@ -48,7 +48,7 @@ engine::Request request_of(const GenerateOptions& options, const std::string& pr
   engine::Request request;
   request.prompt = prompt_tokens(options, prompt, session);
   check(!request.prompt.empty(), "the prompt is empty, and this model begins a text with no token of its own");
-  request.sampling = sampling_params(options.sampling);
+  request.sampling = sampling_params(options.sampling, {.temperature = 0});
   request.max_new_tokens = options.max_tokens;
   if (!options.ignore_eos) request.stop_ids = session.tokenizer.vocabulary().end_ids;
   request.top_logprobs = options.logprobs;
@@ -151,7 +151,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--logprobs", options->logprobs, "with --json: also each token's logprob and the N best")
       ->needs("--json")
       ->check(CLI::Range(0, 1000));
-  add_sampling_options(*command, options->sampling, 0);
+  add_sampling_options(*command, options->sampling, "0");
   add_session_options(*command, options->session);
   command->callback([=] {
     if (command->count("prompt") + command->count("--file") == 0)

@@ -9,6 +9,8 @@
 #include "generate.h"
 #include "help.h"
 #include "inspect.h"
+#include "model_path.h"
+#include "models.h"
 #include "one_line_errors.h"
 #include "serve.h"
 #include "shell_completion.h"
@@ -33,6 +35,7 @@ void add_commands(CLI::App& program, const std::string& command) {
   quire::add_serve(program);
   quire::add_chat(program);
   quire::add_generate(program);
+  quire::add_models(program);
   quire::add_tokenize(program);
   quire::add_template(program);
   quire::add_inspect(program);
@@ -69,6 +72,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
+  } catch (const quire::BadModel& error) {
+    std::cerr << "quire: " << error.what() << '\n';
+    return quire::kBadInput;
   } catch (const std::exception& error) {
     std::cerr << "quire: " << quire::in_plain_words(error) << '\n';
     return kFailed;

@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/check.h"
+#include "base/in_quotes.h"
+#include "fetch_display.h"
+#include "hub/hub.h"
 
 namespace quire {
 namespace {
@@ -21,11 +23,32 @@ fs::path cache_folder() {
   return fs::path(environment("HOME")) / ".cache" / "quire";
 }
 
+std::string fetched(const hub::ModelName& name) {
+  FetchDisplay display;
+  try {
+    return hub::fetch_model(name, hub::settings_from(hub::process_environment), display.events());
+  } catch (const hub::NoSuchModel& error) {
+    throw BadModel(cat(error.what(), "; and there is no file or folder ", in_quotes(to_string(name)), " here"));
+  } catch (const CheckError& error) {
+    throw BadModel(error.what());
+  }
+}
+
+// A path wins over a name.
+std::string path_or_name(const std::string& given) {
+  std::error_code missing;
+  if (fs::exists(given, missing)) return given;
+  if (const auto name = hub::parse_model_name(given)) return fetched(*name);
+  throw BadModel(cat(in_quotes(given, 400),
+                     ": there is no such file or folder, and it is no model's name either, "
+                     "which would be ORG/NAME or ORG/NAME:FILE.gguf"));
+}
+
 }  // namespace
 
 std::string model_path(const std::string& given) {
-  if (!given.empty()) return given;
-  if (const std::string named = environment("QUIRE_MODEL"); !named.empty()) return named;
+  if (!given.empty()) return path_or_name(given);
+  if (const std::string named = environment("QUIRE_MODEL"); !named.empty()) return path_or_name(named);
   const fs::path cached = cache_folder() / "SmolLM2-135M-Instruct.Q4_1.gguf";
   std::error_code ignored;
   check(fs::is_regular_file(cached, ignored),

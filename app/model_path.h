@@ -1,11 +1,23 @@
 // Which model a command runs: the one it is given, else the one the environment names (QUIRE_MODEL, set by ./run), else
 // the default model in the cache folder, which cmake/default_model.sh fills.
 //
-// Errors   CheckError, one line that says what to do, when there is none of the three.
+// What is given is a path where there is such a file or folder, else a model's name at a hub (hub/model_name.h), which
+// is fetched first, with progress on standard error.
+//
+// Errors   BadModel, one line that says what to do: neither path nor name, a name that leads nowhere, files that cannot
+// be
+//          had. CheckError when there is no model at all.
 #pragma once
 #include <string>
 
+#include "base/check.h"
+
 namespace quire {
+
+class BadModel : public CheckError {
+ public:
+  using CheckError::CheckError;
+};
 
 std::string model_path(const std::string& given);  // "": none was given
 

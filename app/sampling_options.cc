@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "model/advised_sampling.h"
 
 namespace quire {
 namespace {
@@ -32,33 +33,46 @@ uint64_t random_seed() {
 
 }  // namespace
 
-void add_sampling_options(CLI::App& app, SamplingOptions& options, float default_temperature) {
-  ops::SamplingParams& params = options.params;
-  params.temperature = default_temperature;
-  app.add_option("--temperature", params.temperature, "0: always the likeliest token; 1: as the model says")
-      ->capture_default_str();
-  app.add_option("--top-k", params.top_k, "draw from the K likeliest tokens; 0: from all")->capture_default_str();
-  app.add_option("--top-p", params.top_p, "draw from the likeliest tokens that together have this probability")
-      ->capture_default_str();
-  app.add_option("--min-p", params.min_p, "leave out tokens less likely than this part of the likeliest")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", params.repetition_penalty,
-                 "above 1: tokens already in the text become unlikely")
-      ->capture_default_str();
-  app.add_option("--frequency-penalty", params.frequency_penalty, "taken off for each time a token was generated")
-      ->capture_default_str();
-  app.add_option("--presence-penalty", params.presence_penalty, "taken off once for a token that was generated")
-      ->capture_default_str();
+void add_sampling_options(CLI::App& app, SamplingOptions& options, const std::string& default_temperature) {
+  app.add_option("--temperature", options.temperature,
+                 cat("0: always the likeliest token; 1: as the model says; default: ", default_temperature));
+  app.add_option("--top-k", options.top_k, "draw from the K likeliest tokens; 0: from all");
+  app.add_option("--top-p", options.top_p, "draw from the likeliest tokens that together have this probability");
+  app.add_option("--min-p", options.min_p, "leave out tokens less likely than this part of the likeliest");
+  app.add_option("--repetition-penalty", options.repetition_penalty,
+                 "above 1: tokens already in the text become unlikely");
+  app.add_option("--frequency-penalty", options.frequency_penalty, "taken off for each time a token was generated");
+  app.add_option("--presence-penalty", options.presence_penalty, "taken off once for a token that was generated");
   app.add_option("--logit-bias", options.logit_bias, "ID:VALUE, added to a token's logit; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--seed", options.seed, "the same seed draws the same tokens; default: another each time");
 }
 
-ops::SamplingParams sampling_params(const SamplingOptions& options) {
-  ops::SamplingParams params = options.params;
+ops::SamplingParams sampling_params(const SamplingOptions& options, const ops::SamplingParams& defaults) {
+  ops::SamplingParams params = defaults;
+  params.temperature = options.temperature.value_or(params.temperature);
+  params.top_k = options.top_k.value_or(params.top_k);
+  params.top_p = options.top_p.value_or(params.top_p);
+  params.min_p = options.min_p.value_or(params.min_p);
+  params.repetition_penalty = options.repetition_penalty.value_or(params.repetition_penalty);
+  params.frequency_penalty = options.frequency_penalty.value_or(params.frequency_penalty);
+  params.presence_penalty = options.presence_penalty.value_or(params.presence_penalty);
   for (const std::string& text : options.logit_bias) params.logit_bias.push_back(bias_from(text));
   params.seed = options.seed ? *options.seed : random_seed();
   return params;
+}
+
+void add_sampling_defaults(CLI::App& app, SamplingDefaults& defaults) {
+  app.add_option("--sampling-defaults", defaults.from,
+                 "how tokens are drawn where nobody says: as the model's makers advise, or as OpenAI does "
+                 "(temperature 1, top-p 1)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"model", "openai"}));
+}
+
+ops::SamplingParams default_sampling(const SamplingDefaults& defaults, const std::string& model_path,
+                                     const ops::SamplingParams& unadvised) {
+  return defaults.from == "openai" ? ops::SamplingParams() : model::advised_sampling(model_path, unadvised);
 }
 
 }  // namespace quire

@@ -12,15 +12,25 @@ class App;
 
 namespace quire {
 
-struct SamplingOptions {
-  ops::SamplingParams params;
+struct SamplingOptions {  // what was given
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
+  std::optional<int32_t> top_k;
   std::vector<std::string> logit_bias;  // ID:VALUE
   std::optional<uint64_t> seed;
 };
-void add_sampling_options(CLI::App& app, SamplingOptions& options, float default_temperature);
+void add_sampling_options(CLI::App& app, SamplingOptions& options, const std::string& default_temperature);
 
-// What the options say; without a seed, one of the system's random numbers. Throws CheckError for a bias that is no
-// ID:VALUE; the engine checks the rest.
-ops::SamplingParams sampling_params(const SamplingOptions& options);
+// What the options say, and otherwise the defaults; without a seed, one of the system's random numbers. Throws
+// CheckError for a bias that is no ID:VALUE; the engine checks the rest.
+ops::SamplingParams sampling_params(const SamplingOptions& options, const ops::SamplingParams& defaults);
+
+// --sampling-defaults: where values come from that nobody gives.
+struct SamplingDefaults {
+  std::string from = "model";  // what its makers advise; or "openai": temperature and top-p of 1
+};
+void add_sampling_defaults(CLI::App& app, SamplingDefaults& defaults);
+// `unadvised` is for models whose makers advise nothing. Throws CheckError: model/advised_sampling.h.
+ops::SamplingParams default_sampling(const SamplingDefaults& defaults, const std::string& model_path,
+                                     const ops::SamplingParams& unadvised = {});
 
 }  // namespace quire

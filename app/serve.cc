@@ -12,6 +12,7 @@
 #include "config_file.h"
 #include "http/server.h"
 #include "model_path.h"
+#include "serve/browser_guard.h"
 #include "serve/grammar_tokens.h"
 #include "serve/routes.h"
 #include "serve/service.h"
@@ -35,6 +36,17 @@ void warm_up(engine::Engine& engine) {
   }
 }
 
+SessionOptions with_model(SessionOptions session, const std::string& path) {
+  session.model = path;
+  return session;
+}
+
+serve::ServiceOptions service_options_of(const ServeOptions& options, const std::string& path) {
+  serve::ServiceOptions service = service_options(options, path);
+  service.sampling = default_sampling(options.sampling_defaults, path);
+  return service;
+}
+
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
   Loaded(const SessionOptions& options, const serve::ServiceOptions& service_options)
@@ -54,17 +66,21 @@ class ServeCommand {
  public:
   explicit ServeCommand(const ServeOptions& options)
       : options_(options),
-        log_(log_level_from(options.log_level)),
+        log_(log_level_from(options.log_level), options.log_format == "json" ? LogFormat::json : LogFormat::text),
+        signals_(speaks_tls() ? StopSignals::Hangup::reloads : StopSignals::Hangup::ends_it),
         routes_(route_options()),
-        server_(options.http,
-                [this](std::shared_ptr<http::Exchange> exchange) { routes_.handle(std::move(exchange)); }) {}
+        server_(options.http, [this](std::shared_ptr<http::Exchange> exchange) { routes_.handle(std::move(exchange)); },
+                {.judge = [this](const http::Request& head) { return routes_.judge(head); },
+                 .on_refused = [this](const http::Refused& refused) { routes_.report(refused); }}) {}
 
   void run();
 
  private:
   serve::RouteOptions route_options() const;
+  bool speaks_tls() const { return !options_.http.certificate_file.empty(); }
   std::string address() const;
   void warn_of_open_doors() const;
+  void reload_certificate();
   void shut_down(Loaded& loaded);
   bool wait_until(const std::function<bool()>& reached, Clock::time_point end);
 
@@ -78,8 +94,10 @@ class ServeCommand {
 
 serve::RouteOptions ServeCommand::route_options() const {
   return {.keys = api_keys(options_),
+          .admin_key = options_.admin_api_key,
           .metrics_key = options_.metrics_key,
-          .allow_origin = options_.allow_origin,
+          .host = options_.http.host,
+          .allow_origins = options_.allow_origins,
           .on_answered = [this](const serve::Answered& answered) { log_.answered(answered); }};
 }
 
@@ -90,31 +108,39 @@ std::string ServeCommand::address() const {
   const std::string shown = is_any_address(host)          ? "localhost"
                             : host.find(':') == host.npos ? host
                                                           : cat("[", host, "]");
-  return cat(options_.http.certificate_file.empty() ? "http" : "https", "://", shown, ":", server_.port(), "/");
+  return cat(speaks_tls() ? "https" : "http", "://", shown, ":", server_.port(), "/");
 }
 
 void ServeCommand::warn_of_open_doors() const {
   const std::string& host = options_.http.host;
-  const bool local = host.starts_with("127.") || host == "localhost" || host == "::1";
-  if (!local && api_keys(options_).empty())
+  if (!serve::is_loopback(host) && api_keys(options_).empty())
     log_.say(LogLevel::warn, cat("everybody who reaches ", host, " can use this server: --api-key sets a key"));
 }
 
 void ServeCommand::run() {
-  const std::string path = model_path(options_.session.model);
+  const std::string path = model_path(options_.session.model);  // fetched before anybody is let in
   check_model(path);
-  const serve::ServiceOptions service = service_options(options_, path);
+  const serve::ServiceOptions service = service_options_of(options_, path);
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(session_options(options_), service);
+  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",
               loaded_->service.options().served_model_name.c_str(), address().c_str(), address().c_str());
   std::fflush(stdout);
-  signals_.wait();
+  while (signals_.wait() == Signal::reload) reload_certificate();
   shut_down(*loaded_);
+}
+
+void ServeCommand::reload_certificate() {
+  try {
+    server_.reload_certificate();
+    log_.say(LogLevel::info, "the certificate was read again, for connections from now on");
+  } catch (const CheckError& error) {
+    log_.say(LogLevel::error, cat("the certificate stays as it was: ", error.what()));
+  }
 }
 
 // Nothing new; what runs may end; then answers are sent to their end.

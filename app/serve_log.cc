@@ -2,12 +2,15 @@
 
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/in_quotes.h"
 
 namespace quire {
 namespace {
+
+using nlohmann::ordered_json;
 
 const char* name_of(LogLevel level) {
   switch (level) {
@@ -22,12 +25,12 @@ const char* name_of(LogLevel level) {
   }
 }
 
-std::string time_now() {
+std::string time_now(const char* format) {
   const std::time_t now = std::time(nullptr);
   std::tm parts;
   localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%F %T", &parts);
+  char text[40];
+  std::strftime(text, sizeof(text), format, &parts);
   return text;
 }
 
@@ -37,12 +40,55 @@ std::string shown_path(const std::string& path) {
   return quoted == cat("\"", path, "\"") && path.find(' ') == path.npos ? path : quoted;
 }
 
+// "" for an answer that came to its end.
+std::string abort_of(const serve::Answered& answered) {
+  if (answered.complete) return "";
+  return answered.client_left ? "the client left" : "the answer was cut off";
+}
+
+// Sentences may quote names that strangers chose.
+std::string in_one_line(const std::string& text) {
+  const std::string quoted = in_quotes(text, 300);
+  return quoted == cat("\"", text, "\"") ? text : quoted;
+}
+
 // Pollers ask all day long.
 LogLevel level_of(const serve::Answered& answered) {
-  if (answered.status >= 500 && !answered.failure.empty()) return LogLevel::error;
+  if (!answered.failure.empty()) return LogLevel::error;
   const bool is_poll = answered.method != "POST" && answered.status < 400;
   const bool is_health = answered.path == "/health" || answered.path == "/health_generate";
   return is_poll || is_health ? LogLevel::debug : LogLevel::info;
+}
+
+// One call of the system for each line: others write, too.
+void print(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+std::string dumped(const ordered_json& line) {
+  return line.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+}
+
+ordered_json begun_line(LogLevel level) { return {{"time", time_now("%FT%T%z")}, {"level", name_of(level)}}; }
+
+ordered_json to_json(LogLevel level, const serve::Answered& answered) {
+  ordered_json line = begun_line(level);
+  const auto add_text = [&](const char* name, const std::string& text) {
+    if (!text.empty()) line[name] = text;
+  };
+  add_text("peer", answered.peer);
+  add_text("id", answered.id);
+  add_text("key", answered.caller);
+  add_text("method", answered.method);
+  add_text("path", answered.path);
+  line["status"] = answered.status;
+  line["seconds"] = answered.time.count();
+  if (answered.prompt_tokens + answered.generated_tokens > 0) {
+    line["prompt_tokens"] = answered.prompt_tokens;
+    line["generated_tokens"] = answered.generated_tokens;
+  }
+  add_text("aborted", abort_of(answered));
+  add_text("reason", answered.reason);
+  add_text("failure", answered.failure);
+  return line;
 }
 
 }  // namespace
@@ -53,21 +99,34 @@ LogLevel log_level_from(const std::string& name) {
   return LogLevel::warn;
 }
 
-void ServeLog::say(LogLevel level, const std::string& line) const {
-  if (level <= level_) std::fprintf(stderr, "%s %s: %s\n", time_now().c_str(), name_of(level), line.c_str());
+void ServeLog::say(LogLevel level, const std::string& text) const {
+  if (level > level_) return;
+  if (format_ == LogFormat::text) return print(cat(time_now("%F %T"), " ", name_of(level), ": ", text));
+  ordered_json line = begun_line(level);
+  line["message"] = text;
+  print(dumped(line));
 }
 
 void ServeLog::answered(const serve::Answered& answered) const {
   const LogLevel level = level_of(answered);
-  if (level <= level_) say(level, to_string(answered));
+  if (level > level_) return;
+  if (format_ == LogFormat::text) return say(level, to_string(answered));
+  print(dumped(to_json(level, answered)));
 }
 
 std::string to_string(const serve::Answered& answered) {
-  std::string line = cat(shown_path(answered.method), " ", shown_path(answered.path), " ", answered.status);
+  std::string line =
+      answered.method.empty() ? "no request" : cat(shown_path(answered.method), " ", shown_path(answered.path));
+  line += cat(" ", answered.status);
   if (answered.prompt_tokens + answered.generated_tokens > 0)
     line += cat(", ", answered.prompt_tokens, " + ", answered.generated_tokens, " tokens");
   line += cat(", ", static_cast<int64_t>(answered.time.count() * 1000), " ms");
-  if (!answered.complete) line += ", the client left";
+  if (!answered.peer.empty()) line += cat(", peer ", answered.peer);
+  if (!answered.caller.empty()) line += cat(", key ", answered.caller);
+  if (!answered.id.empty()) line += cat(", id ", answered.id);
+  if (!answered.ignored.empty()) line += cat(", ignored ", answered.ignored);
+  if (const std::string abort = abort_of(answered); !abort.empty()) line += cat(", aborted: ", abort);
+  if (!answered.reason.empty()) line += cat(": ", in_one_line(answered.reason));
   if (!answered.failure.empty()) line += cat(": ", in_quotes(answered.failure, 300));
   return line;
 }

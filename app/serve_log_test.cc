@@ -2,19 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 namespace quire {
 namespace {
 
 serve::Answered answered(const char* method, const char* path, int status) {
-  return {.method = method,
-          .path = path,
-          .peer = {},
-          .status = status,
-          .complete = true,
-          .time = std::chrono::milliseconds(12),
-          .prompt_tokens = 0,
-          .generated_tokens = 0,
-          .failure = {}};
+  return {.method = method, .path = path, .peer = {}, .status = status, .time = std::chrono::milliseconds(12)};
 }
 
 std::string logged(LogLevel level, const serve::Answered& one) {
@@ -28,8 +23,54 @@ TEST(ServeLog, OneLineAnAnswer) {
   EXPECT_EQ(to_string(generated), "POST /generate 200, 12 ms");
   generated.prompt_tokens = 3;
   generated.generated_tokens = 4;
-  generated.complete = false;
-  EXPECT_EQ(to_string(generated), "POST /generate 200, 3 + 4 tokens, 12 ms, the client left");
+  generated.peer = "127.0.0.1:5";
+  generated.caller = "alice";
+  generated.id = "req-1";
+  EXPECT_EQ(to_string(generated), "POST /generate 200, 3 + 4 tokens, 12 ms, peer 127.0.0.1:5, key alice, id req-1");
+}
+
+TEST(ServeLog, WhatBecameOfACallIsAtTheEnd) {
+  serve::Answered left = answered("POST", "/generate", 200), refused = answered("POST", "/generate", 400);
+  left.complete = false;
+  EXPECT_EQ(to_string(left), "POST /generate 200, 12 ms, aborted: the answer was cut off");
+  left.client_left = true;
+  EXPECT_EQ(to_string(left), "POST /generate 200, 12 ms, aborted: the client left");
+  refused.reason = "n: expected a whole number";
+  EXPECT_EQ(to_string(refused), "POST /generate 400, 12 ms: n: expected a whole number");
+  EXPECT_EQ(to_string(answered("", "", 408)), "no request 408, 12 ms");
+}
+
+TEST(ServeLog, LinesCanBeJson) {
+  serve::Answered one = answered("POST", "/a\n", 400);
+  one.peer = "127.0.0.1:5";
+  one.id = "req-1";
+  one.caller = "alice";
+  one.reason = "because";
+  one.complete = false;
+  one.client_left = true;
+  ::testing::internal::CaptureStderr();
+  const ServeLog log(LogLevel::info, LogFormat::json);
+  log.answered(one);
+  log.say(LogLevel::warn, "a \"word\"");
+  log.say(LogLevel::debug, "quiet");
+  std::istringstream lines(::testing::internal::GetCapturedStderr());
+  std::string first, second, none;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  EXPECT_FALSE(std::getline(lines, none));
+  nlohmann::json answer = nlohmann::json::parse(first);
+  EXPECT_EQ(answer["time"].get<std::string>().size(), std::string("2026-01-31T12:00:00+0000").size());
+  answer.erase("time");
+  EXPECT_EQ(answer, nlohmann::json::parse(R"({"level": "info", "peer": "127.0.0.1:5", "id": "req-1", "key": "alice",
+      "method": "POST", "path": "/a\n", "status": 400, "seconds": 0.012, "aborted": "the client left",
+      "reason": "because"})"));
+  EXPECT_EQ(nlohmann::json::parse(second)["message"], "a \"word\"");
+}
+
+TEST(ServeLog, NamesWhatWasIgnored) {
+  serve::Answered one = answered("POST", "/generate", 200);
+  one.ignored = "store, messages[].id";
+  EXPECT_EQ(to_string(one), "POST /generate 200, 12 ms, ignored store, messages[].id");
 }
 
 TEST(ServeLog, WhatStrangersSendCannotBreakALine) {

@@ -1,6 +1,7 @@
 #include "serve_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "hub/cache.h"
 #include "read_input.h"
 
 namespace quire {
@@ -29,6 +31,14 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
                   "how the model writes tool calls; default: as its chat template shows")
       ->check(CLI::IsMember({"hermes", "llama3", "mistral"}))
       ->group(kGroup);
+  command
+      .add_option("--reasoning-parser", options.reasoning_parser,
+                  "how the model writes what it thinks, which becomes reasoning_content; default: as its chat template "
+                  "shows")
+      ->check(CLI::IsMember({"qwen3", "smollm3", "deepseek-r1", "none"}))
+      ->group(kGroup);
+  add_sampling_defaults(command, options.sampling_defaults);
+  command.get_option("--sampling-defaults")->group(kGroup);
 }
 
 void add_engine_options(CLI::App& command, ServeOptions& options) {
@@ -82,9 +92,17 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
           "seconds after which a request that still waits gets 503; 0: never");
   seconds("--run-timeout", options.run_timeout, "seconds after which a request ends with what it has; 0: never");
   seconds("--shutdown-timeout", options.shutdown_timeout, "seconds that running requests have after SIGTERM or Ctrl-C");
+  command
+      .add_flag("--strict-fields", options.strict_fields,
+                "400 for parameters that are not known, instead of an x-quire-ignored header that names them")
+      ->group(kGroup);
   command.add_option("--log-level", options.log_level)
       ->capture_default_str()
       ->check(CLI::IsMember({"error", "warn", "warning", "info", "debug"}))
+      ->group(kGroup);
+  command.add_option("--log-format", options.log_format, "for people, or a JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "json"}))
       ->group(kGroup);
   command
       .add_option("--config", options.config_file,
@@ -102,16 +120,27 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
       ->group(kGroup);
   command
       .add_option("--api-key-file", options.api_key_file,
-                  "a key a line; after a space may stand its cache_salt: keys with different ones share no prefixes")
+                  "a key a line: KEY [SALT] [name=NAME]. Keys with different salts share no cached prefixes; the name "
+                  "is what the log calls it")
+      ->group(kGroup);
+  command
+      .add_option("--admin-api-key", options.admin_api_key,
+                  "for what concerns all callers: flushing the cache, aborting others' requests, raising a priority; "
+                  "default: the only key may, and of several none")
+      ->envname("QUIRE_ADMIN_API_KEY")
       ->group(kGroup);
   command.add_option("--metrics-key", options.metrics_key, "that /metrics asks for; default: /metrics is open")
       ->group(kGroup);
   command
       .add_option(
-          "--allow-origin", options.allow_origin,
-          "whose web pages may call from a browser, as https://chat.example, or *; default: only the server's own")
+          "--allow-origin", options.allow_origins,
+          "whose web pages may call from a browser, as https://chat.example, or *; may be repeated; default: only the "
+          "server's own")
+      ->allow_extra_args(false)
       ->group(kGroup);
-  command.add_option("--ssl-certfile", options.http.certificate_file, "PEM; with it the server speaks TLS")
+  command
+      .add_option("--ssl-certfile", options.http.certificate_file,
+                  "PEM; with it the server speaks TLS, and reads its files again on SIGHUP")
       ->group(kGroup);
   command.add_option("--ssl-keyfile", options.http.key_file, "PEM")->group(kGroup);
   command.add_option("--ssl-keyfile-password", options.http.key_password)->group(kGroup);
@@ -123,13 +152,36 @@ void check_key(const std::string& key) {
     check(letter > ' ' && letter < 0x7f, "an API key has characters that a header cannot carry");
 }
 
+// A key that is given twice is one key.
+void drop_repeated(std::vector<serve::ApiKey>& keys) {
+  for (size_t i = 0; i < keys.size(); ++i)
+    keys.erase(std::remove_if(keys.begin() + static_cast<std::ptrdiff_t>(i) + 1, keys.end(),
+                              [&](const serve::ApiKey& later) { return later.key == keys[i].key; }),
+               keys.end());
+}
+
+// "https://chat.example:8080", as browsers send it.
+void check_origin(const std::string& origin) {
+  const size_t scheme = origin.find("://");
+  check(origin == "*" || origin == "null" ||
+            (scheme != origin.npos && scheme > 0 && origin.size() > scheme + 3 &&
+             origin.find_first_of("/ ", scheme + 3) == origin.npos),
+        "--allow-origin takes a scheme and a host, as https://chat.example, or *; not ", origin);
+}
+
 void read_keys(const std::string& path, std::vector<serve::ApiKey>& keys) {
+  constexpr std::string_view kName = "name=";
   std::istringstream lines(read_file(path, "key file"));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     serve::ApiKey key;
     if (!(words >> key.key) || key.key.starts_with('#')) continue;
-    words >> key.salt;
+    for (std::string word; words >> word;) {
+      const bool is_name = word.starts_with(kName);
+      std::string& place = is_name ? key.name : key.salt;
+      check(place.empty(), "the key file ", path, " has a line with more than KEY [SALT] [name=NAME]");
+      place = is_name ? word.substr(kName.size()) : word;
+    }
     keys.push_back(std::move(key));
   }
   check(!keys.empty(), "the key file ", path, " has no keys");
@@ -154,8 +206,14 @@ std::vector<serve::ApiKey> api_keys(const ServeOptions& options) {
   if (!options.api_key_file.empty()) read_keys(options.api_key_file, keys);
   for (const std::string& key : options.api_keys) keys.push_back({.key = key});
   if (const char* key = std::getenv("QUIRE_API_KEY"); key && *key) keys.push_back({.key = key});
-  for (const serve::ApiKey& key : keys) check_key(key.key);
+  drop_repeated(keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    check_key(keys[i].key);
+    if (keys[i].name.empty()) keys[i].name = cat("key-", i + 1);
+  }
+  for (const std::string& origin : options.allow_origins) check_origin(origin);
   if (!options.metrics_key.empty()) check_key(options.metrics_key);
+  if (!options.admin_api_key.empty()) check_key(options.admin_api_key);
   return keys;
 }
 
@@ -169,8 +227,10 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
   serve::ServiceOptions service{.model_path = model_path,
                                 .served_model_name = options.served_model_name,
                                 .tool_call_parser = options.tool_call_parser,
+                                .reasoning_parser = options.reasoning_parser,
                                 .queue_time = milliseconds(options.queue_timeout),
                                 .run_time = milliseconds(options.run_timeout),
+                                .strict_fields = options.strict_fields,
                                 .max_completion_tokens = options.max_completion_tokens};
   if (service.served_model_name.empty()) service.served_model_name = name_of_model(model_path);
   if (!options.chat_template_file.empty())
@@ -179,6 +239,7 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
 }
 
 std::string name_of_model(const std::string& path) {
+  if (const auto name = hub::name_of_snapshot(path)) return *name;
   std::filesystem::path file(path);
   if (!file.has_filename()) file = file.parent_path();  // a folder with a slash at its end
   if (file.extension() == ".gguf") file.replace_extension();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "http/server.h"
+#include "sampling_options.h"
 #include "serve/routes.h"
 #include "serve/service.h"
 #include "session.h"
@@ -23,18 +24,22 @@ struct ServeOptions {
   std::string served_model_name;
   std::string chat_template_file;
   std::string tool_call_parser;
+  std::string reasoning_parser;
+  bool strict_fields = false;
+  SamplingDefaults sampling_defaults;
   int32_t max_completion_tokens = 0;  // 0: no limit but the context's
   std::vector<std::string> api_keys;
   std::string api_key_file;
+  std::string admin_api_key;
   std::string metrics_key;
-  std::string allow_origin;
+  std::vector<std::string> allow_origins;
   double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds
-  std::string log_level = "info";
+  std::string log_level = "info", log_format = "text";
 };
 void add_serve_options(CLI::App& command, ServeOptions& options);
 
-// From the command line, the environment (QUIRE_API_KEY) and the key file. Throws CheckError, one line: a file that
-// cannot be read, a key that cannot be one.
+// From the command line, the environment (QUIRE_API_KEY) and the key file; those without a name are called by their
+// place, "key-1". Throws CheckError, one line: a file that cannot be read, a key or an origin that cannot be one.
 std::vector<serve::ApiKey> api_keys(const ServeOptions& options);
 
 SessionOptions session_options(const ServeOptions& options);

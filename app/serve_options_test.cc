@@ -19,6 +19,7 @@ TEST(NameOfModel, IsTheFilesWithoutTheTypeOfItsWeights) {
   EXPECT_EQ(name_of_model("x-IQ4_XS.gguf"), "x");
   EXPECT_EQ(name_of_model("/models/Llama-3.2-1B/"), "Llama-3.2-1B");
   EXPECT_EQ(name_of_model("/models/Llama-3.2-1B"), "Llama-3.2-1B");
+  EXPECT_EQ(name_of_model("/hub/models--org--Qwen3-0.6B/snapshots/0a1b2c"), "Qwen3-0.6B");
 }
 
 class ApiKeys : public ::testing::Test {
@@ -39,7 +40,7 @@ class ApiKeys : public ::testing::Test {
 TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_TRUE(api_keys(options_).empty());
   options_.api_keys = {"one"};
-  options_.api_key_file = file("# keys\n\n  two  salt\nthree\r\n");
+  options_.api_key_file = file("# keys\n\n  two  salt\nthree name=bob\r\n");
   setenv("QUIRE_API_KEY", "four", 1);
   const std::vector<serve::ApiKey> keys = api_keys(options_);
   ASSERT_EQ(keys.size(), 4u);
@@ -47,6 +48,35 @@ TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_EQ(keys[1].key + keys[1].salt, "three");
   EXPECT_EQ(keys[2].key + keys[2].salt, "one");
   EXPECT_EQ(keys[3].key + keys[3].salt, "four");
+  EXPECT_EQ(keys[0].name + keys[1].name + keys[2].name, "key-1bobkey-3") << "what the log calls them";
+}
+
+TEST_F(ApiKeys, ANameMayStandBeforeTheSaltOrBehindIt) {
+  options_.api_key_file = file("one salt name=alice\ntwo name=bob pepper\n");
+  const std::vector<serve::ApiKey> keys = api_keys(options_);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].salt + keys[0].name, "saltalice");
+  EXPECT_EQ(keys[1].salt + keys[1].name, "pepperbob");
+  options_.api_key_file = file("one salt pepper\n");
+  expect_refused([&] { api_keys(options_); }, "a line with more than KEY [SALT] [name=NAME]");
+}
+
+TEST_F(ApiKeys, OriginsAreHeldToTheirForm) {
+  options_.allow_origins = {"https://chat.example", "http://localhost:8080", "*", "null"};
+  api_keys(options_);
+  for (const char* wrong : {"chat.example", "https://chat.example/", "://x", "https://"}) {
+    options_.allow_origins = {wrong};
+    expect_refused([&] { api_keys(options_); }, "--allow-origin takes a scheme and a host");
+  }
+}
+
+TEST_F(ApiKeys, OneThatIsGivenTwiceIsOne) {
+  options_.api_keys = {"one", "two", "one"};
+  options_.api_key_file = file("one salt\n");
+  const std::vector<serve::ApiKey> keys = api_keys(options_);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_EQ(keys[0].key + keys[0].salt, "onesalt");
+  EXPECT_EQ(keys[1].key, "two");
 }
 
 TEST_F(ApiKeys, AFileThatProtectsNothingIsRefused) {

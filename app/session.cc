@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -16,7 +17,8 @@ namespace quire {
 namespace {
 
 constexpr const char* kModelHelp =
-    "GGUF file or Hugging Face folder; default: $QUIRE_MODEL, else the model that ./run fetches";
+    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that ./run "
+    "fetches";
 
 std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) {
   const std::optional<std::string>& source = tokenizer.vocabulary().chat_template;
@@ -24,8 +26,10 @@ std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) 
   return text::ChatTemplate(*source);
 }
 
-engine::EngineOptions engine_options(const SessionOptions& options) {
+engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
+                                     const text::Tokenizer& tokenizer) {
   engine::EngineOptions engine = options.engine;
+  engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
   return engine;
 }
@@ -110,7 +114,7 @@ Session::Session(const SessionOptions& options)
       model(load_model(path, exec)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
-      engine(model, engine_options(options), exec) {
+      engine(model, engine_options(options, model, tokenizer), exec) {
   warn_of_tight_memory(model.config(), engine.options());
 }
 

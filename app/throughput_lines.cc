@@ -22,7 +22,7 @@ int32_t largest(const std::vector<int32_t>& values, int32_t least) {
 class Experiments {
  public:
   explicit Experiments(Session& session)
-      : engine_(session.engine), model_(session.model), prompts_(session.model.config().vocabulary) {}
+      : engine_(session.engine), model_(session.model), prompts_(session.engine.options().vocabulary) {}
 
   Experiment prefill(int32_t tokens);
   Experiment decode(int32_t depth, int32_t new_tokens);

@@ -5,7 +5,7 @@ set -euo pipefail
 exec </dev/null >&2  # never waits for an answer; standard output stays the caller's
 
 build_packages=(g++ cmake ninja-build libgtest-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
-  libutf8proc-dev libboost-dev libssl-dev pkg-config git python3 python3-venv)
+  libutf8proc-dev libboost-dev libssl-dev ca-certificates pkg-config git patch python3 python3-venv)
 test_packages=(clang)
 browser_packages=(chromium chromium-driver)  # for the tests of the page, which are skipped without them
 

@@ -3,9 +3,10 @@
 # there yet.
 #
 # Its source is a Python package, so pip fetches it, from whatever index or mirror pip is set up for, and refuses it
-# unless its SHA-256 is the one below. The result is kept in QUIRE_CACHE (default: quire in the user's cache folder),
-# one for each version of g++; a file in it remembers from what it was built. All builds of quire share it, those with
-# sanitizers and with clang too: it is not instrumented.
+# unless its SHA-256 is the one below; xgrammar.patch adds what quire needs to end work that takes too long. The result
+# is kept in QUIRE_CACHE (default: quire in the user's cache folder), one for each patch and version of g++; a file in it
+# remembers from what it was built. All builds of quire share it, those with sanitizers and with clang too: it is not
+# instrumented.
 set -euo pipefail
 
 version=0.2.8
@@ -13,6 +14,7 @@ sha256=8305646fd2b319d6c3003f51a1665e54cbbe9cba1fb636bc41d0b46434ccbb80
 needed_kilobytes=$((250 * 1024))  # the source, its objects, and a virtual environment where there is no pip
 # Its own flags have -flto, whose objects no other compiler can link, and -Werror, which newer compilers trip over.
 flags='-fno-lto -Wno-error'
+patch=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/xgrammar.patch
 
 compiler=g++
 say() { printf 'quire: %s\n' "$*" >&2; }
@@ -21,11 +23,12 @@ fail() {
   exit 1
 }
 command -v "$compiler" >/dev/null || fail "building xgrammar takes $compiler, which is not here"
+patch_sha256=$(sha256sum <"$patch")
 
 cache=${QUIRE_CACHE:-${XDG_CACHE_HOME:-${HOME:?neither QUIRE_CACHE nor HOME is set}/.cache}/quire}
-prefix=$cache/xgrammar-$version-$("$compiler" -dumpmachine)-g++$("$compiler" -dumpversion)
+prefix=$cache/xgrammar-$version-${patch_sha256:0:8}-$("$compiler" -dumpmachine)-g++$("$compiler" -dumpversion)
 built_from=$prefix/built_from
-recipe="$sha256 $flags"
+recipe="$sha256 ${patch_sha256%% *} $flags"
 work=  # the temporary folder, once there is one
 
 in_place() { [[ -f $prefix/lib/libxgrammar.a && -f $built_from && $(<"$built_from") == "$recipe" ]]; }
@@ -67,6 +70,8 @@ download() {
 build() {
   local source=$work/xgrammar-$version
   tar -xzf "$work/xgrammar-$version.tar.gz" -C "$work"
+  patch --quiet --strip=1 --directory="$source" <"$patch" >"$work/log" 2>&1 ||
+    fail "xgrammar.patch does not fit xgrammar $version: $(tail -n 1 "$work/log")"
   mkdir "$work/build"
   echo 'set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)' >"$work/build/config.cmake"
   {
@@ -80,6 +85,7 @@ build() {
 }
 
 fetch_and_build() {
+  command -v patch >/dev/null || fail "building xgrammar takes patch, which is not here"
   check_room
   work=$(mktemp -d "$cache/xgrammar.XXXXXX")
   trap 'rm -rf "$work"' EXIT

@@ -1,4 +1,4 @@
-// A constraint on the output: its kind, its source, and some tokens drawn along its masks.
+// A constraint on the output: its kind, whether it is loose, its source, and some tokens drawn along its masks.
 #include <string>
 #include <vector>
 
@@ -50,7 +50,8 @@ void walk(engine::TokenMask& mask, uint32_t seed) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const grammar::Source source{static_cast<grammar::Kind>(data[0] % 4), std::string(fuzz::text_of(data + 1, size - 1))};
+  const grammar::Source source{static_cast<grammar::Kind>(data[0] % 4), std::string(fuzz::text_of(data + 1, size - 1)),
+                               (data[0] & 0x40) != 0};
   fuzz::attempt([&] {
     const auto compiled = compiler().compile(source);
     walk(*compiler().mask(compiled), static_cast<uint32_t>(size) * 2654435761U + data[size - 1]);

@@ -9,13 +9,21 @@
 #include <vector>
 
 #include "attn/attend_cpu.h"
+#include "attn/report_kernels.h"
 #include "attn/shadow.h"
 #include "attn/testing_case.h"
 #include "base/buffer.h"
 #include "base/cuda.h"
+#include "gpu_problems.h"
+#include "watchdog.h"
 
 namespace quire::attn::testing {
 namespace {
+
+// Only then does a block of prefill take a tile by the counter: with one kv head 184 tiles of 192 rows and heads.
+Case more_tiles_than_blocks() {
+  return {.mode = Mode::extend, .heads = 8, .kv_heads = 1, .lengths = {4400}, .extend = {4400}};
+}
 
 // The step that reads the most of a set. It has more live sequences than the poison says, so that a count that was not
 // written loses some.
@@ -67,6 +75,8 @@ Case step_using(const BufferSpec& buffer) {
       c.extend = {17, 3, 20, 1, 4, 18, 2};
       return c;
     case Set::split:
+      if (buffer.id == Buf::split_next_tile) return more_tiles_than_blocks();
+      [[fallthrough]];
     case Set::work:  // one sequence long enough to be split
       c.lengths = {1300};
       c.captured = 2;
@@ -89,6 +99,13 @@ bool is_for_the_shadow_alone(const BufferSpec& buffer) {
   const bool is_branch = buffer.set == Set::draft_branch || buffer.set == Set::verify_tree_branch;
   return ends_with(name, "cu_seqlens_k") || (is_branch && name == "cu_seqlens_q") || name == "cu_items" ||
          name == "cu_parts";
+}
+
+// Of the buffers that are the GPU's own; all kernels read all others.
+bool reads(GpuKernel kernel, const BufferSpec& buffer) {
+  if (buffer.id == Buf::split_arrivals) return kernel == GpuKernel::decode || kernel == GpuKernel::latent;
+  if (buffer.id == Buf::split_next_tile) return kernel == GpuKernel::prefill;
+  return true;
 }
 
 std::vector<std::byte> decoy_for(const MetadataArena& arena, Buf id) {
@@ -124,24 +141,26 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
     return bits;
   }
 
-  // The same on a GPU, with the types that its own kernels take. What those read of the split set are counts of
-  // arrivals, of which none may pass by chance.
-  std::vector<std::byte> bytes_on_gpu(bool is_mutated) {
-    quire::cuda::Stream stream;
-    Exec exec(ExecOptions{.threads = 1, .stream = &stream});
-    Case c = step_using(buffer());
+  // The step on a GPU, of a problem that its own kernels take.
+  Case step_on_gpu(const GpuProblem& problem) const {
+    Case c = problem.applied_to(step_using(buffer()));
     c.form = buffer().role == Role::table ? Form::materialised : Form::in_place;
-    c.query_type = c.kv_type = Dtype::bf16;
-    c.place = Place::pinned;
-    World world(c.world());
-    world.lay_out(c.step(), exec);
+    return c;
+  }
+
+  // Its bits there, in the world that it was laid out in. What kernels read of the split set are counts of arrivals, of
+  // which none may pass by chance.
+  std::vector<std::byte> bytes_on_gpu(const Case& c, World& world, Exec& exec, bool is_mutated) const {
     world.poison(Poison::guard);
-    if (buffer().set == Set::split) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
+    if (buffer().id == Buf::split_arrivals) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
     const quire::Buffer decoy(decoy_for(world.arena(), buffer().id).size(), Place::pinned);
     const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy.bytes());
+    const Launches launches;
+    const quire::testing::Watchdog watchdog(kGpuTimeLimit, to_string(c));
     write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec);
     attend(world.args(), exec);
     exec.wait();
+    launches.expect_only(expected_kernel(c.world().sizes, c.step()), 1);
     return world.result().out_bytes;
   }
 
@@ -169,7 +188,7 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
 };
 
 TEST_P(Buffer, IsMissedWhenNotWritten) {
-  if (buffer().set == Set::split) GTEST_SKIP() << "of a GPU alone";
+  if (buffer().on == On::cuda) GTEST_SKIP() << "of a GPU alone; the shadow's tests have it";
   if (buffer().role != Role::kernel) {
     EXPECT_EQ(shadow_says(false), "");
     const std::string said = shadow_says(true);
@@ -182,14 +201,23 @@ TEST_P(Buffer, IsMissedWhenNotWritten) {
 }
 
 TEST_P(Buffer, IsMissedOnAGpuWhenNotWritten) {
-  if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   // A GPU's partial results are written and read in one launch, through one address, so their writes cannot be sent
   // elsewhere; the poison stands for them.
   if (buffer().role == Role::kernel) GTEST_SKIP() << "written by the kernel itself";
-  if (is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
-  const std::vector<std::byte> whole = bytes_on_gpu(false);
-  EXPECT_TRUE(bytes_on_gpu(false) == whole) << "the poison shows although everything was written";
-  EXPECT_FALSE(bytes_on_gpu(true) == whole) << "the poison does not show";
+  if (buffer().on == On::cpu || is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
+  quire::cuda::Stream stream;
+  Exec exec(ExecOptions{.threads = 1, .stream = &stream});
+  for (const GpuProblem& problem : kGpuProblems) {
+    SCOPED_TRACE(problem.name);
+    const Case c = step_on_gpu(problem);
+    if (!reads(expected_kernel(c.world().sizes, c.step()), buffer())) continue;
+    World world(c.world());
+    world.lay_out(c.step(), exec);
+    const std::vector<std::byte> whole = bytes_on_gpu(c, world, exec, false);
+    EXPECT_TRUE(bytes_on_gpu(c, world, exec, false) == whole) << "the poison shows although everything was written";
+    EXPECT_FALSE(bytes_on_gpu(c, world, exec, true) == whole) << "the poison does not show";
+  }
 }
 
 std::string test_name(const ::testing::TestParamInfo<Mutated>& test) {

@@ -1,7 +1,8 @@
 // A seeded random walk through the life of a server: requests arrive, are prefilled in chunks, decoded, drafted for,
 // verified with random trees whose accepted path is compacted, forked with copy-on-write, rolled back, and end. All
 // steps happen in one world at the same addresses, over poison, padded or not, in both forms, on every instruction set
-// that the machine has, and each is compared with the dense reference.
+// that the machine has, and each is compared with the dense reference. On a GPU shorter walks go through problems of
+// real models, for which it has kernels of their own, and the one that must take a step is seen to take it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,10 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "attn/report_kernels.h"
 #include "attn/testing_case.h"
 #include "base/cuda.h"
 #include "base/graph.h"
 #include "expect_dense.h"
+#include "gpu_problems.h"
 
 namespace quire::attn::testing {
 namespace {
@@ -38,9 +41,11 @@ constexpr int32_t kBranches = 3, kDraftSteps = 4, kNodes = 6, kMostChunk = 24, k
 struct Terrain {
   int32_t page_size;
   LayerKind other_kind;
+  const GpuProblem* problem = nullptr;  // of a walk on a GPU alone
 };
 std::string name_of(const Terrain& terrain) {
-  return cat("page", terrain.page_size, "_", attn::to_string(terrain.other_kind));
+  const std::string place = cat("page", terrain.page_size, "_", attn::to_string(terrain.other_kind));
+  return terrain.problem ? cat(terrain.problem->name, "_", place) : place;
 }
 void PrintTo(const Terrain& terrain, std::ostream* out) { *out << name_of(terrain); }
 
@@ -63,7 +68,7 @@ Case case_of(const Terrain& terrain) {
   if (terrain.other_kind == LayerKind::encoder) c.encoder.assign(c.lengths.size(), kEncoder);
   c.window_pool = terrain.other_kind == LayerKind::window;
   if (c.window_pool) c.window = kWindow;
-  return c;
+  return terrain.problem ? terrain.problem->applied_to(c) : c;
 }
 
 // Requests with encoder keys have only the modes that have encoder layers.
@@ -72,8 +77,6 @@ std::vector<Mode> modes_of(const Terrain& terrain) {
   return {Mode::decode, Mode::extend,      Mode::draft,       Mode::draft_tree,
           Mode::verify, Mode::verify_tree, Mode::draft_extend};
 }
-
-bool has_gpu() { return quire::cuda::devices() > 0; }
 
 WorldSpec spec_of(const Terrain& terrain) {
   WorldSpec spec = case_of(terrain).world();
@@ -85,6 +88,7 @@ WorldSpec spec_of(const Terrain& terrain) {
 // What has happened, so that a walk that never meets something fails.
 struct Tally {
   std::map<Mode, int32_t> steps;
+  std::map<GpuKernel, int32_t> kernels;  // that a step of the terrain's problem had to take
   int32_t arrived = 0, ended = 0, forked = 0, rolled_back = 0, compacted = 0, padded = 0, idle = 0, long_steps = 0,
           on_gpu = 0;
 };
@@ -93,9 +97,11 @@ class Walk {
  public:
   explicit Walk(const Terrain& terrain)
       : terrain_(terrain), world_(spec_of(terrain)), random_(static_cast<uint64_t>(terrain.page_size) * 31 + 7) {
-    for (const Isa isa : available_isas())
-      execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 1, .isa = isa}));
-    execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 2}));
+    if (!terrain.problem) {
+      for (const Isa isa : available_isas())
+        execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 1, .isa = isa}));
+      execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 2}));
+    }
     if (!has_gpu()) return;
     stream_.emplace();
     execs_.push_back(std::make_unique<Exec>(ExecOptions{.threads = 1, .stream = &*stream_}));
@@ -112,7 +118,10 @@ class Walk {
       replay_captured(step, exec);
     else
       compute(step, exec);
-    expect_dense(world_.result(), world_.expected());
+    if (terrain_.problem)
+      expect_dense(world_.result(), world_.expected(), kGpuTolerance);
+    else
+      expect_dense(world_.result(), world_.expected());
     commit(step, exec);
   }
 
@@ -142,10 +151,16 @@ class Walk {
     Graph graph;
     AttendArgs second_layer = world_.args();
     second_layer.keys_are_settled = true;
+    const Launches launches;
     exec.begin_capture(graph);
     compute(step, exec);
     attend(second_layer, exec);
     exec.end_capture();
+    if (terrain_.problem) {
+      const GpuKernel kernel = expected_kernel(case_of(terrain_).world().sizes, step);
+      launches.expect_only(kernel, 2);
+      ++tally_.kernels[kernel];
+    }
     graph.replay(exec);
     exec.wait();
     const std::vector<std::byte> first = world_.result().out_bytes;
@@ -344,6 +359,44 @@ std::vector<Terrain> every_terrain() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Terrains, RandomWalk, ::testing::ValuesIn(every_terrain()),
+                         [](const auto& test) { return name_of(test.param); });
+
+// --- on a GPU, through the kernels that it has for the problems of real models
+
+constexpr int32_t kGpuSteps = 100;
+
+class RandomWalkOfProblems : public ::testing::TestWithParam<Terrain> {};
+
+TEST_P(RandomWalkOfProblems, EveryStepIsRight) {
+  if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  Walk walk(GetParam());
+  for (int32_t step = 0; step < kGpuSteps && !HasFailure(); ++step) {
+    SCOPED_TRACE(cat("step ", step));
+    walk.step();
+  }
+  const Tally& tally = walk.tally();
+  EXPECT_EQ(tally.on_gpu, kGpuSteps);
+  std::string kernels;
+  for (const auto& [kernel, steps] : tally.kernels) kernels += cat(" ", to_string(kernel), " ", steps);
+  std::printf("%d steps, %d long:%s\n", tally.on_gpu, tally.long_steps, kernels.c_str());
+  const GpuKernel own = GetParam().problem->is_latent        ? GpuKernel::latent
+                        : GetParam().problem->key_dim <= 128 ? GpuKernel::decode
+                                                             : GpuKernel::prefill;
+  EXPECT_GT(tally.kernels.at(own), kGpuSteps / 10);
+}
+
+// Every problem on two grounds; together they have all page sizes and kinds.
+std::vector<Terrain> every_terrain_of_problems() {
+  std::vector<Terrain> terrains;
+  for (const GpuProblem& problem : kGpuProblems)
+    for (int32_t i = 0; i < 2; ++i) {
+      const size_t at = terrains.size();
+      terrains.push_back({kPageSizes[at % std::size(kPageSizes)], kOtherKinds[at % std::size(kOtherKinds)], &problem});
+    }
+  return terrains;
+}
+
+INSTANTIATE_TEST_SUITE_P(Problems, RandomWalkOfProblems, ::testing::ValuesIn(every_terrain_of_problems()),
                          [](const auto& test) { return name_of(test.param); });
 
 }  // namespace

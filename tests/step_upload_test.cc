@@ -11,6 +11,7 @@
 
 #include "attn/attention.h"
 #include "attn/expect_near.h"
+#include "attn/report_kernels.h"
 #include "attn/testing_case.h"
 #include "attn/write_metadata.h"
 #include "base/cuda.h"

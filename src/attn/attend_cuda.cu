@@ -1,4 +1,5 @@
-// The general kernel: every mode, variant, type and head dim, on any GPU of compute capability 8.0 or more.
+// The general kernel: every mode, variant, type and head dim, on any GPU of compute capability 8.0 or more whose blocks
+// may have the shared memory for a tile of that dim.
 //
 // A block takes a tile of kRows (query row, head) pairs of one kv head and walks their keys alone, kKeys positions at a
 // time, anchored at position 0. Products and sums are f32. No other row and no other block has a part in a row's
@@ -10,12 +11,13 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/gpu_sizes.h"
 
 namespace quire::attn::cuda {
 namespace {
 
 constexpr int32_t kThreads = 128, kWarp = 32;
-constexpr int32_t kRows = 16, kKeys = 32;
+constexpr int32_t kRows = kGeneralRows, kKeys = kGeneralKeys;
 constexpr int32_t kRowsOfWarp = kRows / (kThreads / kWarp);
 constexpr int32_t kMostColumns = 512 / kThreads;  // of values, for each thread
 static_assert(kKeys == kWarp, "a lane has one key of a block");
@@ -222,6 +224,7 @@ __device__ void write_empty_rows(const Attend& a, int32_t first, int32_t last, i
 __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant__ Attend a) {
   extern __shared__ float shared[];
   __shared__ Span spans[kRows];
+  static_assert(sizeof(spans) <= kGeneralDeclared);
   const AttendArgs& args = a.args;
   const Tile tile{.queries = shared,
                   .keys = shared + kRows * args.q.dim,
@@ -247,37 +250,64 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
   write_empty_rows(a, row, last, first_head, heads);
 }
 
-size_t shared_bytes(const Attend& a) {
-  const auto floats =
-      static_cast<size_t>(kRows) * a.args.q.dim + static_cast<size_t>(kKeys) * a.slot_stride + kRows * kKeys + kRows;
-  return floats * sizeof(float);
-}
-
 Attend attend_of(const AttendArgs& args) {
   const int32_t group = args.q.heads / args.kv.kv_heads;
-  const int32_t values = args.kv.latent() ? 0 : args.kv.value_dim;
   return {.args = args,
           .group = group,
           .positions = group < kRows ? kRows / group : 1,
           .chunks = (group + kRows - 1) / kRows,
-          .slot_stride = args.kv.key_dim + values + 1};  // odd: lanes that read different keys have banks of their own
+          .slot_stride = general_slot(args.kv.key_dim, args.kv.value_dim, args.kv.latent())};
 }
 
-}  // namespace
-
-void attend(const AttendArgs& args, Exec& exec) {
-  check_args(args);
-  const cudaStream_t stream = stream_of(exec);
-  if (args.q.rows == 0) return;
-  if (!args.deterministic && (decode(args, exec) || latent_decode(args, exec) || prefill(args, exec))) return;
+void attend_generally(const AttendArgs& args, cudaStream_t stream) {
   const Attend a = attend_of(args);
-  const size_t shared = shared_bytes(a);
+  const size_t shared = general_shared_bytes(args.kv.key_dim, a.slot_stride);
   check_cuda(cudaFuncSetAttribute(attend_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
   const dim3 grid(static_cast<uint32_t>((args.q.rows + a.positions - 1) / a.positions),
                   static_cast<uint32_t>(args.kv.kv_heads * a.chunks));
   attend_kernel<<<grid, kThreads, shared, stream>>>(a);
   check_cuda(cudaGetLastError(), "attention was not launched");
+}
+
+int32_t attribute(cudaDeviceAttr which) {
+  int32_t value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
+  return value;
+}
+
+}  // namespace
+
+// Asked once: every launch wants to know.
+GpuDevice device() {
+  static const GpuDevice known{
+      .capability = attribute(cudaDevAttrComputeCapabilityMajor) * 10 + attribute(cudaDevAttrComputeCapabilityMinor),
+      .processors = attribute(cudaDevAttrMultiProcessorCount),
+      .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+      .reserved_shared = attribute(cudaDevAttrReservedSharedMemoryPerBlock)};
+  return known;
+}
+
+void attend(const AttendArgs& args, Exec& exec) {
+  check_args(args);
+  const cudaStream_t stream = stream_of(exec);
+  if (args.q.rows == 0) return;
+  const GpuChoice choice = choose_gpu(args, device());
+  switch (choice.kernel) {
+    case GpuKernel::general:
+      attend_generally(args, stream);
+      break;
+    case GpuKernel::decode:
+      decode(args, choice, exec);
+      break;
+    case GpuKernel::latent:
+      latent_decode(args, choice, exec);
+      break;
+    case GpuKernel::prefill:
+      prefill(args, choice, exec);
+      break;
+  }
+  count_launch(choice.kernel);
 }
 
 }  // namespace quire::attn::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attn/attention.h"
+#include "attn/gpu_choice.h"
 #include "base/cuda_call.h"
 
 namespace quire::attn::cuda {
@@ -121,30 +122,9 @@ inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
   write_empty_row(args, row, threadIdx.x, blockDim.x);
 }
 
-inline int32_t attribute(cudaDeviceAttr which) {
-  int32_t value = 0;
-  check_cuda(cudaDeviceGetAttribute(&value, which, 0), "an attribute of the device is not known");
-  return value;
-}
-
-// Asked once: every launch wants to know.
-inline int32_t processors() {
-  static const int32_t count = attribute(cudaDevAttrMultiProcessorCount);
-  return count;
-}
-inline bool is_hopper() {
-  static const bool is = attribute(cudaDevAttrComputeCapabilityMajor) == 9;
-  return is;
-}
-
-// For few queries of each sequence over many keys: the keys are split over the whole machine. False: not for this
-// problem.
-bool decode(const AttendArgs& args, Exec& exec);
-
-// The same for latent keys, on a Hopper GPU.
-bool latent_decode(const AttendArgs& args, Exec& exec);
-
-// For many queries of each sequence, on a Hopper GPU.
-bool prefill(const AttendArgs& args, Exec& exec);
+// Launches of what choose_gpu() chose.
+void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void latent_decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 
 }  // namespace quire::attn::cuda

@@ -1,5 +1,6 @@
 // In place of the implementations for GPUs where the build has no CUDA.
 #include "attn/attention.h"
+#include "attn/gpu_choice.h"
 #include "attn/merge.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
@@ -11,6 +12,7 @@ namespace {
 
 }  // namespace
 
+GpuDevice device() { refuse(); }
 void attend(const AttendArgs&, Exec&) { refuse(); }
 void merge(const MergeArgs&, Exec&) { refuse(); }
 void write_metadata(const StepShape&, const StepInputs&, const MetadataArena&, Exec&) { refuse(); }

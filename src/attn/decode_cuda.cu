@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
@@ -29,12 +28,10 @@
 namespace quire::attn::cuda {
 namespace {
 
-// Of the 227 KiB that a block of an H100 may have; what is left is for the lines.
-constexpr int32_t kMostStagesBytes = 192 * 1024;
-constexpr int32_t kFewestStages = 2;
+constexpr int32_t kFewestStages = DecodeSizes::kFewestStages;
 template <class E>
-constexpr int32_t kMostStages = kMostStagesBytes / (E::kWarps * E::kStageBytes);
-constexpr int32_t kRowsInTeam = 16;  // of each of its warps
+constexpr int32_t kMostStages = E::kSizes.most_stages();
+constexpr int32_t kRowsInTeam = DecodeSizes::kRowsInTeam;
 constexpr int32_t kInverseBits = 16;
 static_assert(kMostSplitRows * kMostSplitRows < 1 << kInverseBits, "rows, times what it is too large by, make no row");
 
@@ -58,10 +55,6 @@ struct Decode {
 template <class E>
 __device__ Line* lines_in(const Decode& d, std::byte* memory) {
   return reinterpret_cast<Line*>(memory + E::kWarps * d.stages * E::kStageBytes);
-}
-template <class E>
-size_t shared_bytes(int32_t stages, int32_t batch) {
-  return static_cast<size_t>(E::kWarps) * stages * E::kStageBytes + (static_cast<size_t>(batch) + 1) * sizeof(Line);
 }
 
 // A warp's place in the block: its team, and which kRows rows of a part it takes.
@@ -602,82 +595,44 @@ void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t share
   check_cuda(cudaLaunchKernelEx(&launch, kernel, d), "attention was not launched");
 }
 
-// As many bytes under way as the lines leave room for. False: not even the fewest.
 template <class E>
-bool launch(Decode d, cudaStream_t stream) {
-  const int32_t kv_heads = d.args.kv.kv_heads;
-  const int32_t most = std::min(processors(), kMostSplitBlocks);
-  const int32_t blocks = std::max(1, most / kv_heads) * kv_heads;
-  const auto room = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  constexpr size_t kDeclared = sizeof(Meeting<E>) + 2048;  // with what lies between and beside
-  d.stages = shared_bytes<E>(kMostStages<E>, d.batch) + kDeclared <= room ? kMostStages<E> : kFewestStages;
-  const size_t shared = shared_bytes<E>(d.stages, d.batch);
-  if (shared + kDeclared > room) return false;
+void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
+  static_assert(sizeof(Meeting<E>) <= DecodeSizes::kMostMeetingBytes);
   const auto kernel = decode_kernel<E>;
+  const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
-  start(kernel, blocks, E::kThreads, shared, stream, d);
-  return true;
+  start(kernel, choice.blocks, E::kThreads, shared, stream, d);
 }
 
 template <class Stored, int32_t kDim>
-bool launch_for_rows(Decode d, cudaStream_t stream) {
-  if (d.rows <= kEight) return launch<Elements<Stored, kDim, 1>>(d, stream);
-  if constexpr (sizeof(Stored) > 1)  // of what becomes f16 on its way there would be too much in registers
-    if (d.rows > 16 && d.rows <= 32) return launch<Elements<Stored, kDim, 4>>(d, stream);
-  d.team = d.rows <= kRowsInTeam ? 1 : d.rows <= 2 * kRowsInTeam ? 2 : 4;
-  return launch<Elements<Stored, kDim, kRowsInTeam / kEight>>(d, stream);
+void launch_for_rows(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
+  if (choice.eights == 1) return launch<Elements<Stored, kDim, 1>>(d, choice, stream);
+  if constexpr (sizeof(Stored) > 1)
+    if (choice.eights == 4) return launch<Elements<Stored, kDim, 4>>(d, choice, stream);
+  launch<Elements<Stored, kDim, kRowsInTeam / kEight>>(d, choice, stream);
 }
 
 template <class Stored>
-bool launch_at_dim(const Decode& d, cudaStream_t stream) {
-  return d.args.kv.key_dim == 64 ? launch_for_rows<Stored, 64>(d, stream) : launch_for_rows<Stored, 128>(d, stream);
-}
-
-bool is_multiple(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
-
-// Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
-// output.
-bool has_strides(const AttendArgs& args) {
-  const kv::LayerKv& kv = args.kv;
-  const int64_t piece = 16 / size_of(kv.type);
-  const int64_t most_stride = std::numeric_limits<int32_t>::max() / size_of(kv.type);
-  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && is_multiple(kv.keys, 16) &&
-         is_multiple(kv.values, 16) && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
-         is_multiple(args.q.data, 4) && args.q.row_stride % 2 == 0 && is_multiple(args.out.data, 16) &&
-         args.out.row_stride % 4 == 0;
-}
-
-bool is_half(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
-
-int32_t rows_of(const AttendArgs& args) { return args.keys.most_queries * (args.q.heads / args.kv.kv_heads); }
-
-bool has_workspace(const AttendArgs& args) {
-  const MetadataArena& arena = *args.arena;
-  return args.kv.kv_heads <= std::min(arena.limits().kv_heads, kMostSplitBlocks) &&
-         int64_t{2} * kMostSplitBlocks * rows_of(args) <= arena.shape(Buf::split_partial_out).rows;
-}
-
-bool fits(const AttendArgs& args) {
-  const kv::LayerKv& kv = args.kv;
-  return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
-         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && rows_of(args) > 0 &&
-         rows_of(args) <= kMostSplitRows && args.keys.set != Set::local && has_strides(args) && has_workspace(args);
+void launch_at_dim(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
+  if (d.args.kv.key_dim == 64)
+    launch_for_rows<Stored, 64>(d, choice, stream);
+  else
+    launch_for_rows<Stored, 128>(d, choice, stream);
 }
 
 }  // namespace
 
-bool decode(const AttendArgs& args, Exec& exec) {
-  if (!fits(args)) return false;
+void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
-  const int32_t rows = rows_of(args), group = args.q.heads / args.kv.kv_heads;
+  const int32_t group = args.q.heads / args.kv.kv_heads;
   const Decode d{.args = args,
                  .group = group,
                  .batch = arena.limits().batch,
                  .group_inverse = (1 << kInverseBits) / group + 1,
-                 .rows = rows,
-                 .team = 1,
-                 .stages = 0,
+                 .rows = args.keys.most_queries * group,
+                 .team = choice.team,
+                 .stages = choice.stages,
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
                  .split_out = arena.floats(Buf::split_partial_out),
@@ -685,8 +640,12 @@ bool decode(const AttendArgs& args, Exec& exec) {
                  .split_sum = arena.floats(Buf::split_partial_sum),
                  .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);
-  if (args.kv.type == Dtype::f8e4m3) return launch_at_dim<__nv_fp8_e4m3>(d, stream);
-  return args.kv.type == Dtype::bf16 ? launch_at_dim<__nv_bfloat16>(d, stream) : launch_at_dim<__half>(d, stream);
+  if (args.kv.type == Dtype::f8e4m3)
+    launch_at_dim<__nv_fp8_e4m3>(d, choice, stream);
+  else if (args.kv.type == Dtype::bf16)
+    launch_at_dim<__nv_bfloat16>(d, choice, stream);
+  else
+    launch_at_dim<__half>(d, choice, stream);
 }
 
 }  // namespace quire::attn::cuda

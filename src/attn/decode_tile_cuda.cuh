@@ -25,6 +25,7 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/gpu_sizes.h"
 #include "attn/tensor_core_cuda.cuh"
 
 namespace quire::attn::cuda {
@@ -44,10 +45,11 @@ struct Elements {
   static constexpr int32_t kPieces = kRowBytes / 16;
   static constexpr int32_t kEights = kEightsOfRows, kRows = kEights * kEight;
   static constexpr int32_t kSixteens = (kEights + 1) / 2;
-  static constexpr int32_t kWarps = kIsNarrow && kEights == 1 ? 16 : 8, kThreads = kWarps * kWarp;
-  static constexpr int32_t kKeys = kIsNarrow && kEights > 1 ? 32 : 16;  // of a tile
-  static constexpr int32_t kKeysAtOnce = kEights < 4 ? kKeys : 16;      // as registers allow
-  static constexpr int32_t kStageBytes = 2 * kKeys * kRowBytes;
+  static constexpr DecodeSizes kSizes{.element = kIsNarrow ? 1 : 2, .eights = kEights, .dim = kDim};
+  static constexpr int32_t kWarps = kSizes.warps(), kThreads = kWarps * kWarp;
+  static constexpr int32_t kKeys = kSizes.keys();                   // of a tile
+  static constexpr int32_t kKeysAtOnce = kEights < 4 ? kKeys : 16;  // as registers allow
+  static constexpr int32_t kStageBytes = kSizes.stage_bytes();
 };
 
 // Where 16-byte piece `piece` of row `row` lies. Rows of 64 bytes share a line of the banks by twos.

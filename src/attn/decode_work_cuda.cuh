@@ -33,6 +33,7 @@ struct Line {
   int32_t first_row;     // of its queries; they end where the next line's begin
   int32_t table_row, first_page;
 };
+static_assert(sizeof(Line) == DecodeSizes::kLineBytes);
 
 // Exact, because pages that left the window may be gone.
 __device__ inline int32_t first_seen(const AttendArgs& args, const Line& line, int32_t last_row) {

@@ -23,6 +23,7 @@
 #include <type_traits>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/gpu_sizes.h"
 #include "attn/hopper.cuh"
 #include "attn/runs_cuda.cuh"
 #include "attn/tensor_core_cuda.cuh"
@@ -33,15 +34,14 @@ namespace {
 
 using namespace hopper;
 
-constexpr int32_t kKeyDim = 576, kValueDim = 512;
-constexpr int32_t kRows = 64, kKeys = 64;  // of a product
+constexpr int32_t kKeyDim = kLatentKeyDim, kValueDim = kLatentValueDim;
+constexpr int32_t kRows = kLatentRows, kKeys = kLatentKeys;  // of a product
 constexpr int32_t kPanelBytes = kKeys * kLineBytes, kPanels = kKeyDim / kPanelColumns;
 constexpr int32_t kTileBytes = kPanels * kPanelBytes;  // 64 rows of queries, or 64 keys
 static_assert(kRows == kKeys, "queries and keys have tiles of one size");
 constexpr int32_t kStages = 2;
 constexpr int32_t kColumns = kValueDim / 2;  // of values, for each of the two warpgroups that multiply
 constexpr int32_t kPieces = kLineBytes / 16;
-constexpr int32_t kLeastBox = 16;  // slots
 
 constexpr int32_t kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
 constexpr int32_t kMultiplying = 2 * kWarpgroup;  // threads of the leader and the follower
@@ -54,7 +54,7 @@ enum : int32_t { kWeightsFree = 1, kWeightsReady, kMeeting, kOwn };
 struct Latent {
   AttendArgs args;
   CUtensorMap map;     // of the keys, in boxes; not used when they are gathered
-  int32_t box;         // slots that one copy brings; 1: gathered
+  int32_t box;         // slots that one copy brings; 0: gathered
   int32_t row_blocks;  // of a sequence with the most queries
   int32_t part_rows;   // room for each part in the workspace
   float* split_out;    // [2 * thread blocks, part_rows, kValueDim]
@@ -71,7 +71,7 @@ struct Counts {
   int32_t sums[kWarps], longest[kWarps];
   int32_t before[];  // [live + 1] units in the sequences before
 };
-constexpr int64_t kMostSequences = (kStages * kTileBytes - sizeof(Counts)) / sizeof(int32_t) - 1;
+static_assert(sizeof(Counts) + (kLatentMostSequences + 1) * sizeof(int32_t) <= kStages * kTileBytes);
 
 // Keys of a sequence that any of its rows sees, counted from the sequence's first key. Units are aligned.
 struct Keys {
@@ -264,7 +264,7 @@ __device__ void gather(const Job& job, const Part& part, int32_t tile, Turn turn
 }
 
 __device__ void load_keys(const Job& job, Walk walk) {
-  const bool gathers = job.d.box == 1;
+  const bool gathers = job.d.box == 0;
   if (!gathers && threadIdx.x >= kWarp) return;
   Turn turn;
   while (!walk.over()) {
@@ -333,7 +333,7 @@ __device__ void clear_unseen(const Job& job, const Part& part, int32_t tile, int
 
 __device__ void take_keys(const Job& job, const Part& part, int32_t tile, Turn turn) {
   wait(&job.shared.full[turn.stage], turn.phase);
-  if (job.d.box == 1) fence_async();  // what was gathered did not come by the copy engine
+  if (job.d.box == 0) fence_async();  // what was gathered did not come by the copy engine
   clear_unseen(job, part, tile, turn.stage);
 }
 
@@ -683,10 +683,10 @@ __device__ void write_empty_rows(const AttendArgs& args) {
 __device__ void init_barriers(const Latent& d, Shared& shared) {
   if (threadIdx.x == 0) {
     for (int32_t stage = 0; stage < kStages; ++stage) {
-      init_barrier(&shared.full[stage], d.box == 1 ? kWarpgroup : 1);
+      init_barrier(&shared.full[stage], d.box == 0 ? kWarpgroup : 1);
       init_barrier(&shared.free[stage], kMultiplying / kWarp);
     }
-    if (d.box > 1) prefetch_map(&d.map);
+    if (d.box > 0) prefetch_map(&d.map);
   }
 }
 
@@ -722,53 +722,24 @@ __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_consta
   attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
 }
 
-int32_t packed_rows(const AttendArgs& args) { return args.keys.most_queries * args.q.heads; }
-int32_t row_blocks_of(const AttendArgs& args) { return (packed_rows(args) + kRows - 1) / kRows; }
-int32_t part_rows_of(const AttendArgs& args) { return std::min(packed_rows(args), kRows); }
-
-// Thread blocks, one for each multiprocessor; no more than have room for two parts each.
-int32_t blocks_for(const AttendArgs& args) {
-  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * part_rows_of(args));
-  return static_cast<int32_t>(std::min<int64_t>(processors(), room));
-}
-
 template <class T>
-void launch(const Latent& d, cudaStream_t stream) {
+void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
   const auto kernel = latent_kernel<T>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
              "attention needs ", sizeof(Shared), " bytes of shared memory");
-  const int32_t blocks = blocks_for(d.args) / d.row_blocks * d.row_blocks;
   kernel<<<blocks, kThreads, sizeof(Shared), stream>>>(d);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
-// 16-byte pieces of keys and queries are copied, and pairs of outputs are written.
-bool is_aligned(const AttendArgs& args) {
-  const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-  return address(args.kv.keys) % 16 == 0 && args.kv.key_stride % 8 == 0 && address(args.q.data) % 16 == 0 &&
-         args.q.row_stride % 8 == 0 && address(args.out.data) % 8 == 0 && args.out.row_stride % 2 == 0;
-}
-
-bool fits(const AttendArgs& args) {
-  const kv::LayerKv& kv = args.kv;
-  return kv.latent() && (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type &&
-         kv.key_dim == kKeyDim && kv.value_dim == kValueDim && kv.kv_heads == 1 && args.keys.most_queries > 0 &&
-         row_blocks_of(args) <= args.arena->shape(Buf::split_arrivals).columns && !args.keys.branch_lengths &&
-         args.keys.set != Set::local && args.arena->limits().batch <= kMostSequences && is_aligned(args) &&
-         is_hopper() && row_blocks_of(args) <= blocks_for(args);
-}
-
 }  // namespace
 
-bool latent_decode(const AttendArgs& args, Exec& exec) {
-  if (!fits(args)) return false;
+void latent_decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
-  const int32_t page = args.keys.page_size.tokens(), box = page < kLeastBox ? 1 : std::min(page, kKeys);
   const Latent d{.args = args,
-                 .map = box == 1 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, box),
-                 .box = box,
-                 .row_blocks = row_blocks_of(args),
-                 .part_rows = part_rows_of(args),
+                 .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
+                 .box = choice.box,
+                 .row_blocks = latent_row_blocks(args),
+                 .part_rows = latent_part_rows(args),
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_top = arena.floats(Buf::split_partial_top),
                  .split_sum = arena.floats(Buf::split_partial_sum),
@@ -776,10 +747,9 @@ bool latent_decode(const AttendArgs& args, Exec& exec) {
                  .arrival_stride = static_cast<int32_t>(arena.shape(Buf::split_arrivals).columns)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
-    launch<__nv_bfloat16>(d, stream);
+    launch<__nv_bfloat16>(d, choice.blocks, stream);
   else
-    launch<__half>(d, stream);
-  return true;
+    launch<__half>(d, choice.blocks, stream);
 }
 
 }  // namespace quire::attn::cuda

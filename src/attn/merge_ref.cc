@@ -8,9 +8,9 @@
 namespace quire::attn {
 namespace {
 
-constexpr double kEmpty = -std::numeric_limits<double>::infinity();
+constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
-double lse_of(float lse) { return std::isinf(lse) ? kEmpty : lse; }
+double lse_of(float lse) { return std::isinf(lse) ? kNoKeys : lse; }
 
 // What a part adds to an element; an empty part adds nothing, whatever lies there.
 double share(const ConstHeadRows& part, int64_t row, int32_t head, int32_t d, double weight) {
@@ -22,7 +22,7 @@ void merge_row(const MergeArgs& args, int64_t row, int32_t head) {
   const double lse_a = lse_of(args.lse_a[index]);
   const double lse_b = lse_of(args.lse_b[index]);
   const double top = std::max(lse_a, lse_b);
-  const bool both_empty = top == kEmpty;
+  const bool both_empty = top == kNoKeys;
   const double weight_a = both_empty ? 0 : std::exp(lse_a - top);
   const double weight_b = both_empty ? 0 : std::exp(lse_b - top);
   const double sum = both_empty ? 1 : weight_a + weight_b;
@@ -33,7 +33,7 @@ void merge_row(const MergeArgs& args, int64_t row, int32_t head) {
   if (args.lse) args.lse[index] = static_cast<float>(top + std::log(sum));
 }
 
-void run(const MergeArgs& args, Exec&) {
+void merge_all(const MergeArgs& args, Exec&) {
   for (int64_t row = 0; row < args.out.rows; ++row)
     for (int32_t head = 0; head < args.out.heads; ++head) merge_row(args, row, head);
 }
@@ -43,7 +43,7 @@ void run(const MergeArgs& args, Exec&) {
 namespace ref {
 void merge(const MergeArgs& args, Exec& exec) {
   check_args(args);
-  exec.launch(run, args);
+  exec.launch(merge_all, args);
 }
 }  // namespace ref
 

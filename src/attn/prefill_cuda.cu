@@ -4,8 +4,8 @@
 // A tile is 64 packed rows (query row x head of the group) for each consumer, of one sequence and kv head, against
 // kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
-//   producer    fills a ring of stages with keys and values: pages of kLeastBox tokens or more by the copy engine,
-//               smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
+//   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by the copy
+//               engine, smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
 //               giving, so that one's softmax is made during the others' products.
@@ -16,7 +16,9 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/gpu_sizes.h"
 #include "attn/hopper.cuh"
+#include "attn/prefill_produce.h"
 #include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
@@ -30,8 +32,6 @@ using hopper::kWarpgroup;
 using hopper::Turn;
 
 constexpr int32_t kRowsEach = 64;  // of a consumer
-constexpr int32_t kTileRing = 4;   // tiles that are known ahead
-constexpr int32_t kLeastBox = 64;  // tokens
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
 constexpr int32_t kHeadsAtOnce = 4;
@@ -54,7 +54,7 @@ template <int32_t kKeyDim, int32_t kValueDim>
 struct Layout {
   // As many as registers have room for: a thread has a score of each second key, a weight of each fourth, and a sum of
   // each second column.
-  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = kValueDim > 128 ? 64 : 128;
+  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kValueDim);
   static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : 216;
   static constexpr int32_t kThreads = (1 + kConsumers) * kWarpgroup, kRows = kConsumers * kRowsEach;
@@ -64,10 +64,11 @@ struct Layout {
   static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
   static constexpr int32_t kStages = std::min(kMostStages, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
+  static_assert(kStages >= kLeastStages, "the producer waits for what it has not told yet");
 
-  // What precedes is the system's. That the compiler knows the address keeps those of operands in registers that a warp
-  // shares, which is where products want them.
-  static constexpr uint32_t kBase = 1024;
+  // What precedes is the system's, and choose_gpu() has asked the device how much that is. That the compiler knows the
+  // address keeps those of operands in registers that a warp shares, which is where products want them.
+  static constexpr uint32_t kBase = kPrefillSharedBase;
   __device__ uint32_t queries() const { return kBase; }
   __device__ uint32_t keys(int32_t stage) const { return kBase + kQueryBytes + stage * kKeyBytes; }
   __device__ uint32_t values(int32_t stage) const {
@@ -271,6 +272,8 @@ class BoxLoader {
     values_.next(Memory::kStages);
   }
 
+  __device__ void settle() const {}  // the engine itself tells when a copy is there
+
  private:
   // Keys of a step that exist for the tile, and the boxes that have any of them.
   struct Range {
@@ -320,8 +323,22 @@ class BoxLoader {
   uint32_t edge_phase_ = 0;
 };
 
-// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Copies
-// become full when the next ones have been begun: who made them must see their end, for the tensor cores to see them.
+// What a warp's copies of rows are to TellLater.
+struct RowCopies {
+  static __device__ void end_load() { commit_copies(); }
+  template <int32_t kLoads>
+  static __device__ void wait_for_all_but() {
+    wait_for_copies<kLoads>();
+  }
+  static __device__ void tell(Barrier* full) {
+    hopper::fence_async();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) hopper::arrive(full);
+  }
+};
+
+// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Who made the
+// copies must see their end, for the tensor cores to see them: so a load is told when the next one has been begun.
 template <class Memory, int32_t kKeyDim, int32_t kValueDim>
 class RowLoader {
  public:
@@ -341,22 +358,18 @@ class RowLoader {
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
-    follow(&board_.keys_full[keys_.stage]);
+    loads_.begun(&board_.keys_full[keys_.stage]);
     keys_.next(Memory::kStages);
   }
 
   __device__ void load_values(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
     load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
-    follow(&board_.values_full[values_.stage]);
+    loads_.begun(&board_.values_full[values_.stage]);
     values_.next(Memory::kStages);
   }
 
-  // After the last load.
-  __device__ void finish() const {
-    wait_for_copies<0>();
-    if (begun_) tell(begun_);
-  }
+  __device__ void settle() { loads_.settle(); }
 
  private:
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
@@ -381,61 +394,19 @@ class RowLoader {
     }
   }
 
-  // The copies since the last call will fill this; those before them are waited for.
-  __device__ void follow(Barrier* full) {
-    commit_copies();
-    wait_for_copies<1>();
-    if (begun_) tell(begun_);
-    begun_ = full;
-  }
-  static __device__ void tell(Barrier* full) {
-    hopper::fence_async();
-    __syncwarp();
-    if (lane() == 0) hopper::arrive(full);
-  }
-
   const Prefill& p_;
   const Memory memory_;
   Board& board_;
   const int32_t shift_;
   Turn keys_, values_;
-  Barrier* begun_ = nullptr;
+  TellLater<RowCopies, Barrier> loads_;
 };
 
-// Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
-// looked up a step ahead, also across tiles.
 template <int32_t kKeys, class Work, class Loader>
-__device__ void produce(const Work& work, Board& board, Loader& loader) {
+__device__ void produce_tiles(const Work& work, Board& board, Loader& loader) {
   Tiles tiles(board);
   Publisher publisher(work, board);
-  const bool publishes = threadIdx.x == 0;
-  if (publishes) publisher.publish_first();
-  const Tile* tile = tiles.take();
-  if (!tile) return;
-  Source source(*tile);
-  Steps<kKeys> steps(*tile);
-  int32_t slot = loader.look_up(source, steps.end - 1);
-  while (true) {
-    if (publishes) publisher.publish_next();
-    int32_t before = 0;
-    for (int32_t step = steps.end - 1; step >= steps.first; --step) {
-      const int32_t next = loader.look_up(source, step - 1);
-      loader.load_keys(source, step, slot);
-      if (step < steps.end - 1) loader.load_values(source, step + 1, before);
-      before = slot;
-      slot = next;
-    }
-    const Tile* const last = tile;
-    tile = tiles.take();
-    const Source next_source(tile ? *tile : *last);
-    const Steps<kKeys> next_steps(tile ? *tile : *last);
-    slot = loader.look_up(next_source, next_steps.end - 1);
-    if (steps.first < steps.end) loader.load_values(source, steps.first, before);
-    tiles.give();
-    if (!tile) return;
-    source = next_source;
-    steps = next_steps;
-  }
+  produce<Source, Steps<kKeys>>(tiles, publisher, threadIdx.x == 0, loader);
 }
 
 // --- the consumers
@@ -775,8 +746,7 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
   if (!QUIRE_HOPPER) return;  // and so nothing is made of the rest
   using Memory = Layout<kKeyDim, kValueDim>;
-  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it
-  if (shared_address(shared) != Memory::kBase) __trap();
+  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: check_base()
   const Memory memory;
   Board& board = *reinterpret_cast<Board*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
@@ -792,11 +762,10 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     hopper::give_registers<Memory::kProducerRegisters>();
     if (p.box == 0) {
       RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, board);
-      produce<Memory::kKeys>(work, board, loader);
-      loader.finish();
+      produce_tiles<Memory::kKeys>(work, board, loader);
     } else if (threadIdx.x < kWarp) {
       BoxLoader<Memory> loader(p, memory, board);
-      produce<Memory::kKeys>(work, board, loader);
+      produce_tiles<Memory::kKeys>(work, board, loader);
     }
   } else {
     hopper::take_registers<Memory::kConsumerRegisters>();
@@ -806,81 +775,67 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
 
 // --- the host's side
 
+// Variables that a kernel declares would lie before its panels, and its code takes these to begin at kBase.
+void check_base(const void* kernel) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  check(code.sharedSizeBytes == 0, "prefill's panels do not begin at byte ", kPrefillSharedBase,
+        " of shared memory: its kernel declares ", code.sharedSizeBytes, " bytes before them");
+}
+
 template <class T, int32_t kKeyDim, int32_t kValueDim>
-void launch(Prefill p, cudaStream_t stream) {
+void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
   using Memory = Layout<kKeyDim, kValueDim>;
-  if (p.args.keys.page_size.tokens() >= kLeastBox) {
-    p.box = std::min(p.args.keys.page_size.tokens(), Memory::kKeys);
+  if (p.box > 0) {
     p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
     p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
   }
   const auto kernel = prefill_kernel<T, kKeyDim, kValueDim>;
+  check_base(reinterpret_cast<const void*>(kernel));
   constexpr size_t kShared = kSharedBytes<Memory>;
   static_assert(kShared <= 227 * 1024);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
              "attention needs ", kShared, " bytes of shared memory");
-  kernel<<<processors(), Memory::kThreads, kShared, stream>>>(p);
+  kernel<<<blocks, Memory::kThreads, kShared, stream>>>(p);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
 template <class T>
-void launch(const Prefill& p, cudaStream_t stream) {
+void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
   switch (p.args.kv.key_dim) {
     case 64:
-      launch<T, 64, 64>(p, stream);
+      launch<T, 64, 64>(p, blocks, stream);
       break;
     case 96:
-      launch<T, 96, 96>(p, stream);
+      launch<T, 96, 96>(p, blocks, stream);
       break;
     case 128:
-      launch<T, 128, 128>(p, stream);
+      launch<T, 128, 128>(p, blocks, stream);
       break;
     case 192:
-      launch<T, 192, 128>(p, stream);
+      launch<T, 192, 128>(p, blocks, stream);
       break;
     default:
-      launch<T, 256, 256>(p, stream);
+      launch<T, 256, 256>(p, blocks, stream);
   }
-}
-
-bool has_dims(const kv::LayerKv& kv) {
-  if (kv.key_dim == 192) return kv.value_dim == 128;
-  return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
-}
-
-// 16-byte pieces are copied, so rows must begin at multiples of 16 bytes.
-bool is_aligned(const AttendArgs& args) {
-  const auto aligned = [](const void* pointer, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0;
-  };
-  return aligned(args.kv.keys, args.kv.key_stride) && aligned(args.kv.values, args.kv.value_stride) &&
-         aligned(args.q.data, args.q.row_stride) && aligned(args.out.data, args.out.row_stride);
-}
-
-bool fits(const AttendArgs& args) {
-  const kv::LayerKv& kv = args.kv;
-  return (kv.type == Dtype::bf16 || kv.type == Dtype::f16) && args.q.type == kv.type && !kv.latent() && has_dims(kv) &&
-         !args.keys.branch_lengths && args.scale > 0 && is_aligned(args);
 }
 
 }  // namespace
 
-bool prefill(const AttendArgs& args, Exec& exec) {
-  if (!fits(args) || !is_hopper()) return false;
+void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const float scale = args.scale * args.kv.key_scale;
   const Prefill p{.key_boxes = {},
                   .value_boxes = {},
                   .args = args,
                   .group = args.q.heads / args.kv.kv_heads,
-                  .box = 0,
-                  .next = args.arena->counts(Buf::split_arrivals),
+                  .box = choice.box,
+                  .next = args.arena->counts(Buf::split_next_tile),
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                   .cap_scale = args.softcap > 0 ? scale / args.softcap : 0};
   if (args.kv.type == Dtype::bf16)
-    launch<__nv_bfloat16>(p, stream_of(exec));
+    launch<__nv_bfloat16>(p, choice.blocks, stream_of(exec));
   else
-    launch<__half>(p, stream_of(exec));
-  return true;
+    launch<__half>(p, choice.blocks, stream_of(exec));
 }
 
 }  // namespace quire::attn::cuda

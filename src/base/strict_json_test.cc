@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include "base/expect_refused.h"
@@ -41,6 +42,20 @@ TEST(StrictJson, KeepsTheOrderOfKeysWithinLimits) {
   expect_refused([&] { parse_strict_ordered_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [1, 2, 3, 4]})", limits); }, "more than 5 values");
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [[]]})", limits); }, "nested deeper than 2");
+  expect_refused([&] { parse_strict_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
+}
+
+// A look at all earlier keys for each would be 45 thousand million comparisons.
+TEST(StrictJson, ManyKeysAreReadInNearlyLinearTime) {
+  constexpr int kKeys = 300'000;
+  std::string text = "{";
+  for (int i = 0; i < kKeys; ++i) text.append(i ? ",\"k" : "\"k").append(std::to_string(i)).append("\":0");
+  text += '}';
+  const auto begin = std::chrono::steady_clock::now();
+  const nlohmann::ordered_json parsed =
+      parse_strict_ordered_json(text, {.depth = 1, .keys = kKeys, .values = kKeys + 1});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_EQ(parsed.size(), size_t{kKeys});
 }
 
 }  // namespace

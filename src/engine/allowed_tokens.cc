@@ -23,9 +23,9 @@ void forbid(std::span<const int32_t> ids, int32_t vocabulary, std::vector<uint32
 
 }  // namespace
 
-const uint32_t* allowed_tokens(const Sequence& sequence, int32_t vocabulary, std::vector<uint32_t>& scratch) {
+const uint32_t* allowed_tokens(const Sequence& sequence, const uint32_t* own, int32_t vocabulary,
+                               std::vector<uint32_t>& scratch) {
   const Request& request = sequence.request;
-  const uint32_t* own = request.mask ? request.mask->next() : nullptr;
   if (request.stop_ids.empty() || sequence.generated() >= request.min_new_tokens) return own;
   copy_mask(own, vocabulary, scratch);
   forbid(request.stop_ids, vocabulary, scratch);

@@ -7,8 +7,9 @@
 
 namespace quire::engine {
 
-// [ceil(vocabulary / 32)] bit set: allowed; null: all. Asks the request's mask, so the draw and accept() follow. Where
-// only stop ids are allowed they stay. The result lies in the mask or in scratch.
-const uint32_t* allowed_tokens(const Sequence& sequence, int32_t vocabulary, std::vector<uint32_t>& scratch);
+// [ceil(vocabulary / 32)] bit set: allowed; null: all. own: what the request's mask says. Where only stop ids are
+// allowed they stay. The result is own or lies in scratch.
+const uint32_t* allowed_tokens(const Sequence& sequence, const uint32_t* own, int32_t vocabulary,
+                               std::vector<uint32_t>& scratch);
 
 }  // namespace quire::engine

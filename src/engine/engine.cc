@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
 #include "engine/runner.h"
@@ -23,10 +24,17 @@
 namespace quire::engine {
 namespace {
 
+// How long a step waits after its forward pass for masks that are not ready; and how long, where there is nothing else
+// to do, before it looks for mail again.
+constexpr std::chrono::milliseconds kMaskPatience{2}, kIdleMaskWait{5};
+
 EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config) {
   if (options.context == 0) options.context = config.context;
   check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
         " tokens, for a model of ", config.context);
+  if (options.vocabulary == 0) options.vocabulary = config.vocabulary;
+  check(options.vocabulary > 0 && options.vocabulary <= config.vocabulary, "a vocabulary of ", options.vocabulary,
+        " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
@@ -50,14 +58,14 @@ SchedulerLimits limits_of(const EngineOptions& options) {
           .prefix_cache = options.prefix_cache};
 }
 
-void check_request(const Request& request, const Listener& listener, const SchedulerLimits& limits,
-                   int32_t vocabulary) {
-  check(listener != nullptr, "a request without a listener");
+void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
   check_fits(request.prompt, limits);
   for (const int32_t token : request.prompt)
     check(token >= 0 && token < vocabulary, "token ", token, " of the prompt is outside the vocabulary of ",
           vocabulary);
   check(request.max_new_tokens >= -1, "max_new_tokens is ", request.max_new_tokens);
+  check(request.priority >= -kMostPriority && request.priority <= kMostPriority, "priority is ", request.priority,
+        ", not from ", -kMostPriority, " to ", kMostPriority);
   check(request.min_new_tokens >= 0, "min_new_tokens is ", request.min_new_tokens);
   check(request.top_logprobs >= -1 && request.top_logprobs <= vocabulary, "top_logprobs is ", request.top_logprobs);
   for (const int32_t id : request.logprob_ids)
@@ -99,11 +107,10 @@ struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on)
       : options(filled_in(given, model.config())),
         limits(limits_of(options)),
-        vocabulary(model.config().vocabulary),
         exec(on),
         scheduler(limits),
         runner(model, limits, options.kv_type, scheduler.table(), exec),
-        sampler(vocabulary, exec) {
+        sampler(options.vocabulary, exec) {
     publish();
   }
 
@@ -112,6 +119,8 @@ struct Engine::Impl {
   void take_mail();
   void compute(const Batch& batch);
   StepResults results_of(const Batch& batch);
+  void begin_masks(const Batch& batch);
+  void wait_for_masks(const Batch& batch);
   void publish();
   void loop();
   void break_down(const std::string& reason);
@@ -119,13 +128,13 @@ struct Engine::Impl {
 
   const EngineOptions options;
   const SchedulerLimits limits;
-  const int32_t vocabulary;
 
   // Of the thread that steps.
   Exec& exec;
   Scheduler scheduler;
   Runner runner;
   StepSampler sampler;
+  MaskThreads masks;
   Mail taken;
   int64_t steps = 0;
   Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
@@ -144,7 +153,12 @@ struct Engine::Impl {
 };
 
 RequestId Engine::Impl::submit(Request request, Listener listener) {
-  check_request(request, listener, limits, vocabulary);
+  check(listener != nullptr, "a request without a listener");
+  try {
+    check_request(request, limits, options.vocabulary);
+  } catch (const CheckError& refused) {
+    throw RequestRefused(refused.what());
+  }
   const std::lock_guard lock(mutex);
   check(broken.empty(), "the engine has broken down: ", broken);
   check(!stopping, "the engine has stopped");
@@ -166,7 +180,10 @@ bool Engine::Impl::step() {
   taken.clear();
   computing = {};
   const Batch& batch = scheduler.plan();
-  if (!batch.empty()) compute(batch);
+  if (!batch.empty())
+    compute(batch);
+  else if (scheduler.running() > 0)
+    masks.wait([&] { return !scheduler.all_await_masks(); }, kIdleMaskWait);
   scheduler.check_idle();
   scheduling += Clock::now() - start - computing;
   publish();
@@ -207,10 +224,26 @@ void Engine::Impl::compute(const Batch& batch) {
 }
 
 StepResults Engine::Impl::results_of(const Batch& batch) {
+  begin_masks(batch);
   const Runner::Outputs outputs = runner.run(batch);
+  wait_for_masks(batch);
   StepResults results = sampler.run(batch, outputs.logits);
   results.pooled = outputs.pooled;
   return results;
+}
+
+void Engine::Impl::begin_masks(const Batch& batch) {
+  for (const Share& share : batch.shares)
+    if (share.draws && share.sequence->mask) masks.begin(share.sequence->mask);
+}
+
+void Engine::Impl::wait_for_masks(const Batch& batch) {
+  const auto are_ready = [&] {
+    return std::all_of(batch.shares.begin(), batch.shares.end(), [](const Share& share) {
+      return !share.draws || !share.sequence->mask || share.sequence->mask->ready();
+    });
+  };
+  masks.wait(are_ready, kMaskPatience);
 }
 
 void Engine::Impl::publish() {

@@ -7,15 +7,17 @@
 // Greedy and seeded output, logprobs and pooled rows depend on the request alone: not on the batch, the cached prefix,
 // the chunk size, the number of threads or a retraction.
 //
-// Errors   submit() throws CheckError for what can never run: an empty prompt, a token outside the vocabulary, a prompt
-//          that does not leave room for one new token in the context or the pool, bad sampling parameters; and
-//          QueueFull when the waiting queue is. Nothing that happens to one request ends another: what a mask throws
-//          and logits that are no numbers end the request that they belong to.
+// Errors   submit() throws RequestRefused for what can never run: an empty prompt, a token outside the vocabulary, a
+//          prompt that does not leave room for one new token in the context or the pool, bad sampling parameters;
+//          QueueFull when the waiting queue is; CheckError once the engine has stopped. Nothing that happens to one
+//          request ends another: what a mask throws and logits that are no numbers end the request that they belong to,
+//          and a mask that takes long holds up no other.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 
+#include "base/check.h"
 #include "base/exec.h"
 #include "engine/request.h"
 #include "model/model.h"
@@ -24,6 +26,8 @@ namespace quire::engine {
 
 struct EngineOptions {
   int32_t context = 0;           // most tokens of a request; 0: the model's own
+  int32_t vocabulary = 0;        // ids that there are: others are neither taken nor drawn; 0: all that the model has
+                                 // logits for, which may be more than its tokenizer has tokens
   int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
@@ -32,6 +36,11 @@ struct EngineOptions {
   int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
   int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
   bool prefix_cache = true;
+};
+
+class RequestRefused : public CheckError {
+ public:
+  using CheckError::CheckError;
 };
 
 class QueueFull : public std::runtime_error {

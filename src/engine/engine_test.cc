@@ -234,6 +234,9 @@ TEST_F(EngineTest, RefusesWhatCanNeverRun) {
   request.logprob_ids = {3, 320};
   expect_refused(submitting(request), "logprobs of token 320");
   request = greedy({1}, 1);
+  request.priority = kMostPriority + 1;
+  expect_refused(submitting(request), "priority is 101, not from -100 to 100");
+  request = greedy({1}, 1);
   request.min_new_tokens = -1;
   expect_refused(submitting(request), "min_new_tokens is -1");
   request = greedy({1}, 1);
@@ -246,6 +249,8 @@ TEST_F(EngineTest, RefusesWhatCanNeverRun) {
   request.prompt_logprobs_from = 0;
   expect_refused(submitting(request), "has no prompt logprobs");
   expect_refused([&] { stepped.engine().submit(greedy({1}, 1), nullptr); }, "without a listener");
+  options.vocabulary = 321;
+  expect_refused([&] { Stepped(model(), options); }, "a vocabulary of 321 tokens, for a model of 320");
   options.context = kContext + 1;
   expect_refused([&] { Stepped(model(), options); }, "a context of 257 tokens, for a model of 256");
   EXPECT_EQ(stepped.engine().stats().queued, 0);
@@ -387,6 +392,116 @@ TEST_F(EngineTest, AMaskThatThrowsEndsItsOwnRequest) {
   };
   request.mask = std::make_shared<NotEvenAnException>();
   EXPECT_EQ(stepped.finish(request).finish, Finish::failed);
+}
+
+// Models have logits for more ids than their tokenizers have tokens.
+TEST_F(EngineTest, IdsPastTheVocabularyAreNeitherDrawnNorTaken) {
+  constexpr int32_t kTokens = 150;
+  EngineOptions options = small_options();
+  Stepped whole(model(), options);
+  options.vocabulary = kTokens;
+  Stepped stepped(model(), options);
+  for (const float temperature : {0.0f, 1.0f, 5.0f}) {
+    Request request = greedy(random_ids(40, kTokens, 1), 100);
+    request.sampling.temperature = temperature;
+    request.top_logprobs = 10;
+    request.prompt_logprobs_from = 0;
+    const auto past = [](const Heard& heard) {
+      return std::count_if(heard.all_logprobs.begin(), heard.all_logprobs.end(),
+                           [](const auto& one) { return one.first >= kTokens; }) +
+             std::count_if(heard.prompt_bits.begin(), heard.prompt_bits.end(),
+                           [](const auto& one) { return one.first >= kTokens; });
+    };
+    EXPECT_GT(past(whole.finish(request)), 100) << "else there is nothing to see here";
+    const Heard heard = stepped.finish(request);
+    EXPECT_EQ(heard.tokens.size(), 100u);
+    EXPECT_EQ(past(heard), 0);
+    request.mask = std::make_shared<HashMask>(5, kTokens);
+    EXPECT_EQ(past(stepped.finish(request)), 0);
+  }
+  const auto submitting = [&](const Request& request) { return [&, request] { stepped.submit(request); }; };
+  expect_refused(submitting(greedy({1, kTokens}, 1)), "token 150 of the prompt is outside the vocabulary of 150");
+  Request request = greedy({1}, 1);
+  request.logprob_ids = {kTokens};
+  expect_refused(submitting(request), "logprobs of token 150");
+  request = greedy({1}, 1);
+  request.sampling.logit_bias = {{kTokens, 1.0f}};
+  expect_refused(submitting(request), "150");
+}
+
+// --- masks beside the forward pass
+
+// A mask that is held up until it is let go, in the middle of its text.
+class HeldMask final : public TokenMask {
+ public:
+  HeldMask(int32_t vocabulary, int held_at) : inner_(5, vocabulary), held_at_(held_at) {}
+
+  const uint32_t* next() override {
+    if (asked_++ == held_at_) let_go_.get_future().wait();
+    return inner_.next();
+  }
+  void accept(int32_t token) override { inner_.accept(token); }
+  void let_go() { let_go_.set_value(); }
+
+ private:
+  HashMask inner_;
+  const int held_at_;
+  int asked_ = 0;
+  std::promise<void> let_go_;
+};
+
+TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
+  const int32_t vocabulary = model().config().vocabulary;
+  Request request = greedy(ids(40, 1), 30);
+  request.mask = std::make_shared<HashMask>(5, vocabulary);
+  Stepped alone(model(), small_options());
+  const Heard expected = alone.finish(request), other = alone.finish(greedy(ids(40, 2), 150));
+  for (const int held_at : {0, 1, 12}) {
+    Stepped stepped(model(), small_options());
+    const auto held = std::make_shared<HeldMask>(vocabulary, held_at);
+    request.mask = held;
+    const RequestId slow = stepped.submit(request), free = stepped.submit(greedy(ids(40, 2), 150));
+    while (stepped.heard(free).finish == Finish::none) stepped.engine().step();
+    EXPECT_EQ(std::ssize(stepped.heard(slow).tokens), held_at);
+    EXPECT_LT(stepped.engine().stats().steps, 160) << "the row was not computed again and again";
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(stepped.engine().step()) << "it waits for the mask";
+    held->let_go();
+    stepped.drain();
+    EXPECT_TRUE(stepped.heard(slow).same_output(expected));
+    EXPECT_TRUE(stepped.heard(free).same_output(other));
+  }
+}
+
+TEST_F(EngineTest, WhoseMaskIsHeldUpCanBeCancelledAndStopped) {
+  const int32_t vocabulary = model().config().vocabulary;
+  Stepped stepped(model(), small_options());
+  const auto first = std::make_shared<HeldMask>(vocabulary, 3), second = std::make_shared<HeldMask>(vocabulary, 0);
+  Request request = greedy(ids(40, 1), 30);
+  request.mask = first;
+  const RequestId cancelled = stepped.submit(request);
+  request.mask = second;
+  const RequestId stopped = stepped.submit(request);
+  for (int i = 0; i < 6; ++i) stepped.engine().step();
+  stepped.engine().cancel(cancelled);
+  stepped.engine().step();
+  EXPECT_EQ(stepped.heard(cancelled).finish, Finish::cancelled);
+  stepped.engine().stop();
+  EXPECT_EQ(stepped.heard(stopped).finish, Finish::cancelled);
+  first->let_go();
+  second->let_go();
+}
+
+TEST_F(EngineTest, AConstraintThatCannotBeFollowedIsRefused) {
+  class Refused final : public TokenMask {
+    const uint32_t* next() override { return nullptr; }
+    void accept(int32_t) override { throw ConstraintRefused("it takes too long"); }
+  };
+  Stepped stepped(model(), small_options());
+  Request request = greedy(ids(40, 1), 30);
+  request.mask = std::make_shared<Refused>();
+  const Heard heard = stepped.finish(request);
+  EXPECT_EQ(heard.finish, Finish::refused);
+  EXPECT_EQ(heard.error, "it takes too long");
 }
 
 // --- what a request learns of its prompt

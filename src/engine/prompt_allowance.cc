@@ -3,37 +3,79 @@
 #include <algorithm>
 
 namespace quire::engine {
+namespace {
 
-// Least squares. A step never gets cheaper by a row, and none is free.
-std::optional<PromptAllowance::Line> PromptAllowance::line() const {
-  constexpr double kLeastSpread = 0.25;  // of the rows, as a variance: about half a row
-  if (weight_ == 0) return std::nullopt;
-  const double rows = rows_ / weight_, seconds = seconds_ / weight_;
-  const double spread = rows_squared_ / weight_ - rows * rows;
-  if (spread < kLeastSpread) return std::nullopt;
-  const double most = seconds / rows, slope = (rows_seconds_ / weight_ - rows * seconds) / spread;
-  const double row = std::clamp(slope, most / 50, most);
-  return Line{.empty = seconds - row * rows, .row = row};
+constexpr double kLeastSpread = 0.05;  // of rows, as a variance: one step in twenty had a row more
+
+}  // namespace
+
+// Means of the steps, and how they vary together.
+struct PromptAllowance::Moments {
+  double decoding, rows, seconds;
+  double decoding_spread, rows_spread, decoding_with_rows;
+  double decoding_with_seconds, rows_with_seconds;
+
+  bool decoding_varies() const { return decoding_spread >= kLeastSpread; }
+};
+
+PromptAllowance::Moments PromptAllowance::moments() const {
+  const double decoding = decoding_ / weight_, rows = rows_ / weight_, seconds = seconds_ / weight_;
+  return {.decoding = decoding,
+          .rows = rows,
+          .seconds = seconds,
+          .decoding_spread = decoding_squared_ / weight_ - decoding * decoding,
+          .rows_spread = rows_squared_ / weight_ - rows * rows,
+          .decoding_with_rows = decoding_rows_ / weight_ - decoding * rows,
+          .decoding_with_seconds = decoding_seconds_ / weight_ - decoding * seconds,
+          .rows_with_seconds = rows_seconds_ / weight_ - rows * seconds};
 }
 
-int32_t PromptAllowance::rows(int32_t decoding, int32_t prompts) const {
-  const std::optional<Line> steps = line();
-  if (!steps) return std::min(kUnknown, most_);
-  const double fit = kShare * prompts * steps->at(decoding) / steps->row;
-  return static_cast<int32_t>(std::min<double>(most_, std::max<double>(fit, kLeast)));
+// Least squares; nothing where the rows do not vary by themselves. No row is free, and none takes longer than its step.
+std::optional<double> PromptAllowance::row_of(const Moments& steps) const {
+  const double shared = steps.decoding_varies() ? steps.decoding_with_rows / steps.decoding_spread : 0;
+  const double own_spread = steps.rows_spread - shared * steps.decoding_with_rows;
+  if (own_spread < kLeastSpread) return std::nullopt;
+  const double slope = (steps.rows_with_seconds - shared * steps.decoding_with_seconds) / own_spread;
+  const double least = steps.seconds / (steps.decoding + steps.rows) / 50;
+  return std::clamp(slope, least, std::max(least, steps.seconds / std::max(steps.rows, 1.0)));
 }
 
-void PromptAllowance::measured(int32_t rows, std::chrono::duration<double> took) {
-  constexpr double kForgets = 0.98, kMostOverLine = 3;
+// Seconds of a step without prompts. Where the number of requests did not vary, the least that it can be.
+double PromptAllowance::decoders_of(const Moments& steps, double decoding) const {
+  const double mean = std::max(steps.seconds - *row_ * steps.rows, 0.0);
+  if (!steps.decoding_varies()) return mean * std::min(1.0, decoding / steps.decoding);
+  const double slope = (steps.decoding_with_seconds - *row_ * steps.decoding_with_rows) / steps.decoding_spread;
+  return mean + std::clamp(slope, 0.0, mean / steps.decoding) * (decoding - steps.decoding);
+}
+
+int32_t PromptAllowance::rows(int32_t decoding) const {
+  if (!row_ && had_prompts_) return 0;
+  const double fit = kShare * (row_ ? decoders_of(moments(), decoding) / *row_ : decoding);
+  return static_cast<int32_t>(std::clamp<double>(fit, 1, most_));
+}
+
+void PromptAllowance::measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> took) {
+  constexpr double kForgets = 0.98, kMostOverExpected = 3;
+  const double x = decoding, y = prompt_rows;
   double seconds = took.count();
-  if (const std::optional<Line> steps = line()) seconds = std::min(seconds, kMostOverLine * steps->at(rows));
-  for (double* sum : {&weight_, &rows_, &seconds_, &rows_squared_, &rows_seconds_}) *sum *= kForgets;
-  const double x = rows;
+  if (row_) {
+    const Moments before = moments();
+    seconds = std::min(seconds, kMostOverExpected * std::max(before.seconds, decoders_of(before, x) + *row_ * y));
+  }
+  for (double* sum : {&weight_, &decoding_, &rows_, &seconds_, &decoding_squared_, &rows_squared_, &decoding_rows_,
+                      &decoding_seconds_, &rows_seconds_})
+    *sum *= kForgets;
   weight_ += 1;
-  rows_ += x;
+  decoding_ += x;
+  rows_ += y;
   seconds_ += seconds;
-  rows_squared_ += x * x;
-  rows_seconds_ += x * seconds;
+  decoding_squared_ += x * x;
+  rows_squared_ += y * y;
+  decoding_rows_ += x * y;
+  decoding_seconds_ += x * seconds;
+  rows_seconds_ += y * seconds;
+  had_prompts_ = prompt_rows > 0;
+  if (const std::optional<double> row = row_of(moments())) row_ = row;
 }
 
 }  // namespace quire::engine

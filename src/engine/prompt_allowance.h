@@ -1,9 +1,10 @@
-// How many rows of prompts a step may have beside requests that decode: each prompt that waits for its first token may
-// stretch the step by kShare of its time. So a single prompt, however long, does not double the time between the tokens
-// of others, and when many wait, those who have begun give way.
+// How many rows of prompts a step may have beside requests that decode: as many as stretch it by kShare of its time,
+// however many prompts wait. So nobody's tokens come at less than half their pace. And while somebody decodes, prompts
+// have kShare / (1 + kShare) of the time, nearly half: they take about twice as long as if nobody did.
 //
-// The time of a step is taken to grow with its rows, from a time that even an empty one would take. Both are learned
-// from the steps themselves, because they depend on the machine, the model and the depth of the texts.
+// A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
+// are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.
+// Until they are known a row of a prompt counts like a request that decodes, and every other step has none, to compare.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -13,26 +14,27 @@ namespace quire::engine {
 
 class PromptAllowance {
  public:
-  static constexpr double kShare = 0.75;   // below 1: steps vary
-  static constexpr int32_t kLeast = 4;     // fewer cost about as much, and a prompt has to get on
-  static constexpr int32_t kUnknown = 16;  // until steps of different sizes were seen
+  static constexpr double kShare = 0.9;  // below 1: steps vary
 
   explicit PromptAllowance(int32_t most) : most_(most) {}
 
-  // decoding, prompts: requests, at least 1 of each; the result: at least 1
-  int32_t rows(int32_t decoding, int32_t prompts) const;
-  void measured(int32_t rows, std::chrono::duration<double> took);  // all rows of a step
+  int32_t rows(int32_t decoding) const;  // decoding: requests, at least 1
+  // A step in which somebody decoded.
+  void measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> took);
 
  private:
-  struct Line {
-    double empty, row;  // seconds
-    double at(double rows) const { return empty + row * rows; }
-  };
-  std::optional<Line> line() const;
+  struct Moments;
+  Moments moments() const;
+  std::optional<double> row_of(const Moments& steps) const;
+  double decoders_of(const Moments& steps, double decoding) const;
 
   int32_t most_;
-  double weight_ = 0, rows_ = 0, seconds_ = 0;  // sums that forget
-  double rows_squared_ = 0, rows_seconds_ = 0;
+  std::optional<double> row_;  // seconds of a prompt's row, as they were last seen
+  bool had_prompts_ = false;   // the last step
+  double weight_ = 0;          // sums that forget: of steps, and over them
+  double decoding_ = 0, rows_ = 0, seconds_ = 0;
+  double decoding_squared_ = 0, rows_squared_ = 0, decoding_rows_ = 0;
+  double decoding_seconds_ = 0, rows_seconds_ = 0;
 };
 
 }  // namespace quire::engine

@@ -2,45 +2,66 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "engine/scheduler.h"
+#include "engine/testing.h"
+
 namespace quire::engine {
 namespace {
 
-// A machine on which a step takes `empty` seconds and `row` for each of its rows.
+// A machine on which a step takes `empty` seconds, `decode` for each request that decodes and `row` for each row of a
+// prompt.
 struct Machine {
-  double empty = 0.003, row = 0.0005;
+  double empty = 0.003, decode = 0.0005, row = 0.0005;
 
-  double step(int32_t rows) const { return empty + row * rows; }
-  void take(PromptAllowance& allowance, int32_t rows) const {
-    allowance.measured(rows, std::chrono::duration<double>(step(rows)));
+  double step(int32_t decoding, int32_t rows) const { return empty + decode * decoding + row * rows; }
+  double stretch(int32_t decoding, int32_t rows) const { return step(decoding, rows) / step(decoding, 0); }
+  void take(PromptAllowance& allowance, int32_t decoding, int32_t rows) const {
+    allowance.measured(decoding, rows, std::chrono::duration<double>(step(decoding, rows)));
   }
   // Some steps without prompts, then the rows that steps beside a long prompt come to.
   int32_t settled(PromptAllowance& allowance, int32_t decoding) const {
-    for (int i = 0; i < 5; ++i) take(allowance, decoding);
-    for (int i = 0; i < 60; ++i) take(allowance, decoding + allowance.rows(decoding, 1));
-    return allowance.rows(decoding, 1);
+    for (int i = 0; i < 5; ++i) take(allowance, decoding, 0);
+    for (int i = 0; i < 60; ++i) take(allowance, decoding, allowance.rows(decoding));
+    return allowance.rows(decoding);
   }
 };
 
-TEST(PromptAllowance, BeginsCarefully) {
-  EXPECT_EQ(PromptAllowance(64).rows(3, 1), PromptAllowance::kUnknown);
-  EXPECT_EQ(PromptAllowance(5).rows(3, 1), 5);
+TEST(PromptAllowance, UnknownRowsCountLikeRequestsAndEveryOtherStepHasNone) {
+  PromptAllowance allowance(64);
+  EXPECT_EQ(allowance.rows(1), 1);
+  EXPECT_EQ(allowance.rows(8), 7);
+  EXPECT_EQ(PromptAllowance(5).rows(8), 5);
+  Machine().take(allowance, 8, 7);
+  EXPECT_EQ(allowance.rows(8), 0);
 }
 
 TEST(PromptAllowance, StretchesAStepAsFarAsItMay) {
-  for (const int32_t decoding : {1, 4, 16, 64}) {
-    PromptAllowance allowance(512);
-    const Machine machine;
-    const int32_t rows = machine.settled(allowance, decoding);
-    EXPECT_NEAR(machine.step(decoding + rows) / machine.step(decoding), 1 + PromptAllowance::kShare, 0.12) << decoding;
-  }
+  for (const double row : {0.0002, 0.0005, 0.002})
+    for (const int32_t decoding : {1, 4, 16, 64}) {
+      PromptAllowance allowance(512);
+      const Machine machine{.row = row};
+      const int32_t rows = machine.settled(allowance, decoding);
+      EXPECT_LE(machine.stretch(decoding, rows), 1.91);
+      EXPECT_GE(machine.stretch(decoding, rows + 1), 1.85) << rows << " rows beside " << decoding;
+    }
 }
 
-TEST(PromptAllowance, ManyPromptsStretchItFurther) {
-  PromptAllowance allowance(512);
-  const Machine machine;
-  const int32_t one = machine.settled(allowance, 16);
-  EXPECT_NEAR(allowance.rows(16, 4), 4 * one, 4);
-  EXPECT_EQ(allowance.rows(16, 1000), 512);
+// Requests that decode come and go, and their rows cost less or more than those of prompts.
+TEST(PromptAllowance, TellsRowsOfPromptsFromRequestsThatDecode) {
+  for (const double row : {0.0001, 0.0005, 0.0025}) {
+    PromptAllowance allowance(512);
+    const Machine machine{.row = row};
+    for (int i = 0; i < 300; ++i) {
+      const int32_t decoding = 1 + i / 7 * 5 % 16, rows = allowance.rows(decoding);
+      if (i > 20) {
+        EXPECT_LE(machine.stretch(decoding, rows), 2) << "step " << i;
+        EXPECT_GE(machine.stretch(decoding, rows + 1), 1.5) << "step " << i;
+      }
+      machine.take(allowance, decoding, rows);
+    }
+  }
 }
 
 TEST(PromptAllowance, FollowsACostThatGrows) {
@@ -48,15 +69,22 @@ TEST(PromptAllowance, FollowsACostThatGrows) {
   Machine machine;
   machine.settled(allowance, 4);
   machine.row *= 3;  // deep in a prompt
-  for (int i = 0; i < 300; ++i) machine.take(allowance, i % 20 ? 4 + allowance.rows(4, 1) : 4);
-  const int32_t rows = allowance.rows(4, 1);
-  EXPECT_NEAR(machine.step(4 + rows) / machine.step(4), 1 + PromptAllowance::kShare, 0.3);
+  for (int i = 0; i < 300; ++i) machine.take(allowance, 4, i % 20 ? allowance.rows(4) : 0);
+  EXPECT_NEAR(machine.stretch(4, allowance.rows(4)), 1 + PromptAllowance::kShare, 0.3);
+}
+
+TEST(PromptAllowance, RemembersWhatARowCostsWhileThereAreNone) {
+  PromptAllowance allowance(512);
+  const Machine machine;
+  const int32_t before = machine.settled(allowance, 4);
+  for (int i = 0; i < 2000; ++i) machine.take(allowance, 4, 0);
+  EXPECT_NEAR(allowance.rows(4), before, 1);
 }
 
 TEST(PromptAllowance, KeepsItsBounds) {
   PromptAllowance narrow(32), slow(512);
   EXPECT_EQ((Machine{.row = 1e-9}).settled(narrow, 1), 32);
-  EXPECT_EQ((Machine{.empty = 0, .row = 1}).settled(slow, 1), PromptAllowance::kLeast);
+  EXPECT_EQ((Machine{.empty = 0, .decode = 1, .row = 1}).settled(slow, 1), 1);
   PromptAllowance one(1);
   EXPECT_EQ(Machine().settled(one, 4), 1);
 }
@@ -65,14 +93,69 @@ TEST(PromptAllowance, OneOddStepChangesLittle) {
   PromptAllowance allowance(512);
   const Machine machine;
   const int32_t before = machine.settled(allowance, 16);
-  allowance.measured(16 + before, std::chrono::duration<double>(30));  // the process was stopped
-  EXPECT_NEAR(allowance.rows(16, 1), before, before * 0.3);
+  allowance.measured(16, before, std::chrono::duration<double>(30));  // the process was stopped
+  EXPECT_NEAR(allowance.rows(16), before, before * 0.3);
 }
 
-TEST(PromptAllowance, StepsOfOneSizeTellNothingAboutRows) {
-  PromptAllowance allowance(512);
-  for (int i = 0; i < 100; ++i) Machine().take(allowance, 4);
-  EXPECT_EQ(allowance.rows(4, 1), PromptAllowance::kUnknown);
+// --- with the scheduler: steps take as long as the machine says
+
+struct Simulated {
+  double worst = 0;         // how far a step was stretched, once costs are known
+  double prompt_share = 0;  // of the time
+  int32_t prompts_done = 0;
+};
+
+// `decoding` requests decode all the time, and `prompts` more wait all the time, of which there is room for `room`.
+Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, int32_t room) {
+  constexpr int32_t kPrompt = 300, kSteps = 400;
+  const SchedulerLimits limits{.context = 1000,
+                               .pages = 4000,
+                               .page_size = PageSize(16),
+                               .running = decoding + room,
+                               .prefill_chunk = 512,
+                               .mixed_chunk = 512,
+                               .prefix_cache = false};
+  Scheduler scheduler(limits);
+  testing::HashModel model(limits);
+  RequestId last = 0;
+  Simulated result;
+  const auto add = [&](int32_t length, int32_t answer, const Listener& listener) {
+    scheduler.add(++last,
+                  {.prompt = std::vector<int32_t>(length, static_cast<int32_t>(last % 50)), .max_new_tokens = answer},
+                  listener);
+  };
+  for (int32_t i = 0; i < decoding; ++i) add(5, 900, [](const Output&) {});
+  double whole = 0, of_prompts = 0;
+  for (int32_t step = 0; step < kSteps; ++step) {
+    while (step > 3 && scheduler.running() + scheduler.waiting() < decoding + prompts)
+      add(kPrompt, 1, [&](const Output&) { ++result.prompts_done; });
+    const Batch& batch = scheduler.plan();
+    const auto decoders = static_cast<int32_t>(std::count_if(
+        batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.sequence->prefills; }));
+    const int32_t rows = batch.rows - decoders;
+    const double time = machine.step(decoders, rows);
+    if (decoders > 0 && step > 10) result.worst = std::max(result.worst, time / machine.step(decoders, 0));
+    if (step > 10) {
+      whole += time;
+      of_prompts += machine.row * rows;
+    }
+    scheduler.took(std::chrono::duration<double>(time));
+    scheduler.settle(model.run(batch, scheduler.table()));
+  }
+  result.prompt_share = of_prompts / whole;
+  return result;
+}
+
+TEST(PromptAllowance, NobodyFallsBelowHalfPaceHoweverManyPromptsWait) {
+  for (const Machine& machine : {Machine{}, Machine{.row = 0.0001}, Machine{.decode = 0.0002, .row = 0.002}})
+    for (const int32_t decoding : {1, 8})
+      for (const int32_t prompts : {1, 4, 16, 64}) {
+        const Simulated result = simulate(machine, decoding, prompts, 2);
+        SCOPED_TRACE(::testing::Message() << prompts << " prompts beside " << decoding);
+        EXPECT_LE(result.worst, 2);
+        EXPECT_GT(result.prompt_share, 0.3) << "prompts must get on, too";
+        EXPECT_GT(result.prompts_done, 0);
+      }
 }
 
 }  // namespace

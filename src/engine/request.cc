@@ -12,6 +12,8 @@ const char* to_string(Finish finish) {
       return "length";
     case Finish::cancelled:
       return "cancelled";
+    case Finish::refused:
+      return "refused";
     case Finish::failed:
       return "failed";
   }

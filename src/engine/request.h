@@ -18,12 +18,16 @@ using RequestId = uint64_t;  // never reused
 // mean, scaled to length 1.
 enum class Pooling : uint8_t { none, last, mean };
 
+// A level of priority is worth so many steps of waiting: who has waited long enough goes before those of higher
+// priority that came later, so nobody starves.
+inline constexpr int32_t kMostPriority = 100, kStepsOfALevel = 512;
+
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
   ops::SamplingParams sampling = ops::SamplingParams();
   int32_t max_new_tokens = -1;            // -1: to the end of the context; 0: only fill the cache (and prompt logprobs)
   std::vector<int32_t> stop_ids = {};     // tokens that finish the request; the token itself is reported
-  int32_t priority = 0;                   // higher goes first; equals in order of arrival
+  int32_t priority = 0;                   // within kMostPriority; higher goes first; equals in order of arrival
   std::string salt = {};                  // prompts share cached pages only within one salt
   int32_t min_new_tokens = 0;             // stop ids are not drawn before
   int32_t top_logprobs = -1;              // -1: none; 0: of the drawn token; n: also of the n largest
@@ -47,6 +51,7 @@ enum class Finish : uint8_t {
   stop,       // a stop id
   length,     // max_new_tokens or the end of the context
   cancelled,  // by cancel() or at shutdown
+  refused,    // what it asked for cannot be done, as turned out on the way: the reason is in Output::error
   failed      // the reason is in Output::error
 };
 const char* to_string(Finish finish);

@@ -21,14 +21,12 @@ constexpr int32_t kWorthWaiting = 16;
 // done for every page it would cost more than the rest of a step's bookkeeping.
 constexpr int32_t kCachedTogether = 64;
 
-bool runs_before(const Sequence* a, const Sequence* b) {
-  return std::pair(-int64_t{a->request.priority}, a->id) < std::pair(-int64_t{b->request.priority}, b->id);
-}
+bool runs_before(const Sequence* a, const Sequence* b) { return std::pair(a->turn, a->id) < std::pair(b->turn, b->id); }
 
+// Somebody has read what a retracted request has written: it should go on soon.
 bool waits_before(const Sequence* a, const Sequence* b) {
-  if (a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
-  if (a->retracted != b->retracted) return a->retracted;
-  return a->id < b->id;
+  const auto turn = [](const Sequence& s) { return s.turn - (s.retracted ? kStepsOfALevel - 1 : 0); };
+  return std::pair(turn(*a), a->id) < std::pair(turn(*b), b->id);
 }
 
 template <class Before>
@@ -47,17 +45,17 @@ bool is_stop(const Request& request, int32_t token) {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Why the request cannot go on with what the step gave it; empty: it can.
-std::string keep_results(Sequence& sequence, const StepResults& own) {
+// The end of a request that cannot go on with what the step gave it; else Finish::none.
+Output keep_results(Sequence& sequence, const StepResults& own) {
   for (const std::span<RowResult> rows : {own.scored, own.drawn})
     for (const RowResult& row : rows)
-      if (!row.error.empty()) return row.error;
+      if (!row.error.empty()) return {.finish = row.refused ? Finish::refused : Finish::failed, .error = row.error};
   for (RowResult& row : own.scored) sequence.results.add(std::move(row.sampled));
   try {
     for (int64_t i = 0; i < own.pooled.rows; ++i)
       sequence.results.add_row({own.pooled.row(i), static_cast<size_t>(own.pooled.dim)});
   } catch (const CheckError& error) {
-    return error.what();
+    return {.finish = Finish::failed, .error = error.what()};
   }
   return {};
 }
@@ -90,12 +88,14 @@ void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) 
   check(tokens <= room, "a prompt of ", prompt.size(), " tokens leaves no room for a new one in the pool of ", room);
 }
 
-Scheduler::Scheduler(const SchedulerLimits& limits)
+Scheduler::Scheduler(const SchedulerLimits& limits) : Scheduler(limits, PromptAllowance(limits.mixed_chunk)) {}
+
+Scheduler::Scheduler(const SchedulerLimits& limits, const PromptAllowance& allowance)
     : limits_(limits),
       pool_(limits.pages + 1, limits.page_size),
       table_(pool_, limits.running + 1, limits.context),
       tree_(pool_),
-      allowance_(limits.mixed_chunk) {
+      allowance_(allowance) {
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
@@ -108,6 +108,8 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->submitted = submitted;
+  sequence->turn = steps_ - int64_t{kStepsOfALevel} * request.priority;
+  if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
@@ -139,28 +141,36 @@ void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
 // --- the plan
 
 const Batch& Scheduler::plan() {
+  ++steps_;
   batch_.clear();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
-  check(!batch_.empty() || (running_.empty() && waiting_.empty()), "no request can go on: ", running_.size(),
-        " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ", limits_.pages, " pages are free");
+  const bool nobody = running_.empty() && waiting_.empty();
+  check(!batch_.empty() || nobody || (!running_.empty() && all_await_masks()),
+        "no request can go on: ", running_.size(), " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ",
+        limits_.pages, " pages are free");
   return batch_;
 }
 
 // Beside those that decode, which are in the batch already.
-int32_t Scheduler::prompt_rows() const {
-  if (batch_.empty()) return limits_.prefill_chunk;
-  const auto prompts = running() - std::ssize(batch_.shares) + waiting();
-  return prompts > 0 ? allowance_.rows(batch_.rows, static_cast<int32_t>(prompts)) : 0;
+int32_t Scheduler::prompt_rows() const { return batch_.empty() ? limits_.prefill_chunk : allowance_.rows(batch_.rows); }
+
+void Scheduler::took(std::chrono::duration<double> time) {
+  const auto decoding = std::count_if(batch_.shares.begin(), batch_.shares.end(),
+                                      [](const Share& share) { return !share.sequence->prefills; });
+  const auto decoders = static_cast<int32_t>(decoding);
+  if (decoders > 0) allowance_.measured(decoders, batch_.rows - decoders, time);
 }
 
-void Scheduler::took(std::chrono::duration<double> time) { allowance_.measured(batch_.rows, time); }
+bool Scheduler::all_await_masks() const {
+  return std::all_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->awaits_mask(); });
+}
 
 // Best first, so that whoever lacks a page takes it from requests that have no share yet.
 void Scheduler::plan_decoders() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.prefills) continue;
+    if (sequence.prefills || sequence.awaits_mask()) continue;
     if (secure(sequence, sequence.computed + 1)) {
       add_share(sequence, 1);
     } else if (running_.size() > 1) {
@@ -171,15 +181,15 @@ void Scheduler::plan_decoders() {
   }
 }
 
-// Running prompts and waiting ones in order of priority, running ones first among equals.
+// Running prompts and waiting ones in order of their turns, running ones first among equals.
 void Scheduler::plan_prompts(Budget budget) {
   size_t next = 0, candidate = 0;
   bool admits = true;
   while (budget.rows > 0) {
-    while (next < running_.size() && !running_[next]->prefills) ++next;
+    while (next < running_.size() && (!running_[next]->prefills || running_[next]->awaits_mask())) ++next;
     Sequence* const prompt = next < running_.size() ? running_[next] : nullptr;
     admits = admits && candidate < waiting_.size();
-    if (admits && (!prompt || waiting_[candidate]->request.priority > prompt->request.priority)) {
+    if (admits && (!prompt || waiting_[candidate]->turn < prompt->turn)) {
       Sequence& sequence = *waiting_[candidate];
       const Admission admission = try_admit(sequence);
       if (admission == Admission::admitted) {
@@ -247,12 +257,12 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
   return Admission::admitted;
 }
 
-// Only for what runs, has a priority as high and a common prefix longer than what the tree has: that will be there.
+// Only for what runs, has no later turn and a common prefix longer than what the tree has: that will be there.
 bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
   const int32_t page_tokens = limits_.page_size.tokens();
   sequence.awaited = nullptr;
   for (const Sequence* other : running_) {
-    if (!other->prefills || other->request.priority < sequence.request.priority) continue;
+    if (!other->prefills || other->turn > sequence.turn) continue;
     if (other->request.salt != sequence.request.salt) continue;
     const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.shareable());
     const int32_t whole = common / page_tokens * page_tokens;
@@ -343,7 +353,7 @@ void Scheduler::leave(Sequence& sequence) {
   table_.close(sequence.row);
   sequence.row = {0};
   sequence.computed = 0;
-  sequence.prefills = false;
+  sequence.prefills = sequence.late = false;
   std::erase(running_, &sequence);
   for (Sequence* other : waiting_)
     if (other->awaited == &sequence) other->awaited = nullptr;
@@ -359,19 +369,21 @@ void Scheduler::settle(StepResults results) {
   for (const Share& share : batch_.shares) {
     Sequence& sequence = *share.sequence;
     const StepResults own = results.take(share);
-    const std::string error = keep_results(sequence, own);
-    if (error.empty())
+    Output end = keep_results(sequence, own);
+    if (end.finish == Finish::none)
       go_on(sequence, share, own);
     else
-      finish(sequence, {.finish = Finish::failed, .error = error});
+      finish(sequence, std::move(end));
   }
 }
 
 void Scheduler::go_on(Sequence& sequence, const Share& share, const StepResults& own) {
-  sequence.computed += share.count;
+  sequence.late = share.draws && own.drawn.front().late;
+  sequence.computed += share.count - sequence.late;  // the row that should have drawn stays to be computed
   if (sequence.prefills || sequence.computed % std::max(kCachedTogether, limits_.page_size.tokens()) == 0)
     cache_pages(sequence);
   sequence.prefills = sequence.prefills && sequence.remaining() > 0;
+  if (sequence.late) return;
   if (share.draws)
     take_token(sequence, own.drawn.front().sampled);
   else if (!sequence.prefills)  // nothing was to be generated

@@ -6,13 +6,18 @@
 //   took             how long the planned step was computed; chunks of prompts are cut by it
 //   settle | fail    what came of the planned step
 //
-// A step: one token of every request that decodes, then chunks of prompts in order of priority and arrival, within a
-// budget that is smaller when somebody decodes (PromptAllowance). Rows of prompts that are wanted themselves
-// (PromptResults) have a budget of their own, beside the one row of each request that may draw.
+// A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
+// is smaller when somebody decodes (PromptAllowance). Rows of prompts that are wanted themselves (PromptResults) have a
+// budget of their own, beside the one row of each request that may draw.
 //
-// Pages come from the pool, then from cached prefixes that nobody uses, then from the youngest request of the lowest
-// priority, which is retracted: its pages go back and it waits for its second turn. The order of running requests is
-// total and pages are only taken from those behind, so the first one always gets on and everybody's turn comes.
+// A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
+// so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
+// that nobody uses, then from the running request whose turn is last, which is retracted: its pages go back and it waits
+// for its second turn. The order of running requests is total and pages are only taken from those behind, so the first
+// one always gets on and everybody's turn comes.
+//
+// A request whose mask was not ready when its row was computed is late: it sits out until the mask is ready, and the row
+// is computed again.
 //
 // Errors   check_fits() refuses what can never run. A broken invariant throws CheckError: pages that are missing when
 //          nobody runs or waits, or a step that moves nobody.
@@ -62,6 +67,7 @@ void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t o
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits);
+  Scheduler(const SchedulerLimits& limits, const PromptAllowance& allowance);  // that has learned something already
 
   // Ids ascend in the order of add(). The request passed check_fits().
   void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
@@ -71,7 +77,7 @@ class Scheduler {
   void flush_cache();  // the cached prefixes that nobody uses
 
   // The next step; valid until settle() or fail(), one of which follows a plan that is not empty. May finish a request
-  // that has reached the pool's end. Empty only when nobody runs or waits.
+  // that has reached the pool's end. Empty only when nobody runs or waits, or all that run await their masks.
   const Batch& plan();
   void took(std::chrono::duration<double> time);  // before settle(); nothing but the size of chunks depends on it
   void settle(StepResults results);               // the step was computed
@@ -88,6 +94,7 @@ class Scheduler {
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  bool all_await_masks() const;  // of those that run
   int32_t retracted() const;  // of those that wait
   int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
@@ -130,10 +137,11 @@ class Scheduler {
   kv::RequestTable table_;
   kv::PrefixTree tree_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;  // in order of priority, then arrival: pages are taken from the back
-  std::vector<Sequence*> waiting_;  // in order of priority; in each the retracted first; then arrival
+  std::vector<Sequence*> running_;  // in order of turns: pages are taken from the back
+  std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   Batch batch_;
   PromptAllowance allowance_;
+  int64_t steps_ = 0;
   int64_t departures_ = 0;  // of running requests: without one, a request that found no room finds none now
   Counters counters_;
 };

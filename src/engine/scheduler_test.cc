@@ -35,10 +35,18 @@ Tokens text(int32_t length, int32_t first = 0) {
   return tokens;
 }
 
+// One that knows that rows cost next to nothing: a step has as many as the limits let it have.
+PromptAllowance generous(int32_t most) {
+  PromptAllowance allowance(most);
+  for (const int32_t rows : {0, 64}) allowance.measured(1, rows, std::chrono::seconds(1));
+  return allowance;
+}
+
 // A scheduler, the model that it does not know, and what its listeners heard.
 class World {
  public:
-  explicit World(const SchedulerLimits& limits) : limits_(limits), scheduler_(limits), model_(limits) {}
+  explicit World(const SchedulerLimits& limits)
+      : limits_(limits), scheduler_(limits, generous(limits.mixed_chunk)), model_(limits) {}
 
   RequestId add(Request request) {
     check_fits(request.prompt, limits_);
@@ -177,6 +185,111 @@ TEST(Scheduler, HigherPrioritiesGoFirst) {
   EXPECT_EQ(world.step(), (Step{{middle, 12}, {low, 52}}));
   world.drain();
   world.expect_all_right();
+}
+
+// One after the other, and there is always one more of the level above.
+TEST(Scheduler, WhoeverWaitsLongEnoughGoesBeforeHigherPriorities) {
+  SchedulerLimits limits = limits_of(20);
+  limits.running = 2;
+  World world(limits);
+  const RequestId low = world.add(text(20), 4);
+  int steps = 0, above = 0;
+  while (world.heard(low).finish == Finish::none && steps < 3 * kStepsOfALevel) {
+    while (world.scheduler().waiting() < 3) world.add(text(20, 1 + ++above % 20), 8, 1);
+    world.step();
+    ++steps;
+  }
+  EXPECT_EQ(world.heard(low).finish, Finish::length) << "starves beside " << above << " others";
+  EXPECT_GT(steps, kStepsOfALevel / 2) << "a level is worth something";
+  EXPECT_LT(steps, kStepsOfALevel + 100);
+  world.drain();
+  world.expect_all_right();
+}
+
+// Those that run take pages from it again and again, and still its turn comes.
+TEST(Scheduler, ARetractedRequestIsNotRetractedForEver) {
+  World world(limits_of(16));
+  const RequestId low = world.add(text(100), 100);
+  int steps = 0, above = 0;
+  while (world.heard(low).finish == Finish::none && steps < 8 * kStepsOfALevel) {
+    while (world.scheduler().waiting() < 2) world.add(text(60, 1 + ++above % 20), 90, 3);
+    world.step();
+    ++steps;
+  }
+  EXPECT_EQ(world.heard(low).finish, Finish::length) << "starves beside " << above << " others";
+  EXPECT_GT(steps, 2 * kStepsOfALevel);
+}
+
+TEST(Scheduler, UnderLoadHigherPrioritiesWaitMuchLess) {
+  SchedulerLimits limits = limits_of(40);
+  limits.running = 2;
+  World world(limits);
+  std::map<RequestId, int> came, waited;
+  for (int step = 0; step < 1500; ++step) {
+    if (step % 2 == 0) came[world.add(text(20, step % 40), 6, step % 8 == 0 ? 2 : 0)] = step;
+    for (const auto& [id, count] : world.step()) waited.try_emplace(id, step - came.at(id));
+  }
+  double high = 0, low = 0, highs = 0, lows = 0;
+  for (const auto& [id, steps] : waited) {
+    (world.requests().at(id).priority > 0 ? high : low) += steps;
+    (world.requests().at(id).priority > 0 ? highs : lows) += 1;
+  }
+  ASSERT_GT(highs, 100);
+  ASSERT_GT(lows, 100);
+  EXPECT_LT(high / highs, 10);
+  EXPECT_GT(low / lows, 100) << "there is more to do than can be done";
+}
+
+// The row that could not draw is computed again; a prompt's other rows are not.
+TEST(Scheduler, LateRowsAreComputedAgainWhenTheMaskIsReady) {
+  class Unused final : public TokenMask {
+    const uint32_t* next() override { return nullptr; }
+    void accept(int32_t) override {}
+  };
+  World world(limits_of(40));
+  const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
+  const RequestId other = world.add(text(20, 1), 20);
+  std::shared_ptr<AheadMask> mask;
+  const auto step_late = [&] {
+    const Batch& batch = world.scheduler().plan();
+    ASSERT_EQ(batch.shares[0].sequence->id, id);
+    mask = batch.shares[0].sequence->mask;
+    StepResults results = world.model().run(batch, world.scheduler().table());
+    results.drawn[0].late = true;
+    world.scheduler().settle(results);
+    world.scheduler().audit();
+  };
+  step_late();
+  EXPECT_EQ(world.heard(id).events, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(world.step(), (Step{{other, 1}})) << "it sits out";
+  EXPECT_FALSE(world.scheduler().all_await_masks());
+  MaskThreads threads;
+  threads.begin(mask);
+  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  EXPECT_EQ(world.step(), (Step{{other, 1}, {id, 1}}));
+  EXPECT_EQ(world.heard(id).tokens.size(), 1u);
+  step_late();
+  EXPECT_EQ(world.heard(id).tokens.size(), 1u);
+  EXPECT_EQ(world.step(), (Step{{id, 1}, {other, 1}}));
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, AStepMayBeEmptyWhileAllAwaitTheirMasks) {
+  class Unused final : public TokenMask {
+    const uint32_t* next() override { return nullptr; }
+    void accept(int32_t) override {}
+  };
+  World world(limits_of(40));
+  const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
+  StepResults results = world.model().run(world.scheduler().plan(), world.scheduler().table());
+  results.drawn[0].late = true;
+  world.scheduler().settle(results);
+  EXPECT_TRUE(world.scheduler().plan().empty());
+  EXPECT_TRUE(world.scheduler().all_await_masks());
+  world.scheduler().cancel(id);
+  EXPECT_TRUE(world.scheduler().plan().empty());
+  EXPECT_FALSE(world.busy());
 }
 
 TEST(Scheduler, TakesCachedPrefixesButComputesTheLastToken) {

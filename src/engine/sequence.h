@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/types.h"
+#include "engine/ahead_masks.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
 
@@ -27,7 +29,9 @@ struct Sequence {
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens and the context
   PromptResults results = {};
+  std::shared_ptr<AheadMask> mask = {};  // of the request's own; null: it has none
   Clock::time_point submitted = {};
+  int64_t turn = 0;  // the lower, the sooner: the step in which it came, less those that its priority is worth
 
   // Kept by the scheduler.
   RequestRow row{0};  // of the request table, while it runs
@@ -36,6 +40,7 @@ struct Sequence {
   int32_t cached = -1;                // of the prompt, taken from the prefix tree; -1: has not run yet
   double queued_seconds = 0;          // before it ran for the first time
   bool retracted = false;             // goes ahead of its equals in the queue
+  bool late = false;                  // its last row is computed again, because the mask was not ready to draw from it
   int64_t refused_at = -1;            // while it waits: the scheduler's departures when it last found no room
   const Sequence* awaited = nullptr;  // while it waits: a running request that computes a prefix of its tokens
   int32_t awaited_tokens = 0;         // how long that prefix is
@@ -45,6 +50,7 @@ struct Sequence {
   int32_t remaining() const { return length() - computed; }
   bool runs() const { return row.value != 0; }
   bool wants_token() const { return length() < most_tokens; }
+  bool awaits_mask() const { return late && !mask->ready(); }
   bool has_run() const { return cached >= 0; }
   // How many of its first tokens may come from pages of others: rows that it wants are computed.
   int32_t shareable() const {

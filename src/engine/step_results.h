@@ -12,6 +12,8 @@ namespace quire::engine {
 struct RowResult {
   ops::Sampled sampled = {};
   std::string error = {};  // why this row's request cannot go on; empty: it can
+  bool refused = false;    // the error is the request's own fault
+  bool late = false;       // its mask was not ready: nothing was drawn, and the row has to be computed again
 };
 
 struct StepResults {

@@ -13,21 +13,27 @@ StepSampler::StepSampler(int32_t vocabulary, Exec& exec)
 StepResults StepSampler::run(const Batch& batch, Rows<const float> logits) {
   list_rows(batch);
   results_.assign(rows_.size(), {});
-  const auto job = [&](int64_t i, int thread) {
-    try {
-      results_[i].sampled = compute(rows_[i], logits.row(i), thread);
-    } catch (const std::exception& error) {
-      results_[i].error = error.what();
-    } catch (...) {
-      results_[i].error = "the mask of allowed tokens threw";
-    }
-  };
+  const auto job = [&](int64_t i, int thread) { results_[i] = result_of(rows_[i], logits.row(i), thread); };
   exec_.parallel(
       std::ssize(rows_),
       [](const void* context, int64_t i, int thread) { (*static_cast<const decltype(job)*>(context))(i, thread); },
       &job);
   const std::span all(results_);
   return {.drawn = all.first(batch.draws), .scored = all.subspan(batch.draws)};
+}
+
+RowResult StepSampler::result_of(const Row& row, const float* logits, int thread) {
+  const AheadMask* const mask = row.scored < 0 ? row.sequence->mask.get() : nullptr;
+  if (mask && !mask->ready()) return {.late = true};
+  try {
+    return {.sampled = compute(row, logits, thread)};
+  } catch (const ConstraintRefused& refused) {
+    return {.error = refused.what(), .refused = true};
+  } catch (const std::exception& error) {
+    return {.error = error.what()};
+  } catch (...) {
+    return {.error = "the mask of allowed tokens threw"};
+  }
 }
 
 void StepSampler::list_rows(const Batch& batch) {
@@ -52,16 +58,17 @@ ops::Sampled StepSampler::compute(const Row& row, const float* logits, int threa
 
 ops::Sampled StepSampler::draw(Sequence& sequence, const float* logits, int thread) {
   const Request& request = sequence.request;
+  const uint32_t* own = sequence.mask ? sequence.mask->bits() : nullptr;
   ops::Sampled sampled = sampler_.sample({.logits = logits,
                                           .params = &request.sampling,
                                           .prompt = sequence.prompt(),
                                           .generated = sequence.continuation(),
                                           .position = sequence.length(),
-                                          .mask = allowed_tokens(sequence, vocabulary_, masks_[thread]),
+                                          .mask = allowed_tokens(sequence, own, vocabulary_, masks_[thread]),
                                           .top_logprobs = request.top_logprobs,
                                           .logprob_ids = request.logprob_ids},
                                          thread);
-  if (request.mask) request.mask->accept(sampled.token);
+  if (sequence.mask) sequence.mask->drew(sampled.token);
   return sampled;
 }
 

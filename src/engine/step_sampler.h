@@ -1,7 +1,7 @@
 // A step's logits become tokens and logprobs: each row for itself, in parallel.
 //
-// A row that draws asks its request's mask, draws and tells the mask, all on one thread. A row of a prompt is only
-// scored. What a row cannot do, a mask's exception included, is said in its own result and touches no other.
+// A row that draws does so under its request's mask (ahead_masks.h) if that is ready; else it is late. A row of a prompt
+// is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no other.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -27,6 +27,7 @@ class StepSampler {
     int32_t scored;  // the token whose logprobs are wanted; -1: one is drawn
   };
   void list_rows(const Batch& batch);
+  RowResult result_of(const Row& row, const float* logits, int thread);
   ops::Sampled compute(const Row& row, const float* logits, int thread);
   ops::Sampled draw(Sequence& sequence, const float* logits, int thread);
 

@@ -1,11 +1,20 @@
 // Which tokens a request may continue with: a constraint on its output, asked before each draw.
 //
-// The engine calls next() and accept() of one mask from one thread at a time, in turns: next, draw, accept. Masks of
-// different requests are asked in parallel. A retracted request keeps its mask: its tokens are not drawn again.
+// The engine calls next() and accept() of one mask from one thread at a time, in turns: next, draw, accept. It does so
+// beside the forward pass (ahead_masks.h), for masks of different requests in parallel. A retracted request keeps its
+// mask: its tokens are not drawn again.
 #pragma once
 #include <cstdint>
+#include <stdexcept>
 
 namespace quire::engine {
+
+// What next() and accept() throw when the constraint itself is to blame: its request is refused. Whatever else they
+// throw is a fault of the server: the request fails.
+class ConstraintRefused : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 class TokenMask {
  public:

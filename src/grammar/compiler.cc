@@ -39,12 +39,12 @@ const char* name_of(Kind kind) {
   return "";
 }
 
-Rules read(const Source& source, int most_depth) {
+Rules read(const Source& source, int most_depth, Places* unenforced) {
   switch (source.kind) {
     case Kind::json:
       return any_json_object();
     case Kind::json_schema:
-      return read_json_schema(source.text, most_depth);
+      return read_json_schema(source.text, most_depth, source.loose ? unenforced : nullptr);
     case Kind::ebnf:
       return read_ebnf(source.text, most_depth);
     case Kind::regex:
@@ -55,11 +55,16 @@ Rules read(const Source& source, int most_depth) {
   return rules;
 }
 
+Rules read(const Source& source, const CompilerLimits& limits, Places& unenforced) {
+  check(source.text.size() <= limits.source_bytes, name_of(source.kind), " has ", source.text.size(),
+        " bytes, more than ", limits.source_bytes);
+  return read(source, limits.depth, &unenforced);
+}
+
 std::string xgrammar_rules(const Source& source, const CompilerLimits& limits) {
   const char* name = name_of(source.kind);
-  check(source.text.size() <= limits.source_bytes, name, " has ", source.text.size(), " bytes, more than ",
-        limits.source_bytes);
-  Rules rules = read(source, limits.depth);
+  Places unenforced;
+  Rules rules = read(source, limits, unenforced);
   check(places(rules) <= kMostPlaces, name, " is too large: about ", places(rules), " places, more than ", kMostPlaces);
   try {
     remove_dead_ends(rules);
@@ -123,12 +128,27 @@ Compiler::Compiler(Tokens tokens, const CompilerLimits& limits) : impl_(std::mak
 Compiler::~Compiler() = default;
 
 std::shared_ptr<const Compiled> Compiler::compile(const Source& source) const {
-  const std::string key = cat(static_cast<int>(source.kind), ":", source.text);
+  const std::string key = cat(static_cast<int>(source.kind), source.loose ? " loose:" : ":", source.text);
   return impl_->cache.get(key, [&] { return impl_->make(source); });
 }
 
+std::vector<std::string> Compiler::unenforced(const Source& source) const {
+  Places places;
+  if (source.loose) read(source, impl_->limits, places);
+  return places;
+}
+
+std::shared_ptr<MaskAllowance> Compiler::allowance() const {
+  return std::make_shared<MaskAllowance>(impl_->limits.mask_time);
+}
+
+std::unique_ptr<engine::TokenMask> Compiler::mask(std::shared_ptr<const Compiled> compiled,
+                                                  std::shared_ptr<MaskAllowance> allowance) const {
+  return std::make_unique<Mask>(std::move(compiled), impl_->vocabulary, impl_->end_ids, std::move(allowance));
+}
+
 std::unique_ptr<engine::TokenMask> Compiler::mask(std::shared_ptr<const Compiled> compiled) const {
-  return std::make_unique<Mask>(std::move(compiled), impl_->vocabulary, impl_->end_ids);
+  return mask(std::move(compiled), allowance());
 }
 
 }  // namespace quire::grammar

@@ -6,9 +6,10 @@
 //
 // Limits   A source is read into rules of our own (rules.h), and only those reach xgrammar. Its size, its depth and the
 //          size of its rules once counts are unrolled are checked before; xgrammar's work, which cannot be told from
-//          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too (mask.h).
+//          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too, which all
+//          texts of a call share (mask_allowance.h).
 // Errors   CheckError, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
-//          (they are refused, never ignored), sources over the limits.
+//          (unless the source is loose), sources over the limits.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "engine/token_mask.h"
+#include "grammar/mask_allowance.h"
 
 namespace quire::grammar {
 
@@ -31,6 +33,7 @@ enum class Kind : uint8_t {
 struct Source {
   Kind kind;
   std::string text = {};
+  bool loose = false;  // what a schema says and cannot be enforced is left out: unenforced() tells it
   friend bool operator==(const Source&, const Source&) = default;
 };
 
@@ -39,6 +42,7 @@ struct CompilerLimits {
   int depth = 32;                         // of brackets in any source
   std::chrono::milliseconds time{3'000};  // of a processor, for one compilation
   size_t cache_bytes = 256 << 20;
+  MaskTime mask_time = {};
 };
 
 struct Tokens {                     // what the compiler must know of a vocabulary
@@ -54,7 +58,12 @@ class Compiler {  // const use from many threads
   ~Compiler();
 
   std::shared_ptr<const Compiled> compile(const Source& source) const;
-  // A fresh text at its beginning.
+  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than compiling.
+  std::vector<std::string> unenforced(const Source& source) const;
+  std::shared_ptr<MaskAllowance> allowance() const;  // of one call
+  // A fresh text at its beginning, which shares the allowance with the others of its call, or is alone.
+  std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled,
+                                          std::shared_ptr<MaskAllowance> allowance) const;
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -170,10 +171,36 @@ TEST(Compiler, MasksEndWithTheirTime) {
     }
   };
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(write_letters(), CheckError);
+  EXPECT_THROW(write_letters(), engine::ConstraintRefused);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-  EXPECT_THROW(mask->next(), CheckError);
-  EXPECT_THROW(mask->accept('a'), CheckError);
+  EXPECT_THROW(mask->next(), engine::ConstraintRefused);
+  EXPECT_THROW(mask->accept('a'), engine::ConstraintRefused);
+}
+
+// Thirty-two texts under a nested expression take no longer than one.
+TEST(Compiler, TheTextsOfACallShareTheTimeOfTheirMasks) {
+  const Compiler compiler(byte_tokens(), {.mask_time = {.at_once = std::chrono::milliseconds(10)}});
+  const auto compiled = compiler.compile({Kind::ebnf, "root ::= root root root | [a-z] | \"\""});
+  const auto allowance = compiler.allowance();
+  std::vector<std::unique_ptr<engine::TokenMask>> masks;
+  for (int i = 0; i < 32; ++i) masks.push_back(compiler.mask(compiled, allowance));
+  const auto refused = [](engine::TokenMask& mask) {
+    try {
+      for (int i = 0; i < 3000; ++i) {
+        mask.next();
+        mask.accept('a');
+      }
+    } catch (const engine::ConstraintRefused&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused(*masks[0]));
+  EXPECT_EQ(allowance->left().count(), 0);
+  const auto begin = std::clock();
+  for (const auto& mask : masks) EXPECT_THROW(mask->next(), engine::ConstraintRefused);
+  EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC / 100);
+  EXPECT_NE(compiler.mask(compiled)->next(), nullptr) << "another call has its own";
 }
 
 TEST(Compiler, OneSourceIsCompiledOnce) {

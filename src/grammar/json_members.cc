@@ -65,11 +65,11 @@ Expression more_items(JsonRules& json, const Expression& item, int32_t least, in
 // Two kinds of rules, made from the last member to the first: what may follow the members before this one, and what may
 // follow the comma after them.
 Expression json_object(Rules& rules, JsonRules& json, std::span<const JsonMember> members,
-                       const std::optional<Expression>& other) {
+                       const std::optional<Expression>& other, const std::optional<Expression>& key_of_others) {
   Expression after = sequence({json.space(), text("}")}), next = nothing();
   if (other) {
     const RuleId id = rules.add();
-    const Expression key = members.empty() ? json.string() : key_but(rules, json, members);
+    const Expression key = key_of_others ? *key_of_others : members.empty() ? json.string() : key_but(rules, json, members);
     next = refer(rules.add(sequence({member(json, key, *other), refer(id)})));
     Expression body = after_members(json, next, true);
     rules[id].body = std::move(body);

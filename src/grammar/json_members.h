@@ -17,9 +17,9 @@ struct JsonMember {
 };
 
 // The members in their order, those that are not required maybe left out; after them any number of others, with other
-// names and values that `other` matches.
+// names and values that `other` matches. key: what names of others match, quotes included; only without members.
 Expression json_object(Rules& rules, JsonRules& json, std::span<const JsonMember> members,
-                       const std::optional<Expression>& other);
+                       const std::optional<Expression>& other, const std::optional<Expression>& key = {});
 
 // `least` to `most` items: those of `first`, as far as the list goes, and after them others.
 Expression json_list(Rules& rules, JsonRules& json, std::span<const Expression> first,

@@ -166,6 +166,27 @@ Expression any_number() {
   return sequence({repeat(one('-'), 0, 1), whole, fraction, exponent});
 }
 
+std::optional<Expression> multiples_of(int64_t step) {
+  constexpr int32_t kMostEnd = 3;
+  int64_t power = 10;
+  int32_t end = 1;
+  for (; end < kMostEnd && power % step != 0; ++end) power *= 10;
+  if (power % step != 0) return std::nullopt;
+  std::vector<Expression> short_ones, ends;
+  for (int64_t multiple = 0; multiple < power; multiple += step) {
+    const std::string written = std::to_string(multiple);
+    if (multiple > 0) short_ones.push_back(text(written));
+    ends.push_back(text(std::string(end - written.size(), '0') + written));
+  }
+  short_ones.push_back(sequence({digit('1', '9'), digits(0, kMostDigits - end - 1), choice(std::move(ends))}));
+  return choice({text("0"), sequence({repeat(one('-'), 0, 1), choice(std::move(short_ones))})});
+}
+
+Expression number_with(int32_t decimals) {
+  const Expression whole = choice({text("0"), sequence({digit('1', '9'), digits(0, kMostDigits - 1)})});
+  return sequence({repeat(one('-'), 0, 1), whole, repeat(sequence({text("."), digits(1, decimals)}), 0, 1)});
+}
+
 Expression integer_between(std::optional<int64_t> least, std::optional<int64_t> most) {
   const int64_t low = std::max(least.value_or(-kMostInteger), -kMostInteger);
   const int64_t high = std::min(most.value_or(kMostInteger), kMostInteger);

@@ -13,6 +13,10 @@ namespace quire::grammar {
 Expression any_number();
 Expression any_integer();
 
+// Those that end as multiples do; none: the last three digits do not tell (of 3, say).
+std::optional<Expression> multiples_of(int64_t step);
+Expression number_with(int32_t decimals);  // at most so many digits after the point, and no exponent
+
 Expression integer_between(std::optional<int64_t> least, std::optional<int64_t> most);  // within 18 digits
 
 struct Bound {

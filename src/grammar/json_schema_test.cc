@@ -92,6 +92,26 @@ INSTANTIATE_TEST_SUITE_P(
             "cat":{"type":"object","properties":{"kind":{"const":"cat"},"age":{"type":"integer"}},"required":["kind"]},
             "dog":{"type":"object","properties":{"kind":{"enum":["dog","wolf"]}},"required":["kind"]}}})",
         R"({"allOf":[{"$ref":"#/definitions/a"}],"description":"x","definitions":{"a":{"type":"integer"}}})",
+        // What stands beside other schemas.
+        R"({"anyOf":[{"type":"null"},{"const":3}],"type":["null","integer"],"title":"t"})",
+        R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"null"}},"additionalProperties":false,)"
+        R"("anyOf":[{"required":["a"]},{"required":["b"]}]})",
+        R"({"$ref":"#/$defs/a","minimum":1,"$defs":{"a":{"type":"integer","maximum":12,"minimum":-4}}})",
+        R"({"allOf":[{"$ref":"#/$defs/a"},{"type":"object","properties":{"b":{"type":"null"}},"required":["b"]}],)"
+        R"("properties":{"a":{"minimum":0}},"$defs":{"a":{"type":"object","properties":{"a":{"type":"integer"}},)"
+        R"("required":["a"]}}})",
+        R"({"type":"object","required":["kind"],"oneOf":[{"properties":{"kind":{"const":"a"}}},)"
+        R"({"properties":{"kind":{"enum":["b","c"]},"n":{"type":"integer"}}}]})",
+        R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n",)"
+        R"("required":["next"]},{"type":"null"}]}}}}})",
+        R"({"enum":[1,2,3],"const":2})",
+        R"({"type":"integer","multipleOf":5})", R"({"type":"integer","multipleOf":8})",
+        R"({"type":"integer","multipleOf":7,"minimum":-20,"exclusiveMaximum":49})", R"({"type":"number","multipleOf":25})",
+        R"({"type":"number","multipleOf":0.01})", R"({"type":"integer","multipleOf":0.5,"maximum":3,"minimum":0})",
+        R"({"type":"object","propertyNames":{"type":"string"},"additionalProperties":{"type":"integer"}})",
+        R"({"type":"object","propertyNames":{"pattern":"^[a-c]{1,2}$"},"additionalProperties":{"type":"integer"}})",
+        R"({"type":"object","propertyNames":{"enum":["x","y"]},"additionalProperties":{"type":"null"},"required":["y"]})",
+        R"({"type":"string","format":"uuid","minLength":1})",
         R"({"type":"object","properties":{"name":{"type":"integer"},"children":{"type":"array",)"
         R"("items":{"$ref":"#"}}},"required":["name"]})",
         R"({"$ref":"#/$defs/tree","$defs":{"tree":{"anyOf":[{"type":"null"},{"type":"array",)"
@@ -167,17 +187,23 @@ TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByName) {
       {R"({"not":{}})", R"("not" is not supported there, at "#")"},
       {R"({"if":{},"then":{}})", R"("if" is not supported there, at "#")"},
       {R"({"type":"object","patternProperties":{}})", R"("patternProperties" is not supported there, at "#")"},
-      {R"({"type":"object","propertyNames":{}})", R"("propertyNames" is not supported there, at "#")"},
+      {R"({"type":"object","properties":{"a":{}},"additionalProperties":true,"propertyNames":{"maxLength":2}})",
+       R"("propertyNames" is not supported beside other names, at "#")"},
       {R"({"type":"object","minProperties":1})", R"("minProperties" is not supported there, at "#")"},
       {R"({"type":"object","dependentRequired":{}})", R"("dependentRequired" is not supported there, at "#")"},
       {R"({"type":"object","unevaluatedProperties":false})",
        R"("unevaluatedProperties" is not supported there, at "#")"},
-      {R"({"type":"number","multipleOf":2})", R"("multipleOf" is not supported there, at "#")"},
+      {R"({"type":"number","multipleOf":0.3})", R"("multipleOf" is not supported there, at "#")"},
+      {R"({"type":"integer","multipleOf":3})", R"("multipleOf" is not supported there, at "#")"},
+      {R"({"type":"integer","multipleOf":3,"minimum":0,"maximum":100000})",
+       R"("multipleOf" is not supported there, at "#")"},
       {R"({"type":"integer","minLength":2})", R"("minLength" is not supported there, at "#")"},
-      {R"({"$ref":"#/$defs/a","minimum":1,"$defs":{"a":{}}})", R"("minimum" is not supported there, at "#")"},
-      {R"({"anyOf":[{"type":"null"}],"type":"null"})", R"("type" is not supported there, at "#")"},
+      {R"({"$ref":"#/$defs/a","pattern":"a","$defs":{"a":{"pattern":"b"}}})",
+       R"("pattern" is not supported there, at "#")"},
+      {R"({"anyOf":[{"format":"date"}],"format":"time"})", R"("format" is not supported there, at "#")"},
       {R"({"const":1,"minimum":2})", R"("minimum" is not supported there, at "#")"},
-      {R"({"allOf":[{},{}]})", R"("allOf" of more than one schema is not supported, at "#")"},
+      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})",
+       R"("allOf" of schemas that cannot be made one is not supported, at "#")"},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",
        R"x(alternatives 0 and 1 of "oneOf" do not surely exclude each other ("anyOf" need not), at "#")x"},
       {R"({"oneOf":[{"const":{"a":1,"b":2}},{"enum":[{"b":2.0,"a":1}]}]})",
@@ -203,6 +229,46 @@ TEST(JsonSchema, WhatIsNotEnforcedIsRefusedByName) {
        R"("required" names "a", which "properties" does not, at "#")"},
       {R"({"frobnicate":1})", R"("frobnicate" is not supported there, at "#")"}};
   for (const auto& [schema, error] : refused) EXPECT_EQ(error_of(schema), cat("the JSON schema: ", error)) << schema;
+}
+
+TEST(JsonSchema, WhatIsNotEnforcedIsNotedIfLoose) {
+  const std::pair<const char*, std::vector<std::string>> noted[] = {
+      {R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})", {"#/uniqueItems"}},
+      {R"({"type":"object","properties":{"a":{"not":{}},"b":{"if":{},"then":{}}},"minProperties":1})",
+       {"#/properties/a/not", "#/properties/b/if", "#/properties/b/then", "#/minProperties"}},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", {"#/oneOf"}},
+      {R"({"type":"string","format":"cuid2"})", {"#/format"}},
+      {R"({"type":"string","pattern":"a","minLength":1,"format":"email"})", {"#/minLength", "#/format"}},
+      {R"x({"type":"string","pattern":"^(?!x)a","format":"email"})x", {"#/pattern"}},
+      {R"({"type":"string","maxLength":1000000000})", {"#/maxLength"}},
+      {R"({"type":"integer","multipleOf":3,"format":"int32"})", {"#/multipleOf", "#/format"}},
+      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", {"#/allOf/1"}},
+      {R"({"$ref":"http://example.org/a"})", {"#/$ref"}},
+      {R"({"type":"null"})", {}}};
+  for (const auto& [schema, places] : noted) {
+    const Source source{Kind::json_schema, schema, true};
+    EXPECT_EQ(compiler().unenforced(source), places) << schema;
+    EXPECT_NO_THROW(compiler().compile(source)) << schema;
+  }
+  EXPECT_TRUE(takes(compiler(), {Kind::json_schema, noted[0].first, true}, "[1,1]"));
+  EXPECT_FALSE(takes(compiler(), {Kind::json_schema, noted[0].first, true}, "[1,null]")) << "the rest is enforced";
+  EXPECT_THROW(compiler().unenforced({Kind::json_schema, R"({"type":"strin"})", true}), CheckError);
+}
+
+TEST(JsonSchema, SchemasThatContradictEachOtherMatchNothing) {
+  for (const char* schema :
+       {R"({"allOf":[{"type":"null"},{"type":"string"}]})", R"({"$ref":"#/$defs/a","const":2,"$defs":{"a":{"const":1}}})",
+        R"({"allOf":[{"type":"object","properties":{"a":{}},"required":["a"]},{"additionalProperties":false}]})"})
+    EXPECT_EQ(error_of(schema), "the JSON schema: it matches no text") << schema;
+}
+
+TEST(JsonSchema, SchemasBesideThemselvesComeToAnEnd) {
+  // Each reading of a leads to readings of a, with more beside it.
+  std::string members;
+  for (int i = 0; i < 20; ++i) members += cat(i ? "," : "", "\"p", i, R"(":{"$ref":"#/$defs/a","required":["p)", i, "\"]}");
+  EXPECT_EQ(error_of(cat(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{)", members, "}}}}")), "");
+  EXPECT_EQ(error_of(R"({"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"required":["q"]}]}}})"),
+            "the JSON schema: it matches no text");
 }
 
 TEST(JsonSchema, AnnotationsAreNot) {

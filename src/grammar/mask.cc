@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -21,34 +22,40 @@ DLTensor tensor_of(std::vector<uint32_t>& bits, int64_t& length) {
   return tensor;
 }
 
+[[noreturn]] void refuse_to_go_on() {
+  throw engine::ConstraintRefused(
+      "the constraint on the output takes too long to follow: a regular expression or grammar with fewer ways to match "
+      "the same text would do");
+}
+
 }  // namespace
 
 Mask::Mask(std::shared_ptr<const Compiled> compiled, int32_t vocabulary, std::span<const int32_t> end_ids,
-           const MaskTime& time)
+           std::shared_ptr<MaskAllowance> allowance)
     : compiled_(std::move(compiled)),
       end_ids_(end_ids.begin(), end_ids.end()),
-      time_(time),
-      allowance_(time.at_once),
+      allowance_(std::move(allowance)),
       vocabulary_(vocabulary),
       matcher_(compiled_->grammar),
       bits_((static_cast<size_t>(vocabulary) + 31) / 32) {}
 
 template <class Work>
 auto Mask::within_allowance(const Work& work) {
-  check(allowance_.count() > 0, "the constraint on the output takes too long to follow");
-  const TimeGuard guard(std::exchange(allowance_, {}));  // none is left if the work fails
+  const TimeGuard guard(allowance_->left());
   try {
     const auto result = work();
-    allowance_ = guard.left();  // a debt if the last step was long
+    allowance_->spend(guard.used());
     return result;
   } catch (const TimeOver&) {
-    throw CheckError("the constraint on the output takes too long to follow");
-  } catch (const std::exception&) {
-    throw CheckError("the constraint on the output failed");
+    allowance_->use_up();  // the matcher cannot be asked again
+    refuse_to_go_on();
+  } catch (const std::exception& error) {
+    throw CheckError(cat("the constraint on the output failed: ", error.what()));
   }
 }
 
 const uint32_t* Mask::next() {
+  if (allowance_->left().count() == 0) refuse_to_go_on();
   if (!is_filled_) fill();
   is_filled_ = true;
   return all_allowed_ ? nullptr : bits_.data();
@@ -75,7 +82,7 @@ void Mask::accept(int32_t token) {
   }
   at_end_ = at_end_ || is_end;
   is_filled_ = false;
-  allowance_ = std::min<std::chrono::nanoseconds>(allowance_ + time_.per_token, time_.at_once);
+  allowance_->earn_for_a_token();
 }
 
 // Where the vocabulary has no token for what must come, the text ends as it is.

@@ -1,14 +1,12 @@
 // The mask of one text that a grammar constrains, by xgrammar's matcher.
 //
 // xgrammar has the masks of most states of its automaton ready and completes them by trying the tokens in doubt. How
-// many those are depends on the grammar: that takes some microseconds for grammars of the common kinds and could take
-// seconds for hostile ones, which would hold up all requests of the step. So a text has an allowance of processor time,
-// and a request that uses it up fails.
+// many those are depends on the grammar, so the work ends when the call's allowance of time is used up.
 //
 // Memory   the matcher remembers its states for every byte of the text: some hundred bytes each.
-// Errors   CheckError from next() and accept(): the allowance is used up, and then every time; from accept(): the token
-// is
-//          not allowed.
+// Errors   engine::ConstraintRefused from next() and accept(): the allowance is used up, and then every time.
+// CheckError
+//          from accept(): the token is not allowed.
 #pragma once
 #include <xgrammar/matcher.h>
 
@@ -20,18 +18,14 @@
 
 #include "engine/token_mask.h"
 #include "grammar/compiled.h"
+#include "grammar/mask_allowance.h"
 
 namespace quire::grammar {
-
-struct MaskTime {
-  std::chrono::microseconds at_once{200'000};
-  std::chrono::microseconds per_token{1'000};  // added to what is left, for each token
-};
 
 class Mask : public engine::TokenMask {
  public:
   Mask(std::shared_ptr<const Compiled> compiled, int32_t vocabulary, std::span<const int32_t> end_ids,
-       const MaskTime& time = {});
+       std::shared_ptr<MaskAllowance> allowance);
 
   const uint32_t* next() override;
   void accept(int32_t token) override;
@@ -45,8 +39,7 @@ class Mask : public engine::TokenMask {
 
   std::shared_ptr<const Compiled> compiled_;
   std::vector<int32_t> end_ids_;
-  const MaskTime time_;
-  std::chrono::nanoseconds allowance_;
+  const std::shared_ptr<MaskAllowance> allowance_;
   int32_t vocabulary_;
   xgrammar::GrammarMatcher matcher_;
   std::vector<uint32_t> bits_;  // [ceil(vocabulary / 32)] what may follow

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "grammar/json_numbers.h"
 
@@ -56,6 +58,41 @@ int64_t whole_bound(const Bound& bound, bool from_below) {
   return bound.negative ? whole - 1 : whole;
 }
 
+// --- multiples
+
+void leave_out_step(SchemaObject& schema) {
+  schema.leave_out("multipleOf", "\"multipleOf\" is not supported there,");
+}
+
+// Whether all whole numbers are multiples: of 1, 0.5, 0.1.
+bool is_step_of_all(const Json& step) {
+  const double parts = 1 / step.get<double>();
+  return parts >= 1 && parts <= 1e6 && std::abs(parts - std::round(parts)) < 1e-9;
+}
+
+// 2 for 0.01.
+std::optional<int32_t> decimals_of(const Json& step) {
+  constexpr int32_t kMostDecimals = 9;
+  double power = 1;
+  for (int32_t digits = 1; digits <= kMostDecimals; ++digits) {
+    power /= 10;
+    if (std::abs(step.get<double>() / power - 1) < 1e-9) return digits;
+  }
+  return std::nullopt;
+}
+
+std::optional<Expression> read_multiples(const Json& step, std::optional<int64_t> low, std::optional<int64_t> high) {
+  constexpr int64_t kMostStep = 1'000'000, kMostListed = 1000;
+  if (!is_whole(step) || step.get<double>() < 1 || step.get<double>() > kMostStep) return std::nullopt;
+  const auto each = step.get<int64_t>();
+  if (!low && !high) return multiples_of(each);
+  if (!low || !high || *high / each - *low / each > kMostListed) return std::nullopt;
+  std::vector<Expression> listed;
+  for (int64_t i = *low / each - 1; i <= *high / each + 1; ++i)
+    if (i * each >= *low && i * each <= *high) listed.push_back(text(std::to_string(i * each)));
+  return listed.empty() ? std::nullopt : std::optional(choice(std::move(listed)));
+}
+
 template <class Make>
 Expression between(const Make& make, const SchemaObject& schema) {
   try {
@@ -68,16 +105,25 @@ Expression between(const Make& make, const SchemaObject& schema) {
 }  // namespace
 
 Expression read_number(SchemaObject& schema) {
+  const Json* step = take_number("multipleOf", schema);
+  if (step && is_whole(*step)) return read_integer(schema);
   const std::optional<Bound> least = read_bound(true, schema), most = read_bound(false, schema);
+  if (const auto digits = step && !least && !most ? decimals_of(*step) : std::nullopt) return number_with(*digits);
+  if (step) leave_out_step(schema);
   return between([&] { return number_between(least, most); }, schema);
 }
 
 Expression read_integer(SchemaObject& schema) {
+  const Json* step = take_number("multipleOf", schema);
   const std::optional<Bound> least = read_bound(true, schema), most = read_bound(false, schema);
-  if (!least && !most) return any_integer();
   std::optional<int64_t> low, high;
   if (least) low = whole_bound(*least, true);
   if (most) high = whole_bound(*most, false);
+  if (step && !is_step_of_all(*step)) {
+    if (auto multiples = read_multiples(*step, low, high)) return *std::move(multiples);
+    leave_out_step(schema);
+  }
+  if (!least && !most) return any_integer();
   return between([&] { return integer_between(low, high); }, schema);
 }
 

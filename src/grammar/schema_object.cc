@@ -10,15 +10,17 @@ namespace {
 
 // They say something about a value, not which values are right. $defs are read when something refers to them.
 constexpr std::string_view kAnnotations[] = {
-    "$anchor",     "$comment",      "$defs",   "$id",      "$schema", "default",  "definitions", "deprecated",
-    "description", "discriminator", "example", "examples", "id",      "readOnly", "title",       "writeOnly"};
+    "$anchor",       "$comment",         "$defs",         "$id",         "$schema",     "$vocabulary",
+    "contentSchema", "contentMediaType", "default",       "definitions", "deprecated",  "contentEncoding",
+    "description",   "discriminator",    "externalDocs",  "example",     "examples",    "id",
+    "readOnly",      "title",            "writeOnly"};
+
+}  // namespace
 
 bool is_annotation(std::string_view keyword) {
   return keyword.starts_with("x-") ||
          std::find(std::begin(kAnnotations), std::end(kAnnotations), keyword) != std::end(kAnnotations);
 }
-
-}  // namespace
 
 std::string written(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -27,7 +29,8 @@ bool is_whole(const Json& value) {
          (value.is_number_float() && std::floor(value.get<double>()) == value.get<double>());
 }
 
-SchemaObject::SchemaObject(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
+SchemaObject::SchemaObject(const Json& json, std::string path, Places* unenforced)
+    : json_(json), path_(std::move(path)), unenforced_(unenforced) {}
 
 std::string SchemaObject::path(std::string_view part) const { return cat(path_, "/", part); }
 
@@ -62,14 +65,26 @@ std::optional<int32_t> SchemaObject::take_count(const char* keyword) {
   const bool is_count = value->is_number_unsigned() || (value->is_number_integer() && value->get<int64_t>() >= 0);
   if (!is_count) fail("\"", keyword, "\" must be a whole number from 0 on");
   const uint64_t count = value->get<uint64_t>();
-  if (count > kMostRepeats) fail("\"", keyword, "\" is over ", kMostRepeats);
-  return static_cast<int32_t>(count);
+  if (count <= kMostRepeats) return static_cast<int32_t>(count);
+  leave_out(keyword, "\"", keyword, "\" is over ", kMostRepeats);
+  return std::nullopt;
 }
 
-void SchemaObject::check_all_taken() const {
+Json SchemaObject::beside(std::string_view keyword) const {
+  Json others = Json::object();
+  for (const auto& [name, value] : json_.items())
+    if (name != keyword && !is_annotation(name)) others[name] = value;
+  return others;
+}
+
+void SchemaObject::take_all() {
+  for (const auto& [keyword, value] : json_.items()) taken_.insert(keyword);
+}
+
+void SchemaObject::check_all_taken() {
   for (const auto& [keyword, value] : json_.items()) {
     if (!taken_.contains(keyword) && !is_annotation(keyword)) {
-      fail(in_quotes(keyword), " is not supported there,");
+      leave_out(keyword, in_quotes(keyword), " is not supported there,");
     }
   }
 }

@@ -1,7 +1,7 @@
 // One schema of a JSON schema on its way to rules: its keywords, its place in the whole, and which keywords were used.
 //
-// Whoever enforces a keyword takes it; check_all_taken() refuses what nobody took and is no annotation. So a keyword
-// cannot be forgotten.
+// Whoever enforces a keyword takes it; what nobody took and is no annotation is not enforced. So a keyword cannot be
+// forgotten: it is refused or, read loosely, its place is noted.
 //
 // Errors   CheckError that names the keyword and the place.
 #pragma once
@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "base/in_quotes.h"
@@ -21,10 +22,14 @@ using Json = nlohmann::ordered_json;
 
 std::string written(const Json& value);  // in one line
 bool is_whole(const Json& value);        // a number without a fraction
+bool is_annotation(std::string_view keyword);  // which says something about a value, not which values are right
+
+using Places = std::vector<std::string>;  // of keywords, like #/properties/tags/uniqueItems
 
 class SchemaObject {
  public:
-  SchemaObject(const Json& json, std::string path);  // of a JSON object
+  // Of a JSON object. unenforced: where places are noted; null: it is read strictly.
+  SchemaObject(const Json& json, std::string path, Places* unenforced);
 
   const std::string& path() const { return path_; }
   std::string path(std::string_view part) const;
@@ -35,7 +40,16 @@ class SchemaObject {
   const Json* take_object(const char* keyword);
   const std::string* take_string(const char* keyword);
   std::optional<int32_t> take_count(const char* keyword);  // 0 to kMostRepeats
-  void check_all_taken() const;
+  Json beside(std::string_view keyword) const;  // the schema without it, its own annotations and its definitions
+  void take_all();
+  void check_all_taken();
+
+  // This keyword is not enforced: noted or, strictly, refused with that reason.
+  template <class... Parts>
+  void leave_out(std::string_view keyword, const Parts&... why) {
+    if (!unenforced_) fail(why...);
+    unenforced_->push_back(path(keyword));
+  }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
@@ -45,6 +59,7 @@ class SchemaObject {
  private:
   const Json& json_;
   std::string path_;
+  Places* unenforced_;
   std::set<std::string, std::less<>> taken_;
 };
 

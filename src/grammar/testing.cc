@@ -68,6 +68,10 @@ void judge_number(const json& value, const json& schema) {
   if (schema.contains("maximum")) want(number <= schema["maximum"].get<double>(), "above the maximum");
   if (schema.contains("exclusiveMinimum")) want(number > schema["exclusiveMinimum"].get<double>(), "at the minimum");
   if (schema.contains("exclusiveMaximum")) want(number < schema["exclusiveMaximum"].get<double>(), "at the maximum");
+  if (schema.contains("multipleOf")) {
+    const double rest = std::abs(std::remainder(number, schema["multipleOf"].get<double>()));
+    want(rest <= std::abs(number) * 1e-12, "not a multiple");
+  }
 }
 
 void judge_string(const std::string& value, const json& schema) {
@@ -93,6 +97,8 @@ void judge_array(const json& value, const json& schema, const json& root) {
 }
 
 void judge_object(const json& value, const json& schema, const json& root) {
+  for (const auto& [name, member] : value.items())
+    if (schema.contains("propertyNames")) judge(name, schema["propertyNames"], root);
   for (const auto& name : schema.value("required", json::array())) {
     want(value.contains(name.get<std::string>()), "a required member is missing: " + name.dump());
   }

@@ -1,8 +1,8 @@
 // Ends xgrammar's work on this thread when it has taken too long.
 //
 // xgrammar has no limit of time and what a grammar costs cannot be told from its size. All its long work goes through
-// one function, its parser's step by a byte; the linker puts ours before it (--wrap, in CMakeLists.txt), which looks at
-// the processor time of the thread now and then. Time that other threads take does not count.
+// its parser's step by a byte, which calls the hook that cmake/xgrammar.patch adds; ours looks at the processor time of
+// the thread now and then. Time that other threads take does not count.
 //
 // Errors   TimeOver leaves xgrammar's call. What the call worked on is in an unknown state and may only be destroyed.
 #pragma once
@@ -22,7 +22,10 @@ class TimeGuard {  // for its life, on the thread that made it; one at a time
   TimeGuard(const TimeGuard&) = delete;
   TimeGuard& operator=(const TimeGuard&) = delete;
 
-  std::chrono::nanoseconds left() const;  // below 0: over
+  std::chrono::nanoseconds used() const;
+
+ private:
+  const std::chrono::nanoseconds began_;  // in processor time
 };
 
 }  // namespace quire::grammar

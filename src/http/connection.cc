@@ -7,7 +7,8 @@
 #include <exception>
 #include <utility>
 
-#include "base/check.h"
+#include "http/peer.h"
+#include "http/request_id.h"
 #include "http/response_text.h"
 
 namespace quire::http {
@@ -27,19 +28,15 @@ boost::asio::ip::tcp::endpoint peer_of(const Connection::Socket& socket) {
   return socket.remote_endpoint(gone_already);
 }
 
-std::string text_of(const boost::asio::ip::tcp::endpoint& peer) {
-  const std::string address = peer.address().to_string();
-  return peer.address().is_v6() ? cat("[", address, "]:", peer.port()) : cat(address, ":", peer.port());
-}
-
 }  // namespace
 
 Connection::Connection(std::shared_ptr<ServerCore> core, Socket socket)
     : core_(std::move(core)),
       socket_(std::move(socket)),
       peer_(peer_of(socket_)),
+      network_(network_of(peer_.address())),
       timer_(socket_.get_executor()),
-      stream_(core_->tls ? core_->tls->stream(socket_.native_handle()) : plain_stream(socket_.native_handle())) {}
+      stream_(core_->stream(socket_.native_handle())) {}
 
 void Connection::start() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->run(&Connection::begin); });
@@ -115,6 +112,9 @@ void Connection::shake_hands() {
       return wait(kToRead);
     case Outcome::wants_write:
       return wait(kToWrite);
+    case Outcome::plain_http:
+      stream_ = plain_stream(socket_.native_handle());
+      return refuse({400, "this port speaks TLS; the address begins with https://"});
     case Outcome::closed:
       return close();
   }
@@ -150,11 +150,10 @@ bool Connection::read_once() {
     case Outcome::wants_write:
       wait(kToWrite);
       return false;
-    case Outcome::closed:
+    default:
       close();
       return false;
   }
-  return false;
 }
 
 size_t Connection::room_for_input() const {
@@ -176,33 +175,65 @@ void Connection::take_input(std::string_view bytes) {
 void Connection::parse(std::string_view bytes) {
   using State = RequestParser::State;
   const State before = parser_->state();
-  const size_t used = parser_->feed(bytes);
+  size_t used = parser_->feed(bytes);
+  const bool head_came = before == State::head && parser_->state() == State::body;
+  const bool welcome = !head_came || judge_head();
+  if (parser_->state() == State::body) used += parser_->feed(bytes.substr(used));
   if (parser_->state() == State::refused) return refuse(Refusal(parser_->refusal()));
-  if (!hold_body()) return refuse({503, "too much is being received at once; try again later"});
+  if (!hold_body()) return;
   if (parser_->state() == State::done) {
     ahead_ = bytes.substr(used);
-    return begin_exchange();
+    return begin_exchange(true);
   }
-  if (parser_->state() != State::body || before == State::body) return;
-  set_deadline(core_->limits.read);
-  if (parser_->terms().expects_continue) {
+  if (!welcome) return begin_exchange(false);
+  if (parser_->state() != State::body) return;
+  demand_progress();
+  if (head_came && parser_->terms().expects_continue) {
     unsent_.add(std::string(kContinue));
     write_unsent();
   }
 }
 
-bool Connection::hold_body() {
-  const size_t more = parser_->body_bytes() - held_body_;
-  held_body_ += more;
-  return (core_->body_bytes += more) <= core_->limits.all_body_bytes;
+bool Connection::judge_head() {
+  next_progress_ = 0;
+  if (!core_->hooks.judge) return true;
+  const std::optional<size_t> most = core_->hooks.judge(parser_->head());
+  if (most) parser_->limit_body(*most);
+  return most.has_value();
 }
 
-void Connection::release_body() { core_->body_bytes -= std::exchange(held_body_, 0); }
+bool Connection::hold_body() {
+  using Held = BodyBudget::Outcome;
+  const size_t more = parser_->body_bytes() - held_body_;
+  const Held outcome = core_->bodies.hold(network_, more);
+  if (outcome == Held::held) {
+    held_body_ += more;
+    return true;
+  }
+  refuse({503, outcome == Held::peer_has_too_much ? "too much comes from this address at once; try again later"
+                                                  : "too much is being received at once; try again later"});
+  return false;
+}
 
-void Connection::begin_exchange() {
-  const AnswerTerms terms = parser_->terms();
+void Connection::release_body() { core_->bodies.release(network_, std::exchange(held_body_, 0)); }
+
+void Connection::demand_progress() {
+  if (parser_->body_bytes() < next_progress_) return;
+  next_progress_ = parser_->body_bytes() + core_->limits.body_progress_bytes;
+  set_deadline(core_->limits.body);
+}
+
+// What is not whole was refused by its head: its body is not read, so nothing can come after it.
+void Connection::begin_exchange(bool whole) {
+  AnswerTerms terms = parser_->terms();
   Request request = parser_->take();
+  if (!whole) {
+    terms.keep_alive = false;
+    request.body = {};
+    release_body();
+  }
   request.peer = text_of(peer_);
+  request.id = request_id(request.header("x-request-id"));
   parser_.reset();
   clear_deadline();
   phase_ = Phase::working;
@@ -218,11 +249,18 @@ void Connection::begin_exchange() {
 
 void Connection::refuse(const Refusal& refusal) {
   if (refusal.status == 0) return close();
+  static const Request kNone;
+  const Request& head = parser_ ? parser_->head() : kNone;
+  const std::string id = request_id(head.header("x-request-id"));
+  if (core_->hooks.on_refused)
+    core_->hooks.on_refused({text_of(peer_), id, head.method, head.path, refusal.status, refusal.message});
   parser_.reset();
   release_body();
   clear_deadline();
   phase_ = Phase::working;
-  const Response response = error_response(refusal.status, refusal.message);
+  Response response = error_response(refusal.status, refusal.message);
+  response.headers.emplace_back("x-request-id", id);
+  if (refusal.status == 503) response.headers.emplace_back("retry-after", "1");
   unsent_.add(response_head(response, Framing::length, false, false) + response.body);
   answer_complete_ = true;
   keep_alive_ = false;
@@ -265,7 +303,7 @@ void Connection::write_unsent() {
         return wait_to_write(kToRead, progress);
       case Outcome::wants_write:
         return wait_to_write(kToWrite, progress);
-      case Outcome::closed:
+      default:
         return close();
     }
     progress = true;

@@ -6,6 +6,7 @@
 // A client that closes its sending side counts as one that left: the two cannot be told apart.
 //
 // idle       waits for the first byte with no parser and no buffer
+// reading    a head and a body. Between them the head is judged (server.h), and what is refused goes on to working
 // working    an exchange is open. Reading goes on, to notice a client that leaves; what comes is kept for the next
 //            request, up to Limits::head_bytes, and past that the socket is left alone
 // lingering  the last answer is out and the client was told so; what it still sends is dropped for a moment, since
@@ -70,9 +71,11 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   size_t room_for_input() const;
   void take_input(std::string_view bytes);
   void parse(std::string_view bytes);
-  bool hold_body();  // false: all bodies together are over the limit
+  bool judge_head();  // false: the handler refuses it, whatever its body
+  bool hold_body();   // false: refused, bodies are over a limit
   void release_body();
-  void begin_exchange();
+  void demand_progress();  // of the body, by the deadline
+  void begin_exchange(bool whole);
   void refuse(const Refusal& refusal);
 
   // Writing
@@ -89,6 +92,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   const std::shared_ptr<ServerCore> core_;
   Socket socket_;
   const boost::asio::ip::tcp::endpoint peer_;
+  const std::string network_;  // of the peer, whose budget it uses
   Timer timer_;
   std::unique_ptr<Stream> stream_;
   Phase phase_ = Phase::handshake;
@@ -97,6 +101,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
 
   std::unique_ptr<RequestParser> parser_;  // while reading
   size_t held_body_ = 0;                   // of the request that is received or answered
+  size_t next_progress_ = 0;               // at so many bytes of a body its deadline moves
   std::string ahead_;                      // of the next request
   std::weak_ptr<LiveExchange> exchange_;   // while working
   ByteQueue unsent_;

@@ -12,7 +12,12 @@ LiveExchange::LiveExchange(std::shared_ptr<AnswerSink> sink, Request request, co
 
 LiveExchange::~LiveExchange() { answer_failure(); }
 
+void LiveExchange::sign(Response& response) const {
+  if (!request_.id.empty()) response.headers.emplace_back("x-request-id", request_.id);
+}
+
 void LiveExchange::respond(Response response) {
+  sign(response);
   const bool keep_alive = keeps_alive();
   std::string head = response_head(response, Framing::length, keep_alive, terms_.http_1_0);
   Actions dropped;  // destroyed after the lock: they may hold the last reference to anything
@@ -27,6 +32,7 @@ void LiveExchange::respond(Response response) {
 
 void LiveExchange::start_stream(Response head) {
   check(has_body(head.status), "a stream with status ", head.status, ", which has no body");
+  sign(head);
   const bool keep_alive = keeps_alive() && !terms_.http_1_0;
   const Framing framing = terms_.http_1_0 ? Framing::until_close : Framing::chunks;
   std::string text = response_head(head, framing, keep_alive, terms_.http_1_0);
@@ -105,7 +111,8 @@ void LiveExchange::answer_failure() {
   const State before = std::exchange(state_, State::answered);
   if (before == State::streaming) sink_->cut();
   if (before != State::unanswered) return;
-  const Response error = error_response(500, "the server failed at this request");
+  Response error = error_response(500, "the server failed at this request");
+  sign(error);
   sink_->send(response_head(error, Framing::length, false, terms_.http_1_0));
   if (!terms_.without_body) sink_->send(error.body);
   sink_->finish(false);

@@ -47,6 +47,7 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
   using Actions = std::vector<std::function<void()>>;
 
   bool keeps_alive() const { return terms_.keep_alive && !sink_->last_answer(); }
+  void sign(Response& response) const;  // with the request's id
   void send_body(std::string part);
   void answer_failure();
   void run_guarded(const std::function<void()>& task);

@@ -1,5 +1,6 @@
 #include "http/request_parser.h"
 
+#include <algorithm>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <limits>
@@ -96,7 +97,7 @@ struct RequestParser::Impl {
   explicit Impl(const Limits& given) : limits(given) {
     parser.eager(false);  // one step a call, so that what it looks at does not depend on the pieces
     parser.header_limit(std::numeric_limits<uint32_t>::max());  // ours is exact, whatever the pieces
-    parser.body_limit(limits.body_bytes);
+    parser.body_limit(std::numeric_limits<uint64_t>::max());  // looked at before the head is: limit_body() comes after
   }
 
   void refuse(Refusal why) {
@@ -134,6 +135,14 @@ struct RequestParser::Impl {
     if (error) return refuse(refusal_of(error, limits));
     pending = {};
     state = parser.is_done() ? State::done : State::body;
+    if (state == State::body) limit_body(limits.body_bytes);
+  }
+
+  void limit_body(size_t most) {
+    limits.body_bytes = std::min(limits.body_bytes, most);  // what refusals name
+    parser.body_limit(limits.body_bytes);
+    const auto length = parser.content_length();
+    if (length && *length > limits.body_bytes) refuse(refusal_of(beast::http::error::body_limit, limits));
   }
 
   size_t feed_body(std::string_view bytes) {
@@ -173,18 +182,22 @@ RequestParser::RequestParser(const Limits& limits) : impl_(std::make_unique<Impl
 RequestParser::~RequestParser() = default;
 
 size_t RequestParser::feed(std::string_view bytes) {
-  const size_t of_head = impl_->state == State::head ? impl_->feed_head(bytes) : 0;
-  if (impl_->state != State::body) return of_head;
-  return of_head + impl_->feed_body(bytes.substr(of_head));
+  return impl_->state == State::head ? impl_->feed_head(bytes) : impl_->feed_body(bytes);
+}
+
+void RequestParser::limit_body(size_t most) {
+  check(state() == State::body && body_bytes() == 0, "a body is limited that is not about to come");
+  impl_->limit_body(most);
 }
 
 RequestParser::State RequestParser::state() const { return impl_->state; }
 size_t RequestParser::body_bytes() const { return impl_->parser.request.body.size(); }
+const Request& RequestParser::head() const { return impl_->parser.request; }
 const AnswerTerms& RequestParser::terms() const { return impl_->parser.terms; }
 const Refusal& RequestParser::refusal() const { return impl_->refusal; }
 
 Request RequestParser::take() {
-  check(state() == State::done, "a request is taken before it is complete");
+  check(state() == State::body || state() == State::done, "a request is taken before its head is complete");
   return std::move(impl_->parser.request);
 }
 

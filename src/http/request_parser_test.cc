@@ -34,7 +34,7 @@ Outcome parse_in_pieces(std::string_view bytes, size_t piece, const Limits& limi
   RequestParser parser(limits);
   size_t used = 0;
   while (used < bytes.size() && (parser.state() == State::head || parser.state() == State::body))
-    used += parser.feed(bytes.substr(used, piece));
+    used += parser.feed(bytes.substr(used, piece));  // of a whole request the head alone, then the rest
   return outcome_of(parser, used);
 }
 
@@ -237,10 +237,37 @@ TEST(RequestParser, ReadsTheTermsOfTheAnswer) {
   EXPECT_EQ(head.request.method, "GET");
 }
 
-TEST(RequestParser, IsTakenOnlyWhenDone) {
+TEST(RequestParser, IsTakenOnlyWhenItsHeadIsThere) {
   RequestParser parser(Limits{});
   parser.feed("GET / HT");
-  expect_refused([&] { parser.take(); }, "before it is complete");
+  expect_refused([&] { parser.take(); }, "before its head is complete");
+}
+
+TEST(RequestParser, StopsBehindTheHeadForItToBeJudged) {
+  const std::string head = with_headers("Content-Length: 3\r\n"), bytes = head + "abc";
+  RequestParser parser(Limits{});
+  EXPECT_EQ(parser.feed(bytes), head.size());
+  EXPECT_EQ(parser.state(), State::body);
+  EXPECT_EQ(parser.head().path, "/x");
+  EXPECT_EQ(parser.body_bytes(), 0u);
+  parser.limit_body(3);
+  EXPECT_EQ(parser.feed("abc"), 3u);
+  EXPECT_EQ(parser.state(), State::done);
+}
+
+TEST(RequestParser, ALimitThatTheHeadGivesHoldsHoweverTheBodyComes) {
+  const auto refusal_of = [](const std::string& headers, std::string_view body) {
+    RequestParser parser(Limits{});
+    parser.feed(with_headers(headers));
+    parser.limit_body(3);
+    if (parser.state() == State::body) parser.feed(body);
+    return parser.state() == State::refused ? parser.refusal() : Refusal{};
+  };
+  EXPECT_EQ(refusal_of("Content-Length: 4\r\n", "").message, "the body is longer than 3 bytes");
+  EXPECT_EQ(refusal_of("Transfer-Encoding: chunked\r\n", "2\r\nab\r\n2\r\ncd\r\n").status, 413);
+  EXPECT_EQ(refusal_of("Transfer-Encoding: chunked\r\n", "4\r\n").status, 0) << "a line that may go on";
+  EXPECT_EQ(refusal_of("Transfer-Encoding: chunked\r\n", "4\r\nabc").status, 413);
+  EXPECT_EQ(refusal_of("Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n").status, 0);
 }
 
 }  // namespace

@@ -23,13 +23,13 @@ std::optional<TlsContext> tls_of(const ServerOptions& options) {
   return TlsContext(options.certificate_file, options.key_file, options.key_password);
 }
 
-std::shared_ptr<ServerCore> core_of(const ServerOptions& options, Handler handler) {
+std::shared_ptr<ServerCore> core_of(const ServerOptions& options, Handler handler, Hooks hooks) {
   check(options.threads >= 1, "a server with ", options.threads, " threads");
   check(handler != nullptr, "a server without a handler");
   check(options.limits.connections >= 1, "a server with ", options.limits.connections, " connections");
   const RequestParser refuses_limits_that_hold_no_request(options.limits);
-  auto core = std::make_shared<ServerCore>(options.limits, std::move(handler));
-  core->tls = tls_of(options);
+  auto core = std::make_shared<ServerCore>(options.limits, std::move(handler), std::move(hooks));
+  if (const auto tls = tls_of(options)) core->set_tls(*tls);
   return core;
 }
 
@@ -51,7 +51,7 @@ void run_loop(boost::asio::io_context& io) {
 struct Server::Impl {
   using WorkGuard = boost::asio::executor_work_guard<boost::asio::io_context::executor_type>;
 
-  int thread_count;
+  ServerOptions options;
   std::shared_ptr<ServerCore> core;
   std::shared_ptr<Listener> listener;
   std::optional<WorkGuard> work;
@@ -64,11 +64,11 @@ struct Server::Impl {
   }
 };
 
-Server::Server(const ServerOptions& options, Handler handler) {
-  auto core = core_of(options, std::move(handler));
+Server::Server(const ServerOptions& options, Handler handler, Hooks hooks) {
+  auto core = core_of(options, std::move(handler), std::move(hooks));
   auto listener = std::make_shared<Listener>(core, options.host, options.port);
   Impl::WorkGuard work(core->io.get_executor());
-  impl_ = std::make_unique<Impl>(Impl{options.threads, std::move(core), std::move(listener), std::move(work)});
+  impl_ = std::make_unique<Impl>(Impl{options, std::move(core), std::move(listener), std::move(work)});
 }
 
 Server::~Server() { stop(); }
@@ -77,7 +77,7 @@ uint16_t Server::port() const { return impl_->listener->port(); }
 
 ServerStats Server::stats() const {
   const ServerCore& core = *impl_->core;
-  return {core.connection_count(), core.accepted, core.requests, core.body_bytes, core.cut_slow};
+  return {core.connection_count(), core.accepted, core.requests, core.bodies.held(), core.cut_slow};
 }
 
 void Server::start() {
@@ -85,8 +85,12 @@ void Server::start() {
   constexpr int kOthers = 256;  // files and sockets that are no connections
   allow_descriptors(impl_->core->limits.connections + kOthers);
   impl_->listener->start();
-  for (int i = 0; i < impl_->thread_count; ++i)
+  for (int i = 0; i < impl_->options.threads; ++i)
     impl_->threads.emplace_back([core = impl_->core] { run_loop(core->io); });
+}
+
+void Server::reload_certificate() {
+  if (const auto tls = tls_of(impl_->options)) impl_->core->set_tls(*tls);
 }
 
 void Server::stop_accepting() {
@@ -107,6 +111,7 @@ void Server::stop() {
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->run_here();  // what is left of a server that was never started
   core.handler = nullptr;
+  core.hooks = {};
 }
 
 }  // namespace quire::http

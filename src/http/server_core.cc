@@ -35,6 +35,16 @@ std::vector<std::shared_ptr<Connection>> ServerCore::connections() const {
   return connections;
 }
 
+std::unique_ptr<Stream> ServerCore::stream(int socket) const {
+  const std::lock_guard lock(mutex_);
+  return tls_ ? tls_->stream(socket) : plain_stream(socket);
+}
+
+void ServerCore::set_tls(const TlsContext& context) {
+  const std::lock_guard lock(mutex_);
+  tls_ = context;
+}
+
 int ServerCore::connection_count() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int>(open_.size());

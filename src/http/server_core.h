@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "http/body_budget.h"
 #include "http/exchange.h"
 #include "http/server.h"
 #include "http/tls.h"
@@ -26,15 +27,18 @@ using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
 
 class ServerCore {
  public:
-  ServerCore(const Limits& given_limits, Handler given_handler)
-      : limits(given_limits), handler(std::move(given_handler)) {}
+  ServerCore(const Limits& given_limits, Handler given_handler, Hooks given_hooks)
+      : limits(given_limits),
+        handler(std::move(given_handler)),
+        hooks(std::move(given_hooks)),
+        bodies(limits.all_body_bytes, limits.peer_body_bytes) {}
 
   boost::asio::io_context io;
   const Limits limits;
   Handler handler;
-  std::optional<TlsContext> tls;
+  Hooks hooks;
   std::atomic<bool> draining{false};
-  std::atomic<size_t> body_bytes{0};  // of requests that are being received or answered
+  BodyBudget bodies;  // of requests that are being received or answered
   std::atomic<int64_t> accepted{0}, requests{0}, cut_slow{0};
 
   void post(const Strand& strand, std::function<void()> task);  // dropped once the door is closed
@@ -43,10 +47,13 @@ class ServerCore {
   void close_door();
   std::vector<std::shared_ptr<Connection>> connections() const;
   int connection_count() const;
+  std::unique_ptr<Stream> stream(int socket) const;  // in TLS once there is a context
+  void set_tls(const TlsContext& context);
 
  private:
   mutable std::mutex mutex_;
   bool door_open_ = true;
+  std::optional<TlsContext> tls_;
   std::unordered_map<const Connection*, std::weak_ptr<Connection>> open_;
 };
 

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -97,6 +99,104 @@ TEST(ServerLimits, AllBodiesTogetherAreHeldToALimit) {
   for (std::thread& thread : answering) thread.join();
 }
 
+// A judge that lets nobody in but to /in, with bodies of up to a thousand bytes.
+std::optional<size_t> only_in(const Request& head) {
+  return head.path == "/in" ? std::optional<size_t>(1000) : std::nullopt;
+}
+
+void refuse_or_echo(const std::shared_ptr<Exchange>& exchange) {
+  const Request& request = exchange->request();
+  exchange->respond({.status = request.path == "/in" ? 200 : 404, .body = std::to_string(request.body.size())});
+}
+
+// All but one byte of large bodies, on many sockets, to where nobody is let in: answered at once, and nothing is held.
+TEST(ServerLimits, WhatIsRefusedByItsHeadHoldsNoBody) {
+  TestingServer server(refuse_or_echo, {.limits = {.body_bytes = 2000, .all_body_bytes = 4000, .body = 60s}},
+                       {.judge = only_in});
+  std::vector<TestingClient> attackers;
+  for (int i = 0; i < 16; ++i) {
+    TestingClient& attacker = attackers.emplace_back(server.port());
+    attacker.send(cat("POST /out HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n", std::string(1999, 'x')));
+    const ClientAnswer answer = attacker.read_answer();
+    EXPECT_EQ(answer.status, 404);
+    EXPECT_EQ(answer.body, "0") << "the handler got a body";
+    EXPECT_TRUE(attacker.is_closed());
+  }
+  EXPECT_EQ(server->stats().body_bytes, 0u);
+  TestingClient caller(server.port());
+  caller.send(cat("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(1000, 'x')));
+  EXPECT_EQ(caller.read_answer().body, "1000");
+}
+
+TEST(ServerLimits, TheHeadGivesABodyItsOwnLimit) {
+  TestingServer server(refuse_or_echo, {.limits = {.body_bytes = 2000}}, {.judge = only_in});
+  TestingClient announced(server.port()), chunked(server.port());
+  announced.send("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n");
+  const ClientAnswer answer = announced.read_answer();
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_NE(answer.body.find("longer than 1000 bytes"), std::string::npos) << answer.body;
+  chunked.send("POST /in HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 11; ++i) chunked.send(cat("64\r\n", std::string(100, 'x'), "\r\n"));
+  EXPECT_EQ(chunked.read_answer().status, 413);
+}
+
+TEST(ServerLimits, ARefusalWhoseBodyIsThereKeepsTheConnection) {
+  TestingServer server(refuse_or_echo, {}, {.judge = only_in});
+  TestingClient client(server.port());
+  for (int i = 0; i < 3; ++i) {
+    client.send("POST /out HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+    EXPECT_EQ(client.read_answer().status, 404);
+  }
+  client.send("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(client.read_answer().body, "2");
+  EXPECT_EQ(server->stats().accepted, 1);
+}
+
+// One peer holds all that it may, and the others do not notice.
+TEST(ServerLimits, OnePeerCannotTakeTheOthersBudget) {
+  TestingServer server(refuse_or_echo, {.limits = {.all_body_bytes = 4000, .peer_body_bytes = 2500}});
+  const std::string request =
+      cat("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(999, 'x'));
+  std::vector<TestingClient> attackers;
+  for (int i = 0; i < 16; ++i) attackers.push_back(TestingClient::from("127.0.0.2", server.port()));
+  for (int i = 0; i < 2; ++i) attackers[i].send(request);
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1998; }));
+  for (int i = 2; i < 16; ++i) {
+    attackers[i].send(request);
+    const ClientAnswer answer = attackers[i].read_answer();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.header("retry-after"), "1");
+    EXPECT_NE(answer.body.find("from this address"), std::string::npos) << answer.body;
+  }
+  TestingClient other(server.port());
+  other.send(request + "x");
+  EXPECT_EQ(other.read_answer().body, "1000");
+  attackers[0].send("x");
+  EXPECT_EQ(attackers[0].read_answer().body, "1000");
+}
+
+TEST(ServerLimits, RefusalsAreReported) {
+  std::mutex mutex;
+  std::vector<Refused> refusals;
+  TestingServer server(answer, {.limits = {.body_bytes = 10}}, {.on_refused = [&](const Refused& refused) {
+                         const std::lock_guard lock(mutex);
+                         refusals.push_back(refused);
+                       }});
+  TestingClient large(server.port()), broken(server.port());
+  large.send("POST /in HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 11\r\n\r\n");
+  EXPECT_EQ(large.read_answer().header("x-request-id"), "mine");
+  broken.send("get / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(broken.read_answer().header("x-request-id").starts_with("req-"));
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(refusals.size(), 2u);
+  EXPECT_EQ(refusals[0].method + refusals[0].path + refusals[0].id, "POST/inmine");
+  EXPECT_EQ(refusals[0].status, 413);
+  EXPECT_EQ(refusals[0].reason, "the body is longer than 10 bytes");
+  EXPECT_TRUE(refusals[0].peer.starts_with("127.0.0.1:"));
+  EXPECT_EQ(refusals[1].status, 400);
+  EXPECT_EQ(refusals[1].path, "");
+}
+
 TEST(ServerLimits, ConnectionsPastTheLimitAreClosed) {
   TestingServer server(answer, {.limits = {.connections = 2}});
   TestingClient first(server.port()), second(server.port());
@@ -119,7 +219,7 @@ TEST(ServerLimits, IdleConnectionsAreClosedAfterAWhile) {
 }
 
 TEST(ServerLimits, SlowHeadsAndBodiesAreRefused) {
-  TestingServer server(answer, {.limits = {.read = 1s}});
+  TestingServer server(answer, {.limits = {.read = 1s, .body = 1s}});
   TestingClient slow_head(server.port()), slow_body(server.port());
   const auto start = Clock::now();
   slow_head.send("GET / HT");
@@ -132,6 +232,23 @@ TEST(ServerLimits, SlowHeadsAndBodiesAreRefused) {
   EXPECT_EQ(slow_body.read_answer().status, 408);
   EXPECT_TRUE(slow_head.is_closed());
   EXPECT_LT(Clock::now() - start, 5s);
+}
+
+// Slow as a whole, but never for long; one that brings a byte now and then is.
+TEST(ServerLimits, ABodyHasTimeAsLongAsItGoesOn) {
+  TestingServer server(refuse_or_echo, {.limits = {.body = 1s, .body_progress_bytes = 100}});
+  TestingClient steady(server.port()), dripping(server.port());
+  steady.send("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 700\r\n\r\n");
+  dripping.send("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 700\r\n\r\n");
+  const auto start = Clock::now();
+  for (int i = 0; i < 7; ++i) {
+    std::this_thread::sleep_for(200ms);
+    steady.send(std::string(100, 'x'));
+    if (i < 4) dripping.send("x");
+  }
+  EXPECT_EQ(steady.read_answer().body, "700");
+  EXPECT_GT(Clock::now() - start, 1s);
+  EXPECT_EQ(dripping.read_answer().status, 408);
 }
 
 TEST(ServerLimits, AWorkingHandlerHasAllTheTimeItNeeds) {

@@ -382,5 +382,29 @@ TEST(Server, SaysWhyItCannotListen) {
   expect_refused([] { Server({.limits = {.head_bytes = 10}}, echo); }, "10 bytes");
 }
 
+TEST(Server, EveryAnswerHasTheRequestsId) {
+  TestingServer server([](auto exchange) {
+    const Request& request = exchange->request();
+    if (request.path == "/fails") throw CheckError("no");
+    if (request.path != "/stream") return exchange->respond({.body = request.id});
+    exchange->start_stream({.body = request.id});
+    exchange->finish();
+  });
+  TestingClient client(server.port());
+  for (const char* path : {"/", "/stream"}) {
+    client.send(cat("GET ", path, " HTTP/1.1\r\nHost: x\r\nX-Request-ID: trace-7\r\n\r\n"));
+    const ClientAnswer named = client.read_answer();
+    EXPECT_EQ(named.header("x-request-id"), "trace-7");
+    EXPECT_EQ(named.body, "trace-7");
+    const ClientAnswer unnamed = client.get(path);
+    EXPECT_TRUE(unnamed.header("x-request-id").starts_with("req-"));
+    EXPECT_EQ(unnamed.header("x-request-id"), unnamed.body);
+  }
+  client.send("GET /fails HTTP/1.1\r\nHost: x\r\nX-Request-ID: trace-8\r\n\r\n");
+  const ClientAnswer failed = client.read_answer();
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_EQ(failed.header("x-request-id"), "trace-8");
+}
+
 }  // namespace
 }  // namespace quire::http

@@ -12,7 +12,13 @@
 namespace quire::http {
 
 struct Moved {
-  enum class Outcome { done, wants_read, wants_write, closed };  // closed: by the client, or broken
+  enum class Outcome {
+    done,
+    wants_read,
+    wants_write,
+    closed,     // by the client, or broken
+    plain_http  // of a handshake: the client speaks HTTP without TLS
+  };
   Outcome outcome;
   size_t bytes = 0;  // at least one when a read or a write is done
 };

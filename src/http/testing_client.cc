@@ -19,20 +19,27 @@ namespace {
 
 constexpr int kPatience = 10;  // seconds
 
-int connected_socket(int family, uint16_t port, int receive_buffer) {
+sockaddr_in v4_address(in_addr_t address, uint16_t port) {
+  return {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {address}, .sin_zero = {}};
+}
+
+// from: an address of version 4 to come from, or null.
+int connected_socket(int family, uint16_t port, int receive_buffer, const char* from = nullptr) {
   const int socket = ::socket(family, SOCK_STREAM, 0);
   check(socket >= 0, "no socket: ", std::strerror(errno));
   const timeval patience{kPatience, 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   if (receive_buffer > 0) ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-  sockaddr_in v4{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  const sockaddr_in own = v4_address(from ? inet_addr(from) : INADDR_ANY, 0);
+  if (from) check(::bind(socket, reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0, "no address ", from);
+  const sockaddr_in v4 = v4_address(htonl(INADDR_LOOPBACK), port);
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(port);
   v6.sin6_addr = in6addr_loopback;
   const bool is_v6 = family == AF_INET6;
-  const auto* address = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
+  const auto* address = is_v6 ? reinterpret_cast<const sockaddr*>(&v6) : reinterpret_cast<const sockaddr*>(&v4);
   if (::connect(socket, address, is_v6 ? sizeof v6 : sizeof v4) == 0) return socket;
   const int error = errno;
   ::close(socket);
@@ -72,19 +79,37 @@ std::string ClientAnswer::header(const std::string& name) const {
 }
 
 TestingClient::TestingClient(uint16_t port, Speaks speaks, int receive_buffer)
-    : TestingClient(AF_INET, port, speaks, receive_buffer) {}
+    : TestingClient(speaks, connected_socket(AF_INET, port, receive_buffer)) {}
 
-TestingClient::TestingClient(int family, uint16_t port, Speaks speaks, int receive_buffer)
-    : socket_(connected_socket(family, port, receive_buffer)) {
+TestingClient::TestingClient(Speaks speaks, int socket) : socket_(socket) {
   if (speaks == Speaks::tls) tls_ = tls_on(socket_);
 }
 
-TestingClient TestingClient::on_ipv6(uint16_t port) { return {AF_INET6, port, Speaks::plain, 0}; }
+TestingClient TestingClient::on_ipv6(uint16_t port) { return {Speaks::plain, connected_socket(AF_INET6, port, 0)}; }
+
+TestingClient TestingClient::from(const char* address, uint16_t port) {
+  return {Speaks::plain, connected_socket(AF_INET, port, 0, address)};
+}
 
 TestingClient::TestingClient(TestingClient&& other) noexcept
     : socket_(std::exchange(other.socket_, -1)), tls_(std::move(other.tls_)), received_(std::move(other.received_)) {}
 
 TestingClient::~TestingClient() { close(); }
+
+void TestingClient::offer_only(const char* suites) {
+  SSL_set_max_proto_version(tls_.get(), TLS1_2_VERSION);
+  check(SSL_set_cipher_list(tls_.get(), suites) == 1, "no suites: ", suites);
+}
+
+std::string TestingClient::certificate() const {
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(SSL_get1_peer_certificate(tls_.get()), X509_free);
+  unsigned char* bytes = nullptr;
+  const int size = i2d_X509(certificate.get(), &bytes);
+  check(size > 0, "the server showed no certificate");
+  const std::string copy(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+  OPENSSL_free(bytes);
+  return copy;
+}
 
 bool TestingClient::shakes_hands() {
   ERR_clear_error();

@@ -25,10 +25,13 @@ class TestingClient {
   enum class Speaks { plain, tls };
   explicit TestingClient(uint16_t port, Speaks speaks = Speaks::plain, int receive_buffer = 0);
   static TestingClient on_ipv6(uint16_t port);
+  static TestingClient from(const char* address, uint16_t port);  // of this machine, as 127.0.0.2
   ~TestingClient();
   TestingClient(TestingClient&& other) noexcept;
 
-  bool shakes_hands();  // TLS only, before anything else; false: refused
+  void offer_only(const char* suites);  // of TLS 1.2, and no later version; before the handshake
+  bool shakes_hands();                  // TLS only, before anything else; false: refused
+  std::string certificate() const;      // the server's, as bytes
   void send(std::string_view bytes);
   std::string read_until(std::string_view end);  // up to and including it; what came after is kept
   std::string read_count(size_t count);
@@ -43,7 +46,7 @@ class TestingClient {
   void reset();  // the server sees a reset, not an end
 
  private:
-  TestingClient(int family, uint16_t port, Speaks speaks, int receive_buffer);
+  TestingClient(Speaks speaks, int socket);
   size_t receive(char* into, size_t size);
   bool read_more();
   std::string read_chunks();

@@ -17,8 +17,8 @@ namespace quire::http {
 
 class TestingServer {
  public:
-  explicit TestingServer(Handler handler, const ServerOptions& options = {})
-      : server_(std::make_unique<Server>(options, std::move(handler))) {
+  explicit TestingServer(Handler handler, const ServerOptions& options = {}, Hooks hooks = {})
+      : server_(std::make_unique<Server>(options, std::move(handler), std::move(hooks))) {
     server_->start();
   }
   Server* operator->() { return server_.get(); }

@@ -1,4 +1,5 @@
-// TLS 1.2 and 1.3 for the server's side: one context with the certificate, and a stream for each socket.
+// TLS 1.2 and 1.3 for the server's side: one context with the certificate, and a stream for each socket. Modern suites
+// only: forward secrecy and authenticated encryption.
 //
 // Errors   the constructor throws CheckError, one line with the file and OpenSSL's reason.
 #pragma once

@@ -37,8 +37,12 @@ int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* length, c
   return outcome == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
+// Of TLS 1.2 only suites with forward secrecy and authenticated encryption; all of 1.3 are like that.
+constexpr const char* kSuitesOf12 = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
 void set_behaviour(SSL_CTX* context) {
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  check(SSL_CTX_set_cipher_list(context, kSuitesOf12) == 1, "TLS cannot be set up: ", reason());
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(context,
                    SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

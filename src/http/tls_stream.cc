@@ -90,7 +90,8 @@ class TlsStream final : public Stream {
     if (error == SSL_ERROR_WANT_READ) return {Outcome::wants_read};
     if (error == SSL_ERROR_WANT_WRITE) return {Outcome::wants_write};
     broken_ = error != SSL_ERROR_ZERO_RETURN;  // after which OpenSSL must not be asked for a good-bye
-    return {Outcome::closed};
+    const bool speaks_http = error == SSL_ERROR_SSL && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
+    return {speaks_http ? Outcome::plain_http : Outcome::closed};
   }
 
   struct Free {

@@ -95,14 +95,58 @@ TEST(Tls, ASlowReaderIsCut) {
   EXPECT_EQ(server->stats().cut_slow, 1);
 }
 
-TEST(Tls, PlainTextOnTheTlsPortIsClosed) {
+TEST(Tls, PlainHttpOnTheTlsPortIsToldSo) {
+  const Tls tls;
+  std::promise<Refused> refused;
+  TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options(),
+                       {.on_refused = [&](const Refused& one) { refused.set_value(one); }});
+  TestingClient plain(server.port());
+  plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const ClientAnswer answer = plain.read_answer();
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("this port speaks TLS"), std::string::npos) << answer.body;
+  EXPECT_TRUE(plain.is_closed());
+  EXPECT_TRUE(refused.get_future().get().peer.starts_with("127.0.0.1:"));
+  EXPECT_EQ(shaken(server.port()).get("/").status, 200);
+  EXPECT_EQ(server->stats().requests, 1);
+}
+
+TEST(Tls, OtherTextOnTheTlsPortIsClosed) {
   const Tls tls;
   TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options());
   TestingClient plain(server.port());
-  plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_EQ(plain.read_to_end().find("HTTP/1.1 2"), std::string::npos);
-  EXPECT_EQ(shaken(server.port()).get("/").status, 200);
-  EXPECT_EQ(server->stats().requests, 1);
+  plain.send("something else\r\n\r\n");
+  EXPECT_EQ(plain.read_to_end().find("HTTP/1.1"), std::string::npos);
+}
+
+TEST(Tls, OnlyModernSuitesAreSpoken) {
+  const Tls tls;
+  TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options());
+  const auto speaks = [&](const char* suites) {
+    TestingClient client(server.port(), Speaks::tls);
+    client.offer_only(suites);
+    return client.shakes_hands();
+  };
+  EXPECT_TRUE(speaks("ECDHE-ECDSA-AES128-GCM-SHA256"));
+  EXPECT_TRUE(speaks("ECDHE-ECDSA-CHACHA20-POLY1305"));
+  for (const char* old : {"ECDHE-ECDSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA384", "ECDHE-ECDSA-AES128-CCM"})
+    EXPECT_FALSE(speaks(old)) << old;
+}
+
+TEST(Tls, ANewCertificateIsUsedFromThenOn) {
+  const Tls tls;
+  TestingServer server([](auto exchange) { exchange->respond({}); }, tls.options());
+  TestingClient before = shaken(server.port());
+  const std::string first = before.certificate();
+  make_certificate(tls.folder.path(), "server");
+  EXPECT_EQ(shaken(server.port()).certificate(), first) << "before it is told";
+  server->reload_certificate();
+  const std::string second = shaken(server.port()).certificate();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(before.get("/").status, 200) << "open connections go on";
+  tls.folder.put("server.crt", "broken");
+  expect_refused([&] { server->reload_certificate(); }, "server.crt cannot be used");
+  EXPECT_EQ(shaken(server.port()).certificate(), second) << "a broken file changes nothing";
 }
 
 TEST(Tls, AHandshakeThatStopsIsClosed) {

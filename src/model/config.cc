@@ -36,6 +36,14 @@ void check_architecture(std::string_view name, std::string_view file) {
         ": the architecture ", in_quotes(name), " is not one of ", known_architectures());
 }
 
+int32_t scaled_context(int32_t context, const ops::RopeScaling& scaling, std::string_view file) {
+  if (scaling.kind != ops::RopeScaling::Kind::yarn) return context;
+  const double stretched = scaling.original_context * scaling.factor;
+  check(stretched >= 1 && stretched <= kMostContext, file, ": yarn stretches a context of ", scaling.original_context,
+        " by ", scaling.factor, ", which does not give one of 1 to ", kMostContext);
+  return std::max(context, static_cast<int32_t>(stretched));
+}
+
 void check_config(const ModelConfig& config, std::string_view file) {
   check_heads(config, file);
   // Activations are quantised in blocks of 32.

@@ -178,6 +178,7 @@ void read_rope(const FolderKeys& keys, ModelConfig& config) {
   config.rotary = config.head_dim;
   config.rope_theta = rope.number_or("rope_theta", theta);
   config.rope_scaling = read_scaling(keys, rope, config.context);
+  config.context = scaled_context(config.context, config.rope_scaling, keys.path());
   config.adjacent_pairs = false;
   config.rotates = rotating_layers(keys, config);
 }

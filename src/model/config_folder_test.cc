@@ -148,6 +148,20 @@ TEST(ConfigFolder, Yarn) {
   }
 }
 
+TEST(ConfigFolder, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
+  const auto context = [](int max_position_embeddings, json yarn) {
+    yarn.update({{"rope_type", "yarn"}, {"factor", 4.0}});
+    return read("qwen2", {{"max_position_embeddings", max_position_embeddings}, {"rope_scaling", yarn}}).context;
+  };
+  EXPECT_EQ(context(32768, {{"original_max_position_embeddings", 32768}}), 131072) << "Qwen2.5's recipe";
+  EXPECT_EQ(context(40960, {{"original_max_position_embeddings", 32768}}), 131072) << "Qwen3's recipe";
+  EXPECT_EQ(context(131072, {{"original_max_position_embeddings", 32768}}), 131072) << "stretched already";
+  EXPECT_EQ(context(163840, {{"original_max_position_embeddings", 4096}}), 163840) << "longer than the factor says";
+  EXPECT_EQ(context(2048, json::object()), 8192);
+  expect_bad({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1e9}}}}, "yarn stretches a context of 2048");
+  expect_bad({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", -4}}}}, "yarn stretches a context of 2048");
+}
+
 TEST(ConfigFolder, BadValuesAreRefusedByName) {
   expect_bad({{"model_type", "gpt2"}}, "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3");
   expect_bad({{"num_hidden_layers", 0}}, "num_hidden_layers = 0 is not between 1 and 1000");

@@ -36,6 +36,7 @@ class GgufKeys {
   }
 
   const std::string& architecture() const { return architecture_; }
+  const std::string& path() const { return file_.path(); }
   bool has(std::string_view name) const { return file_.has(key(name)); }
   double number(std::string_view name) const { return file_.number(key(name)); }
   double number(std::string_view name, double otherwise) const { return file_.number(key(name), otherwise); }
@@ -112,6 +113,7 @@ void read_rope(const GgufKeys& keys, ModelConfig& config) {
   config.rotary = keys.count_or("rope.dimension_count", config.head_dim, 2, kMostHeadDim);
   config.rope_theta = keys.number("rope.freq_base", 10000);
   config.rope_scaling = read_scaling(keys, config.context);
+  config.context = scaled_context(config.context, config.rope_scaling, keys.path());
   config.adjacent_pairs = has_adjacent_pairs(config.architecture);
   config.rotates.assign(config.layers, true);
   if (config.architecture == "smollm3")  // fixed by the architecture: every fourth layer knows no positions

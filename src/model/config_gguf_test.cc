@@ -112,6 +112,22 @@ TEST(ConfigGguf, RopeScaling) {
       "llama.rope.scaling.type = \"longrope\"");
 }
 
+TEST(ConfigGguf, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
+  const auto context = [](uint32_t length, uint32_t original) {
+    return changed([&](GgufWriter& file) {
+             file.set("llama.context_length", length);
+             file.set("llama.rope.scaling.type", "yarn");
+             file.set("llama.rope.scaling.factor", 4.0f);
+             if (original) file.set("llama.rope.scaling.original_context_length", original);
+           })
+        .context;
+  };
+  EXPECT_EQ(context(512, 512), 2048);
+  EXPECT_EQ(context(640, 512), 2048);
+  EXPECT_EQ(context(2048, 512), 2048);
+  EXPECT_EQ(context(512, 0), 2048);
+}
+
 TEST(ConfigGguf, BadCountsAreRefusedByName) {
   expect_bad("general.architecture", "gpt-j", "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3");
   expect_bad("llama.block_count", 0u, "llama.block_count = 0 is not between 1 and 1000");

@@ -1,12 +1,11 @@
 #include "serve/access.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 
 namespace quire::serve {
 namespace {
-
-// The compiler must not end the loop as soon as the result is known.
-bool is_zero(volatile const unsigned char& difference) { return difference == 0; }
 
 bool begins_with_bearer(std::string_view text) {
   constexpr std::string_view kBearer = "bearer ";
@@ -20,11 +19,7 @@ bool begins_with_bearer(std::string_view text) {
 }  // namespace
 
 bool equal_in_constant_time(std::string_view one, std::string_view other) {
-  if (one.empty() || other.empty()) return one.empty() && other.empty();
-  unsigned char difference = one.size() == other.size() ? 0 : 1;
-  for (size_t i = 0; i < one.size(); ++i)
-    difference = static_cast<unsigned char>(difference | (one[i] ^ other[i % other.size()]));
-  return is_zero(difference);
+  return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
 
 std::string_view presented_key(const http::Request& request) {
@@ -35,12 +30,19 @@ std::string_view presented_key(const http::Request& request) {
   return value;
 }
 
-std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys) {
-  const ApiKey* found = nullptr;
-  for (const ApiKey& one : keys)
-    if (equal_in_constant_time(key, one.key) && !key.empty()) found = &one;
-  if (!found) return std::nullopt;
-  return Caller{.salt = found->salt};
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys,
+                                  const std::string& admin_key) {
+  const bool is_admin = !admin_key.empty() && equal_in_constant_time(key, admin_key);
+  const bool is_everybody = admin_key.empty() && keys.size() <= 1;
+  Caller caller{.name = is_admin ? "admin" : "", .may_manage = is_admin || is_everybody};
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (equal_in_constant_time(key, keys[i].key) && !key.empty()) {
+      caller.salt = keys[i].salt;
+      caller.name = keys[i].name;
+      caller.key = static_cast<int32_t>(i);
+    }
+  if (caller.key < 0 && !is_admin && !keys.empty()) return std::nullopt;
+  return caller;
 }
 
 }  // namespace quire::serve

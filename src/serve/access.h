@@ -17,7 +17,8 @@ bool equal_in_constant_time(std::string_view one, std::string_view other);
 // From "Authorization: Bearer KEY" or "X-API-Key: KEY"; "" when there is none.
 std::string_view presented_key(const http::Request& request);
 
-// Looks at all keys, whichever fits. None: no key fits.
-std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys);
+// Looks at all keys, whichever fits. None: no key fits. Without keys everybody does.
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys,
+                                  const std::string& admin_key);
 
 }  // namespace quire::serve

@@ -32,10 +32,27 @@ TEST(Access, FindsTheKeyInEitherHeader) {
 }
 
 TEST(Access, FindsTheCallerOfAKey) {
-  const std::vector<ApiKey> keys = {{"one", ""}, {"two", "salt"}};
-  EXPECT_EQ(caller_with("one", keys)->salt, "");
-  EXPECT_EQ(caller_with("two", keys)->salt, "salt");
-  for (const char* wrong : {"", "on", "onee", "three"}) EXPECT_FALSE(caller_with(wrong, keys)) << wrong;
+  const std::vector<ApiKey> keys = {{"one", "", "first"}, {"two", "salt"}};
+  EXPECT_EQ(caller_with("one", keys, "")->salt, "");
+  EXPECT_EQ(caller_with("two", keys, "")->salt, "salt");
+  EXPECT_EQ(caller_with("one", keys, "")->name, "first");
+  EXPECT_EQ(caller_with("admin", keys, "admin")->name, "admin");
+  EXPECT_NE(caller_with("one", keys, "")->key, caller_with("two", keys, "")->key);
+  for (const char* wrong : {"", "on", "onee", "three"}) {
+    EXPECT_FALSE(caller_with(wrong, keys, "")) << wrong;
+    EXPECT_FALSE(caller_with(wrong, keys, "admin")) << wrong;
+  }
+}
+
+TEST(Access, WhoIsAloneOrHasTheAdminKeyMayManage) {
+  const std::vector<ApiKey> one = {{"one"}}, two = {{"one"}, {"two"}};
+  EXPECT_TRUE(caller_with("", {}, "")->may_manage);
+  EXPECT_TRUE(caller_with("one", one, "")->may_manage);
+  EXPECT_FALSE(caller_with("one", two, "")->may_manage);
+  EXPECT_FALSE(caller_with("one", one, "admin")->may_manage);
+  EXPECT_FALSE(caller_with("", {}, "admin")->may_manage) << "everybody may call, and not manage";
+  for (const auto& keys : {std::vector<ApiKey>(), one, two})
+    EXPECT_TRUE(caller_with("admin", keys, "admin")->may_manage) << keys.size();
 }
 
 }  // namespace

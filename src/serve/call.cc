@@ -1,6 +1,10 @@
 #include "serve/call.h"
 
+#include <exception>
 #include <utility>
+
+#include "serve/ignored.h"
+#include "serve/refusal_reason.h"
 
 namespace quire::serve {
 
@@ -40,10 +44,22 @@ void Call::finish() {
 void Call::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
-  if (status_ == 0) status_ = response.status;  // a second answer is for the exchange to refuse
+  if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
+  if (status_ == 0) {  // a second answer is for the exchange to refuse
+    status_ = response.status;
+    reason_ = refusal_reason(response);
+  }
 }
 
-void Call::post(std::function<void()> task) {
+void Call::post(std::function<void()> given) {
+  std::function<void()> task = [call = weak_from_this(), given = std::move(given)] {
+    try {
+      given();
+    } catch (const std::exception& error) {  // the exchange answers it, and does not say why
+      if (const auto alive = call.lock()) alive->note_failure(error.what());
+      throw;
+    }
+  };
   {
     const std::lock_guard lock(mutex_);
     if (held_) return waiting_.push_back(std::move(task));
@@ -82,8 +98,18 @@ void Call::note_failure(std::string what) {
   failure_ = std::move(what);
 }
 
+void Call::note_ignored(std::string names) {
+  const std::lock_guard lock(mutex_);
+  ignored_ = std::move(names);
+}
+
+void Call::name_caller(std::string name) {
+  const std::lock_guard lock(mutex_);
+  caller_ = std::move(name);
+}
+
 void Call::report(bool complete) {
-  constexpr int kClientClosed = 499;
+  constexpr int kClientClosed = 499, kFailed = 500;
   Answered answered;
   {
     const std::lock_guard lock(mutex_);
@@ -91,18 +117,31 @@ void Call::report(bool complete) {
     answered = {.method = request().method,
                 .path = request().path,
                 .peer = request().peer,
-                .status = status_ ? status_ : kClientClosed,
+                .id = request().id,
+                .caller = caller_,
+                .status = status_ ? status_ : failure_.empty() ? kClientClosed : kFailed,
                 .complete = complete && !gone_,
+                .client_left = gone_,
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,
                 .generated_tokens = generated_tokens_,
-                .failure = failure_};
+                .reason = reason_,
+                .failure = failure_,
+                .ignored = ignored_};
   }
   if (on_answered_) on_answered_(answered);
 }
 
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
   if (auto* call = dynamic_cast<Call*>(&exchange)) call->count_tokens(prompt, generated);
+}
+
+void note_failure(http::Exchange& exchange, const std::string& what) {
+  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_failure(what);
+}
+
+void note_ignored(http::Exchange& exchange, const std::string& names) {
+  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_ignored(names);
 }
 
 }  // namespace quire::serve

@@ -18,15 +18,20 @@ namespace quire::serve {
 
 struct Answered {
   std::string method, path, peer;
-  int status;     // 499: none was given, mostly because the client left
-  bool complete;  // false: the client left, or the answer was cut off
-  std::chrono::duration<double> time;
-  int64_t prompt_tokens, generated_tokens;
-  std::string failure;  // of the server itself, for its log
+  std::string id = {};      // of the request
+  std::string caller = {};  // Caller::name
+  int status;               // 499: none was given, mostly because the client left; 500: nor any, for the failure below
+  bool complete = true;     // false: the client left, or the answer was cut off
+  bool client_left = false;
+  std::chrono::duration<double> time = {};
+  int64_t prompt_tokens = 0, generated_tokens = 0;
+  std::string reason = {};   // of a refusal, as its caller was told, but without what the caller sent
+  std::string failure = {};  // of the server itself, for its log
+  std::string ignored = {};  // parameters without an effect (ignored.h)
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
-class Call final : public http::Exchange {
+class Call final : public http::Exchange, public std::enable_shared_from_this<Call> {
  public:
   // headers: added to every answer.
   static std::shared_ptr<Call> watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
@@ -43,7 +48,9 @@ class Call final : public http::Exchange {
 
   bool begun() const;
   void count_tokens(int32_t prompt, int32_t generated);
-  void note_failure(std::string what);
+  void note_failure(std::string what);   // a fault of the server; what tasks throw is noted by itself
+  void note_ignored(std::string names);  // before it is answered: the answer has them in a header
+  void name_caller(std::string name);
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
@@ -59,12 +66,14 @@ class Call final : public http::Exchange {
   mutable std::mutex mutex_;
   int status_ = 0;  // 0: not begun
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
-  std::string failure_;
+  std::string failure_, ignored_, caller_, reason_;
   bool gone_ = false, reported_ = false, held_ = true;
   std::vector<std::function<void()>> waiting_;
 };
 
 // On the call that an exchange is; nothing on others.
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
+void note_failure(http::Exchange& exchange, const std::string& what);
+void note_ignored(http::Exchange& exchange, const std::string& names);
 
 }  // namespace quire::serve

@@ -45,11 +45,28 @@ void check_text_length(std::string_view text, const Service& service, std::strin
     refuse_length(cat("more than ", context), service, field);
 }
 
+std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptions& options, const Service& service,
+                                  std::string_view field) {
+  try {
+    return service.tokenizer().encode(text, options);
+  } catch (const CheckError& refused) {
+    throw ApiError(400, cat(field, ": the text cannot be tokenized: ", refused.what()), std::string(field));
+  }
+}
+
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field) {
   if (tokens > most_prompt_tokens(service)) refuse_length(std::to_string(tokens), service, field);
 }
 
-void limit_answer(engine::Request& request, Fields& fields, std::initializer_list<std::string_view> names,
+void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field) {
+  const int32_t vocabulary = service.engine_options().vocabulary;
+  for (const int32_t id : ids)
+    if (id < 0 || id >= vocabulary)
+      throw ApiError(400, cat(field, ": there is no token ", id, " in the vocabulary of ", vocabulary),
+                     std::string(field));
+}
+
+void limit_answer(engine::Request& request, Fields& fields, std::span<const std::string_view> names,
                   const Service& service) {
   const int32_t most = service.options().max_completion_tokens;
   if (most == 0 || (request.max_new_tokens >= 0 && request.max_new_tokens <= most)) return;
@@ -63,11 +80,14 @@ void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
   const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());
   count_ += answers * each * positions_of(request, service_.engine_options().context);
-  if (count_ > kMostLogprobs)
+  const int64_t most = std::min(kMostLogprobs, service_.logprob_budget().most());
+  if (count_ > most)
     throw ApiError(400,
-                   cat(field_, ": a call may come to ", kMostLogprobs,
+                   cat(field_, ": a call may come to ", most,
                        " logprobs, and this one to more: ask for fewer answers, tokens or logprobs of each"),
                    std::string(field_));
 }
+
+LogprobBudget::Share LogprobCount::share() const { return service_.logprob_budget().take(count_); }
 
 }  // namespace quire::serve

@@ -4,8 +4,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "engine/request.h"
 #include "serve/fields.h"
@@ -15,14 +16,19 @@ namespace quire::serve {
 
 // Of a text it is known only that it cannot fit, but that before it is tokenized.
 void check_text_length(std::string_view text, const Service& service, std::string_view field);
+// The tokens of a text from outside; what the tokenizer refuses is told to the caller.
+std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptions& options, const Service& service,
+                                  std::string_view field);
 void check_prompt_length(size_t tokens, const Service& service, std::string_view field);
+// Ids from outside: the first that the tokenizer does not have is named. Models may have logits for more.
+void check_token_ids(std::span<const int32_t> ids, const Service& service, std::string_view field);
 
 // Holds a request's max_new_tokens to the server's own limit of an answer: a default, and no limit at all, become that.
 // Throws when the first of these fields that is there asks for more.
-void limit_answer(engine::Request& request, Fields& fields, std::initializer_list<std::string_view> names,
+void limit_answer(engine::Request& request, Fields& fields, std::span<const std::string_view> names,
                   const Service& service);
 
-// Logprobs are kept until an answer is complete: so many of one call, prompts and answers, take some 200 MB as JSON.
+// So many logprobs of one call, prompts and answers, take some 200 MB as JSON.
 inline constexpr int64_t kMostLogprobs = 4 << 20;
 
 // Of all answers of a call together: what each position gives, times the positions that it can come to.
@@ -30,6 +36,7 @@ class LogprobCount {
  public:
   LogprobCount(const Service& service, std::string_view field) : service_(service), field_(field) {}
   void add(const engine::Request& request, int64_t answers);  // with its prompt; throws when they are too many
+  LogprobBudget::Share share() const;  // of what all calls may come to, for as long as this one is being answered
 
  private:
   const Service& service_;

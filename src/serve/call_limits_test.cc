@@ -6,6 +6,9 @@
 #include <string>
 
 #include "serve/api_error.h"
+#include "serve/openai.h"
+#include "serve/sglang.h"
+#include "serve/testing_exchange.h"
 #include "serve/testing_service.h"
 
 namespace quire::serve {
@@ -54,7 +57,8 @@ int32_t limited(const char* text, int32_t read) {
   const auto body = nlohmann::ordered_json::parse(text);
   Fields fields(body, "");
   engine::Request request = asking(1, read, -1);
-  const auto limit = [&] { limit_answer(request, fields, {"max_completion_tokens", "max_tokens"}, tiny.service()); };
+  constexpr std::string_view kNames[] = {"max_completion_tokens", "max_tokens"};
+  const auto limit = [&] { limit_answer(request, fields, kNames, tiny.service()); };
   return code_of(limit) == "taken" ? request.max_new_tokens : -1;
 }
 
@@ -88,6 +92,33 @@ TEST(LogprobCount, AnswersCountEach) {
   };
   EXPECT_EQ(code(kMostLogprobs / 2000), "taken");
   EXPECT_EQ(code(kMostLogprobs / 2000 + 1), "refused");
+}
+
+TEST(LogprobCount, WhatAllCallsTogetherMayComeToIsLimited) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.most_logprobs = 1000; }, .loop = false});
+  const auto status = [&](const std::string& body) {
+    try {
+      generate(testing::posted("/generate", body), tiny.service(), {});
+    } catch (const ApiError& error) {
+      return error.status;
+    }
+    return 200;
+  };
+  const std::string some = R"({"text": "hello", "return_logprob": true, "top_logprobs_num": 9,
+                               "sampling_params": {"max_new_tokens": 60}})";
+  EXPECT_EQ(status(R"({"text": "hello", "return_logprob": true, "sampling_params": {"max_new_tokens": null},
+                       "top_logprobs_num": 9})"),
+            400)
+      << "never fits";
+  EXPECT_EQ(status(some), 200);
+  EXPECT_EQ(status(some), 503) << "not while others are there";
+  EXPECT_EQ(status(R"({"text": "hello"})"), 200);
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(status(some), 200);
+  const auto chat = testing::posted("/v1", R"({"messages": [{"role": "user", "content": "a"}], "logprobs": true,
+                                               "top_logprobs": 9, "max_completion_tokens": 60})");
+  EXPECT_THROW(chat_completions(chat, tiny.service(), {}), ApiError) << "of all interfaces";
 }
 
 TEST(LogprobCount, ThoseThatAreNotWantedAreFree) {

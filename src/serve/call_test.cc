@@ -42,6 +42,17 @@ TEST(Call, ReportsAnAnswerOnce) {
   EXPECT_TRUE(answered.complete);
 }
 
+TEST(Call, NamesWhatWasIgnored) {
+  Watched one, stream;
+  note_ignored(*one.call, "store, user");
+  one.call->respond({});
+  EXPECT_EQ(one.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store, user"}}));
+  EXPECT_EQ(one.answers.at(0).ignored, "store, user");
+  note_ignored(*stream.call, "store");
+  stream.call->start_stream({});
+  EXPECT_EQ(stream.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store"}}));
+}
+
 TEST(Call, ReportsAStreamAtItsEnd) {
   Watched watched;
   watched.call->start_stream({.body = "a"});
@@ -60,7 +71,9 @@ TEST(Call, ReportsWhenTheClientLeft) {
   streaming.call->finish();
   EXPECT_EQ(streaming.answers.at(0).status, 200);
   EXPECT_FALSE(streaming.answers.at(0).complete);
+  EXPECT_TRUE(streaming.answers.at(0).client_left);
   unanswered.call.reset();
+  EXPECT_FALSE(unanswered.answers.at(0).client_left);
   EXPECT_EQ(unanswered.answers.at(0).status, 499);
   EXPECT_FALSE(unanswered.answers.at(0).complete);
 }
@@ -77,6 +90,16 @@ TEST(Call, HoldsTasksBackUntilItsFunctionHasReturned) {
   EXPECT_EQ(order, "1234");
   watched.call->post([&] { order += "5"; });
   EXPECT_EQ(order, "12345");
+}
+
+TEST(Call, ReportsWhyATaskFailed) {
+  Watched watched;
+  watched.call->release();
+  EXPECT_THROW(watched.call->post([] { check(false, "no such thing"); }), CheckError);
+  watched.call.reset();
+  ASSERT_EQ(watched.answers.size(), 1u);
+  EXPECT_EQ(watched.answers[0].status, 500);
+  EXPECT_EQ(watched.answers[0].failure, "no such thing");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "serve/api_error.h"
 #include "text/utf8.h"
 
 namespace quire::serve {
@@ -92,7 +92,7 @@ void Marks::choose_mark(const ordered_json& value) {
     text::append_utf8(mark_, code);
     if (!contains(value, mark_)) return;
   }
-  throw CheckError("the texts hold all of Unicode's noncharacters from U+FDD0 to U+FDEF");
+  throw ApiError(400, "the texts hold all of Unicode's noncharacters from U+FDD0 to U+FDEF", "messages");
 }
 
 std::string Marks::marked(std::string_view text) const {

@@ -36,7 +36,7 @@ class Marks {
  public:
   explicit Marks(const text::Vocabulary& vocabulary) : spellings_(vocabulary) {}
 
-  // Puts marks into all strings and keys of the value. Throws CheckError when every character that could be a mark
+  // Puts marks into all strings and keys of the value. Throws ApiError 400 when every character that could be a mark
   // occurs in it. Once for each value that is rendered together.
   void mark(nlohmann::ordered_json& value);
 

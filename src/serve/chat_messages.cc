@@ -17,11 +17,10 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostText = 64 << 20;  // bodies have a smaller limit
-constexpr size_t kMostNameBytes = 1024;
 constexpr size_t kMostToolCalls = 1024;
 
-std::string text_of_part(const ordered_json& part, const std::string& path) {
-  Fields fields(part, path);
+std::string text_of_part(const ordered_json& part, const std::string& path, Ignored* ignored) {
+  Fields fields(part, path, ignored);
   const std::string type = fields.string("type", kMostNameBytes).value_or("text");
   if (type != "text" && type != "refusal")
     refuse(path, cat("parts of type ", in_quotes(type, 40), " are not supported: the model reads text only"));
@@ -40,7 +39,7 @@ std::optional<std::string> content_of(Fields& fields) {
   std::string joined;
   for (size_t i = 0; i < content->size(); ++i) {
     if (i > 0) joined += '\n';
-    joined += text_of_part((*content)[i], cat(path, "[", i, "]"));
+    joined += text_of_part((*content)[i], cat(path, "[", i, "]"), fields.ignored());
   }
   return joined;
 }
@@ -53,8 +52,8 @@ ordered_json arguments_of(const std::string& text) {
   }
 }
 
-ordered_json read_tool_call(const ordered_json& call, const std::string& path) {
-  Fields fields(call, path);
+ordered_json read_tool_call(const ordered_json& call, const std::string& path, Ignored* ignored) {
+  Fields fields(call, path, ignored);
   const auto id = fields.string("id", kMostNameBytes);
   const std::string type = fields.string("type", kMostNameBytes).value_or("function");
   if (type != "function") refuse(fields.path_of("type"), "only function calls are supported");
@@ -80,7 +79,8 @@ ordered_json read_tool_calls(Fields& fields) {
   const std::string path = fields.path_of("tool_calls");
   if (!calls->is_array() || calls->size() > kMostToolCalls)
     refuse(path, cat("expected an array of at most ", kMostToolCalls, " calls"));
-  for (size_t i = 0; i < calls->size(); ++i) read.push_back(read_tool_call((*calls)[i], cat(path, "[", i, "]")));
+  for (size_t i = 0; i < calls->size(); ++i)
+    read.push_back(read_tool_call((*calls)[i], cat(path, "[", i, "]"), fields.ignored()));
   return read;
 }
 
@@ -90,7 +90,7 @@ void read_assistant(Fields& fields, ordered_json& message) {
   if (const auto reasoning = fields.string("reasoning_content", kMostText)) message["reasoning_content"] = *reasoning;
   const auto refusal = fields.string("refusal", kMostText);
   if (refusal && message["content"].is_null()) message["content"] = *refusal;
-  fields.ignore("annotations");
+  fields.ignore("annotations");  // what the caller was told about an earlier answer
   fields.refuse("audio", "audio is not supported");
   fields.refuse("function_call", "is an older form of tool_calls and not supported");
 }
@@ -104,26 +104,30 @@ std::string role_of(Fields& fields) {
   return role;
 }
 
-ordered_json read_message(const ordered_json& given, const std::string& path) {
-  Fields fields(given, path);
+ordered_json read_message(const ordered_json& given, const std::string& path, Ignored* ignored) {
+  Fields fields(given, path, ignored);
   ordered_json message = {{"role", role_of(fields)}, {"content", nullptr}};
   if (auto content = content_of(fields)) message["content"] = *std::move(content);
   if (const auto name = fields.string("name", kMostNameBytes)) message["name"] = *name;
   if (message["role"] == "assistant") read_assistant(fields, message);
   if (message["role"] == "tool")
     if (const auto id = fields.string("tool_call_id", kMostNameBytes)) message["tool_call_id"] = *id;
-  if (message["content"].is_null() && !message.contains("tool_calls")) refuse(fields.path_of("content"), "is required");
+  if (message["content"].is_null() && !message.contains("tool_calls")) {
+    if (!given.contains("content") && message["role"] != "assistant") refuse(fields.path_of("content"), "is required");
+    message["content"] = "";
+  }
   fields.finish();
   return message;
 }
 
 }  // namespace
 
-ordered_json read_messages(const ordered_json& messages) {
+ordered_json read_messages(const ordered_json& messages, Ignored* ignored) {
   if (!messages.is_array() || messages.empty())
     throw ApiError(400, "messages: expected an array of at least one message", "messages");
   ordered_json read = ordered_json::array();
-  for (size_t i = 0; i < messages.size(); ++i) read.push_back(read_message(messages[i], cat("messages[", i, "]")));
+  for (size_t i = 0; i < messages.size(); ++i)
+    read.push_back(read_message(messages[i], cat("messages[", i, "]"), ignored));
   return read;
 }
 

@@ -1,7 +1,7 @@
 // From the messages of a chat to the tokens of the model's prompt, through the chat template. Only the template itself
 // writes special tokens: what messages, tools and variables spell out stays text (chat_marks.h).
 //
-// Errors   ApiError 400 and CheckError: no template, what the template refuses (roles that do not take turns, say),
+// Errors   ApiError 400: no template, what the template refuses (roles that do not take turns, say),
 //          a last message that cannot be continued, a text that is too long to be tokenized.
 #pragma once
 #include <cstdint>

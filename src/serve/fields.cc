@@ -1,5 +1,6 @@
 #include "serve/fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -52,23 +53,37 @@ void check_count(const ordered_json& array, const std::string& path, size_t most
 
 void refuse(const std::string& path, const std::string& why) { throw ApiError(400, cat(path, ": ", why), path); }
 
-Fields::Fields(const ordered_json& object, std::string path) : object_(object), path_(std::move(path)) {
+Fields::Fields(const ordered_json& object, std::string path, Ignored* ignored)
+    : object_(object), path_(std::move(path)), ignored_(ignored) {
+  constexpr size_t kLarge = 64;
   if (!object_.is_object()) wrong(path_.empty() ? "the body" : path_, "an object", object_);
+  if (object_.size() < kLarge) return;
+  for (const auto& [name, value] : object_.get_ref<const ordered_json::object_t&>()) sorted_.push_back({name, &value});
+  std::sort(sorted_.begin(), sorted_.end(), [](const Key& one, const Key& other) { return one.name < other.name; });
 }
 
 std::string Fields::path_of(std::string_view name) const {
   return path_.empty() ? std::string(name) : cat(path_, ".", name);
 }
 
-bool Fields::has(std::string_view name) const {
-  const auto found = object_.find(name);
-  return found != object_.end() && !found->is_null();
+const ordered_json* Fields::find(std::string_view name) const {
+  const ordered_json* value = nullptr;
+  if (sorted_.empty()) {
+    const auto found = object_.find(name);
+    if (found != object_.end()) value = &*found;
+  } else {
+    const auto found = std::lower_bound(sorted_.begin(), sorted_.end(), name,
+                                        [](const Key& key, std::string_view wanted) { return key.name < wanted; });
+    if (found != sorted_.end() && found->name == name) value = found->value;
+  }
+  return value && !value->is_null() ? value : nullptr;
 }
+
+bool Fields::has(std::string_view name) const { return find(name) != nullptr; }
 
 const ordered_json* Fields::raw(std::string_view name) {
   read_.emplace(name);
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  return find(name);
 }
 
 const ordered_json& Fields::required(std::string_view name) {
@@ -140,14 +155,27 @@ std::vector<int32_t> Fields::token_ids(std::string_view name, size_t most) {
 std::optional<Fields> Fields::object(std::string_view name) {
   const ordered_json* value = raw(name);
   if (!value) return std::nullopt;
-  return Fields(*value, path_of(name));
+  return Fields(*value, path_of(name), ignored_);
 }
 
 void Fields::refuse(std::string_view name, std::string_view why) {
   if (raw(name)) throw ApiError(400, cat(path_of(name), ": ", why), path_of(name));
 }
 
+void Fields::no_effect(std::string_view name, std::string_view why) {
+  const ordered_json* value = raw(name);
+  if (!value || *value == false) return;
+  if (strict()) refuse(name, why);
+  ignored_->add(path_of(name));
+}
+
 void Fields::finish() const {
+  if (strict()) return refuse_unread();
+  for (const auto& [name, value] : object_.items())
+    if (!value.is_null() && !read_.contains(name)) ignored_->add(path_of(name));
+}
+
+void Fields::refuse_unread() const {
   constexpr int kMostNamed = 5;
   std::string names, first;
   int unread = 0;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
+#include "base/check.h"
 #include "serve/api_error.h"
 
 namespace quire::serve {
@@ -79,12 +82,53 @@ TEST(Fields, PathsNameTheObjectsAround) {
   EXPECT_THROW(Fields(ordered_json::array(), ""), ApiError);
 }
 
+TEST(Fields, WhatNobodyReadIsIgnoredByName) {
+  const ordered_json body = ordered_json::parse(
+      R"({"a": 1, "b": 2, "c": null, "store": true, "verbose": false, "inside": {"x": 1, "y": 2, "z": null}})");
+  Ignored ignored;
+  Fields fields(body, "", &ignored);
+  EXPECT_FALSE(fields.strict());
+  EXPECT_EQ(fields.integer("a", 0, 1), 1);
+  fields.no_effect("store", "it is not");
+  fields.no_effect("verbose", "it is not");
+  auto inside = fields.object("inside");
+  inside->ignore("x");
+  inside->finish();
+  fields.finish();
+  EXPECT_EQ(ignored.header(), "store, inside.y, b");
+}
+
+TEST(Fields, WhatNobodyReadIsRefusedIfStrict) {
+  const ordered_json body = ordered_json::parse(R"({"a": {"b": 1}, "c": null, "store": true, "no": false})");
+  Ignored strict(true);
+  Fields fields(body, "", &strict);
+  fields.no_effect("no", "it is not");
+  expect_400([&] { fields.no_effect("store", "it is not"); }, "store: it is not", "store");
+  expect_400([&] { fields.object("a")->finish(); }, R"(unsupported parameter: "a.b")", "a.b");
+  expect_400([&] { fields.finish(); }, R"(unsupported parameter: "c")", "c");
+}
+
 TEST(Fields, WhatNobodyReadIsRefused) {
   const ordered_json body = {{"a", 1}, {"b", 2}, {"c\n", 3}};
   Fields fields(body, "");
   fields.ignore("a");
   expect_400([&] { fields.finish(); }, R"(unsupported parameters: "b", "c\n")", "b");
   expect_400([&] { fields.refuse("b", "not here"); }, "b: not here", "b");
+}
+
+// With a look at all keys for each name this would be more than ten thousand million comparisons.
+TEST(Fields, LargeObjectsAreReadInNearlyLinearTime) {
+  constexpr int kKeys = 150'000;
+  ordered_json body = ordered_json::object();
+  auto& keys = body.get_ref<ordered_json::object_t&>();
+  for (int i = 0; i < kKeys; ++i) keys.emplace_back(cat("k", i), i == 7 ? ordered_json() : ordered_json(i));
+  const auto begin = std::chrono::steady_clock::now();
+  Fields fields(body, "");
+  for (int i = 0; i < kKeys; ++i)
+    ASSERT_EQ(fields.integer(cat("k", i), 0, kKeys), i == 7 ? std::nullopt : std::optional<int64_t>(i));
+  EXPECT_FALSE(fields.has("k") || fields.has("k7") || fields.has("zzz"));
+  fields.finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 }  // namespace

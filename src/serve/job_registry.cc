@@ -21,11 +21,13 @@ void JobRegistry::remove(uint64_t number) {
   jobs_.erase(found);
 }
 
-std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_prefix) const {
+std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_prefix,
+                                                       std::optional<int32_t> key) const {
   std::vector<std::shared_ptr<JobRun>> found;
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_)
-    if (job->rid().starts_with(rid_prefix)) found.push_back(job);
+    if (job->name().rid.starts_with(rid_prefix) && key.value_or(job->name().key) == job->name().key)
+      found.push_back(job);
   return found;
 }
 

@@ -1,8 +1,9 @@
-// The jobs that have not ended yet, by the names under which callers can abort them. From any thread.
+// The jobs that have not ended yet, by the names and the keys under which callers can abort them. From any thread.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -15,7 +16,8 @@ class JobRegistry {
  public:
   uint64_t add(std::shared_ptr<JobRun> job);  // returns what remove() wants
   void remove(uint64_t number);
-  std::vector<std::shared_ptr<JobRun>> named(std::string_view rid_prefix) const;  // "": all
+  // rid_prefix "": all; without a key, everybody's.
+  std::vector<std::shared_ptr<JobRun>> named(std::string_view rid_prefix, std::optional<int32_t> key) const;
   int32_t size() const;
   void clear();  // they go on unlisted
 

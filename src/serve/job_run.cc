@@ -11,10 +11,10 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
-JobRun::JobRun(std::shared_ptr<JobSurroundings> around, std::string rid, TextRules rules,
+JobRun::JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules,
                std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
     : around_(std::move(around)),
-      rid_(std::move(rid)),
+      name_(std::move(name)),
       began_(exchange->request().arrived),
       text_(around_->tokenizer, std::move(rules)),
       on_progress_(std::move(on_progress)),
@@ -111,6 +111,7 @@ void JobRun::deliver() {
   if (!progress.end) return on_progress_(std::move(progress));
   settle_end(progress);
   count_tokens(*exchange_, progress.prompt_tokens, progress.generated);
+  if (progress.end->reason == EndReason::failed) note_failure(*exchange_, progress.end->error);
   const Totals totals = totals_of(progress);
   try {
     std::exchange(on_progress_, nullptr)(std::move(progress));

@@ -36,10 +36,14 @@ struct JobSurroundings {
 
 class JobRun final : public RunningJob, public std::enable_shared_from_this<JobRun> {
  public:
-  JobRun(std::shared_ptr<JobSurroundings> around, std::string rid, TextRules rules,
-         std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
+  struct Name {  // under which it can be aborted
+    std::string rid;
+    int32_t key;  // by whom; Caller::key
+  };
+  JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules, std::shared_ptr<http::Exchange> exchange,
+         OnProgress on_progress);
 
-  const std::string& rid() const { return rid_; }
+  const Name& name() const { return name_; }
 
   struct TimeLimits {
     std::chrono::milliseconds waiting, running;  // 0: none
@@ -74,7 +78,7 @@ class JobRun final : public RunningJob, public std::enable_shared_from_this<JobR
   void close(const Totals& totals);
 
   const std::shared_ptr<JobSurroundings> around_;
-  const std::string rid_;
+  const Name name_;
   const Clock::time_point began_;  // when the request arrived
   uint64_t number_ = 0;            // in the registry, since before the engine knew of it
 

@@ -29,4 +29,12 @@ void append_escaped(std::string& json, std::string_view text) {
 std::string json_number(double value) { return shortest(value); }
 std::string json_number(float value) { return shortest(value); }
 
+std::string dumped(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void respond_json(http::Exchange& exchange, const nlohmann::ordered_json& body) {
+  exchange.respond({.body = dumped(body)});
+}
+
 }  // namespace quire::serve

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/endpoints.h"
 #include "serve/info_pool.h"
 #include "serve/metrics_histogram.h"
 #include "serve/metrics_rate.h"
@@ -34,35 +34,6 @@ const std::vector<double> kTokens = {100,    300,    500,    700,    1000,   150
                                      5000,   6000,   7000,   8000,   9000,   10000,  12500,   15000,  17500,
                                      20000,  22500,  25000,  27500,  30000,  35000,  40000,   60000,  80000,
                                      100000, 200000, 300000, 400000, 600000, 800000, 1000000, 1100000};
-
-// Paths with a series of their own. All others share one, so that strangers cannot make series.
-constexpr std::string_view kCountedEndpoints[] = {"/",
-                                                  "/v1/chat/completions",
-                                                  "/v1/completions",
-                                                  "/v1/embeddings",
-                                                  "/v1/models",
-                                                  "/v1/loads",
-                                                  "/generate",
-                                                  "/tokenize",
-                                                  "/v1/tokenize",
-                                                  "/detokenize",
-                                                  "/v1/detokenize",
-                                                  "/health",
-                                                  "/health_generate",
-                                                  "/model_info",
-                                                  "/get_model_info",
-                                                  "/server_info",
-                                                  "/get_server_info",
-                                                  "/get_load",
-                                                  "/flush_cache",
-                                                  "/abort_request",
-                                                  "/metrics"};
-
-std::string_view endpoint_of(std::string_view path) {
-  if (path.starts_with("/v1/models/")) return "/v1/models";
-  const auto known = std::find(std::begin(kCountedEndpoints), std::end(kCountedEndpoints), path);
-  return known == std::end(kCountedEndpoints) ? "other" : *known;
-}
 
 int64_t resident_bytes() {
   long pages = 0, resident = 0;
@@ -123,7 +94,7 @@ void Metrics::request_ended(double seconds, int32_t prompt_tokens, int32_t cache
 
 void Metrics::http_answer(const std::string& path, int status) {
   const std::lock_guard lock(impl_->mutex);
-  ++impl_->http[{endpoint_of(path), status}];
+  ++impl_->http[{counted_path(path), status}];
 }
 
 double Metrics::tokens_per_second() const { return impl_->generated.per_second(impl_->now()); }

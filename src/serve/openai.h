@@ -1,5 +1,5 @@
 // OpenAI's interface: the calls under /v1. Each function answers its exchange, now or as tokens come, or throws
-// ApiError (or CheckError) before it has answered anything.
+// ApiError before it has answered anything.
 #pragma once
 #include <memory>
 

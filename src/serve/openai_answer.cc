@@ -4,17 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "serve/end_error.h"
+#include "serve/event_stream.h"
+#include "serve/json_text.h"
+
 namespace quire::serve {
-namespace {
-
-// What an end has to be told as, instead of an answer; none when there is one.
-std::optional<ApiError> error_of(const End& end) {
-  if (end.reason == EndReason::failed) return ApiError(500, end.error);
-  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
-  return std::nullopt;
-}
-
-}  // namespace
 
 OpenAiAnswer::OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms)
     : exchange_(std::move(exchange)),
@@ -55,12 +49,13 @@ void OpenAiAnswer::hear(size_t choice, Progress progress) {
 }
 
 void OpenAiAnswer::count(size_t choice, const Progress& progress) {
-  usages_[choice] = {progress.prompt_tokens, progress.cached_tokens, progress.generated};
+  usages_[choice] = {.prompt_tokens = progress.prompt_tokens,
+                     .cached_tokens = progress.cached_tokens,
+                     .completion_tokens = progress.generated};
 }
 
 void OpenAiAnswer::send_part(std::string part) {
-  if (!std::exchange(begun_, true))
-    exchange_->start_stream({.content_type = "text/event-stream", .headers = {{"cache-control", "no-cache"}}});
+  if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
   if (running_ == 0) {
     chunks_.append_usage(part, usage());
     part += kDoneEvent;
@@ -88,7 +83,7 @@ void OpenAiAnswer::fail(const ApiError& error) {
 }
 
 Usage OpenAiAnswer::usage() const {
-  Usage all;
+  Usage all{.reasoning_tokens = reasoning_tokens()};
   for (size_t i = 0; i < usages_.size(); ++i) {
     all.completion_tokens += usages_[i].completion_tokens;
     if (i % terms_.choices_of_a_prompt != 0) continue;

@@ -23,6 +23,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
     bool stream = false, stream_usage = false;
     size_t choices = 1;
     size_t choices_of_a_prompt = 1;  // in a row: its tokens are counted once
+    LogprobBudget::Share logprobs = {};
   };
   OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms);
   virtual ~OpenAiAnswer() = default;
@@ -35,6 +36,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   // What came for one choice. If the answer is a stream, its chunks are added to the part.
   virtual void take(size_t choice, Progress& progress, std::string& part) = 0;
   virtual nlohmann::ordered_json choices() = 0;  // of an answer that is no stream, at its end
+  virtual int64_t reasoning_tokens() const { return 0; }
 
   const Terms& terms() const { return terms_; }
   const ChunkWriter& chunks() const { return chunks_; }

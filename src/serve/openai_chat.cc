@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
@@ -23,7 +24,9 @@ class ChatAnswer final : public OpenAiAnswer {
     const ChatChoice::Terms choice{.tokenizer = service.tokenizer(),
                                    .rules = call.settings.text,
                                    .logprobs = call.settings.request.top_logprobs >= 0,
-                                   .new_call_id = call_ids(call, service)};
+                                   .new_call_id = call_ids(call, service),
+                                   .reasoning = call.reasoning,
+                                   .stream_reasoning = call.stream_reasoning};
     for (int32_t i = 0; i < call.settings.choices; ++i)
       choices_.push_back(std::make_unique<ChatChoice>(choices_.size(), choice, parser_for(call)));
   }
@@ -47,6 +50,12 @@ class ChatAnswer final : public OpenAiAnswer {
       choices_[choice]->collect(progress);
   }
 
+  int64_t reasoning_tokens() const override {
+    int64_t tokens = 0;
+    for (const auto& choice : choices_) tokens += choice->reasoning_tokens();
+    return tokens;
+  }
+
   ordered_json choices() override {
     ordered_json all = ordered_json::array();
     for (const auto& choice : choices_) all.push_back(choice->json());
@@ -61,8 +70,10 @@ class ChatAnswer final : public OpenAiAnswer {
 void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   const ChatCall call = read_chat(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
+  note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
-  LogprobCount(service, "logprobs").add(settings.request, settings.choices);
+  LogprobCount logprobs(service, "logprobs");
+  logprobs.add(settings.request, settings.choices);
   std::vector<Job> jobs;
   add_jobs(jobs, settings, settings.request, id, service);
   OpenAiAnswer::Terms terms{
@@ -70,7 +81,8 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
       .stream = settings.stream,
       .stream_usage = settings.stream_usage,
       .choices = jobs.size(),
-      .choices_of_a_prompt = jobs.size()};
+      .choices_of_a_prompt = jobs.size(),
+      .logprobs = logprobs.share()};
   std::make_shared<ChatAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
 }
 

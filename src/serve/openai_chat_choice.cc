@@ -12,7 +12,9 @@ using nlohmann::ordered_json;
 using Kind = ToolEvent::Kind;
 
 ChatChoice::ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser)
-    : index_(index), terms_(std::move(terms)), parser_(std::move(parser)) {}
+    : index_(index), terms_(std::move(terms)), parser_(std::move(parser)) {
+  if (terms_.reasoning != Reasoning::none) reasoning_.emplace(terms_.reasoning);
+}
 
 void ChatChoice::take_logprobs(Progress& progress) {
   if (!terms_.logprobs) return;
@@ -20,13 +22,40 @@ void ChatChoice::take_logprobs(Progress& progress) {
   for (ordered_json& entry : chat_logprobs(progress.tokens, terms_.tokenizer)) logprobs_.push_back(std::move(entry));
 }
 
+// Where the tag is a token, as it is for all who think, the count is exact.
+void ChatChoice::count_reasoning(const Progress& progress) {
+  const auto end = terms_.tokenizer.find(kReasoningEnd);
+  for (const engine::TokenLogprob& one : progress.tokens) {
+    if (!end || reasoning_counted_) return;
+    ++reasoning_tokens_;
+    reasoning_counted_ = one.token == *end;
+  }
+}
+
+// What is left of the text.
+std::string ChatChoice::split_reasoning(Progress& progress, ToolEvents& events) {
+  if (!reasoning_) return std::move(progress.text);
+  count_reasoning(progress);
+  ReasoningParser::Parts parts = reasoning_->push(progress.text);
+  if (progress.end) {
+    const ReasoningParser::Parts last = reasoning_->finish();
+    parts.reasoning += last.reasoning;
+    parts.content += last.content;
+  }
+  unsent_reasoning_ += parts.reasoning;
+  if (terms_.stream_reasoning || reasoning_->is_over() || progress.end)
+    add_event(events, Kind::reasoning, std::exchange(unsent_reasoning_, {}));
+  return std::move(parts.content);
+}
+
 ToolEvents ChatChoice::events_of(Progress& progress) {
   ToolEvents events;
+  const std::string text = split_reasoning(progress, events);
   if (!parser_) {
-    add_event(events, Kind::content, progress.text);
+    add_event(events, Kind::content, text);
     return events;
   }
-  events = parser_->push(progress.text);
+  for (const ToolEvent& event : parser_->push(text)) add_event(events, event.kind, event.text);
   if (!progress.end) return events;
   for (const ToolEvent& event : parser_->finish()) add_event(events, event.kind, event.text);
   return events;
@@ -53,7 +82,8 @@ std::string ChatChoice::unsent_logprobs() {
 }
 
 void ChatChoice::append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part) {
-  if (event.kind == Kind::content) return append_content(event.text, chunks, part);
+  if (event.kind == Kind::reasoning) return append_text("reasoning_content", event.text, chunks, part);
+  if (event.kind == Kind::content) return append_text("content", event.text, chunks, part);
   if (event.kind == Kind::call) calls_.push_back({terms_.new_call_id(), event.text});
   std::string delta = cat(R"("delta":{"tool_calls":[{"index":)", calls_.size() - 1);
   if (event.kind == Kind::call)
@@ -64,8 +94,9 @@ void ChatChoice::append_event(const ToolEvent& event, const ChunkWriter& chunks,
   chunks.append(part, index_, delta, unsent_logprobs());
 }
 
-void ChatChoice::append_content(std::string_view text, const ChunkWriter& chunks, std::string& part) {
-  std::string delta = R"("delta":{"content":")";
+void ChatChoice::append_text(std::string_view name, std::string_view text, const ChunkWriter& chunks,
+                             std::string& part) {
+  std::string delta = cat(R"("delta":{")", name, R"(":")");
   append_escaped(delta, text);
   chunks.append(part, index_, delta.append("\"}"), unsent_logprobs());
 }
@@ -80,6 +111,9 @@ void ChatChoice::collect(Progress& progress) {
 
 void ChatChoice::collect_event(const ToolEvent& event) {
   switch (event.kind) {
+    case Kind::reasoning:
+      reasoning_text_ += event.text;
+      return;
     case Kind::content:
       content_ += event.text;
       return;
@@ -94,6 +128,7 @@ void ChatChoice::collect_event(const ToolEvent& event) {
 
 ordered_json ChatChoice::message() const {
   ordered_json message = {{"role", "assistant"}, {"content", content_}, {"refusal", nullptr}};
+  if (!reasoning_text_.empty()) message["reasoning_content"] = reasoning_text_;
   if (calls_.empty()) return message;
   if (content_.empty()) message["content"] = nullptr;
   for (const Call& call : calls_)

@@ -1,5 +1,5 @@
-// One choice of a chat's answer: content, tool calls and logprobs out of the progress of its job, as chunks of a stream
-// or in one piece.
+// One choice of a chat's answer: reasoning, content, tool calls and logprobs out of the progress of its job, as chunks of
+// a stream or in one piece. Reasoning is split off first; calls are looked for in what is left.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "serve/openai_stream.h"
+#include "serve/reasoning_parser.h"
 #include "serve/text_stream.h"
 #include "serve/tool_parser.h"
 #include "text/tokenizer.h"
@@ -24,6 +25,8 @@ class ChatChoice {
     TextRules rules = {};
     bool logprobs = false;
     std::function<std::string()> new_call_id;
+    Reasoning reasoning = Reasoning::none;
+    bool stream_reasoning = true;  // false: in one piece, once it is over
   };
   // parser: null when all text is content.
   ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser);
@@ -32,15 +35,18 @@ class ChatChoice {
   void stream(Progress& progress, const ChunkWriter& chunks, std::string& part);
   void collect(Progress& progress);
   nlohmann::ordered_json json();  // what was collected, after the end
+  int64_t reasoning_tokens() const { return reasoning_ && reasoning_->began() ? reasoning_tokens_ : 0; }
 
  private:
   struct Call {
     std::string id, name, arguments = {};
   };
   void take_logprobs(Progress& progress);
+  void count_reasoning(const Progress& progress);
+  std::string split_reasoning(Progress& progress, ToolEvents& events);
   ToolEvents events_of(Progress& progress);
   void append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part);
-  void append_content(std::string_view text, const ChunkWriter& chunks, std::string& part);
+  void append_text(std::string_view name, std::string_view text, const ChunkWriter& chunks, std::string& part);
   void collect_event(const ToolEvent& event);
   std::string unsent_logprobs();
   std::string_view reason(const End& end) const;
@@ -49,8 +55,12 @@ class ChatChoice {
   const size_t index_;
   const Terms terms_;
   const std::unique_ptr<ToolParser> parser_;
+  std::optional<ReasoningParser> reasoning_;
+  std::string unsent_reasoning_;                                       // in streams that have it in one piece
+  int64_t reasoning_tokens_ = 0;                                       // up to the tag that ends it
+  bool reasoning_counted_ = false;
   nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
-  std::string content_;                                                // not in streams
+  std::string reasoning_text_, content_;                               // not in streams
   std::vector<Call> calls_;                                            // in streams without their arguments
   std::optional<End> end_;
   bool begun_ = false;  // the stream

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "serve/event_stream.h"
 #include "serve/openai_testing.h"
 
 namespace quire::serve {
@@ -17,6 +18,19 @@ class ChatChoiceTest : public ::testing::Test {
     return ChatChoice(
         0, {.tokenizer = tokenizer_, .logprobs = logprobs, .new_call_id = [this] { return next_id(); }},
         form ? std::make_unique<ToolParser>(*form, std::vector<std::string>{"add", "now"}, 100) : nullptr);
+  }
+  ChatChoice reasoning_choice(bool stream_reasoning = true) {
+    return ChatChoice(0,
+                      {.tokenizer = tokenizer_,
+                       .new_call_id = [this] { return next_id(); },
+                       .reasoning = Reasoning::may_begin,
+                       .stream_reasoning = stream_reasoning},
+                      std::make_unique<ToolParser>(kHermesForm, std::vector<std::string>{"add", "now"}, 100));
+  }
+  static std::vector<std::string> deltas(const std::vector<ordered_json>& chunks) {
+    std::vector<std::string> deltas;
+    for (const ordered_json& chunk : chunks) deltas.push_back(chunk["choices"][0]["delta"].dump());
+    return deltas;
   }
   std::vector<ordered_json> streamed(ChatChoice choice, std::vector<Progress> all) {
     const ChunkWriter chunks({"id-1", "chat.completion.chunk", "tiny", 7}, false);
@@ -113,6 +127,40 @@ TEST_F(ChatChoiceTest, ACallThatIsCutEndsByItsLength) {
   const ordered_json whole = collected(choice(&kLlama3Form), cut);
   EXPECT_EQ(whole["finish_reason"], "length");
   EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1");
+}
+
+const std::vector<Progress> kThought = {
+    {.text = "<think>\nI may <tool_call>", .tokens = {{.token = 'a'}, {.token = 'b'}}},
+    {.text = " add.\n"},
+    {.text = "</think>\n\nSee: <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>"},
+    {.end = kStopped}};
+
+TEST_F(ChatChoiceTest, ReasoningIsSplitOffBeforeCallsAreLookedFor) {
+  const std::vector<std::string> expected = {
+      R"({"role":"assistant","content":""})",
+      R"({"reasoning_content":"I may <tool_call>"})",
+      R"({"reasoning_content":" add."})",
+      R"({"content":"See:"})",
+      R"({"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"now","arguments":""}}]})",
+      R"({"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]})",
+      "{}"};
+  EXPECT_EQ(deltas(streamed(reasoning_choice(), kThought)), expected);
+  EXPECT_EQ(collected(reasoning_choice(), kThought)["message"].dump(),
+            R"({"role":"assistant","content":"See:","refusal":null,"reasoning_content":"I may <tool_call> add.",)"
+            R"("tool_calls":[{"id":"call_2","type":"function","function":{"name":"now","arguments":"{}"}}]})");
+}
+
+TEST_F(ChatChoiceTest, ReasoningMayComeInOnePiece) {
+  const std::vector<std::string> all = deltas(streamed(reasoning_choice(false), kThought));
+  ASSERT_EQ(all.size(), 6u);
+  EXPECT_EQ(all[1], R"({"reasoning_content":"I may <tool_call> add."})");
+  EXPECT_EQ(all[2], R"({"content":"See:"})");
+  const std::vector<Progress> cut = {{.text = "<think>a"}, {.text = " b"}, {.end = End{EndReason::length}}};
+  EXPECT_EQ(deltas(streamed(reasoning_choice(false), cut))[1], R"({"reasoning_content":"a b"})");
+}
+
+TEST_F(ChatChoiceTest, AnAnswerWithoutReasoningIsAllContent) {
+  EXPECT_EQ(collected(reasoning_choice(), kHello)["message"], collected(choice(&kHermesForm), kHello)["message"]);
 }
 
 TEST_F(ChatChoiceTest, TextHeldBackByTheParserComesAtTheEnd) {

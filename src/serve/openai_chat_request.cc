@@ -1,7 +1,9 @@
 #include "serve/openai_chat_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -27,12 +29,6 @@ int32_t read_top_logprobs(Fields& fields) {
   return wanted ? static_cast<int32_t>(top.value_or(0)) : -1;
 }
 
-int32_t read_max_tokens(Fields& fields) {
-  const auto completion = fields.integer("max_completion_tokens", 1, kMostTokens);
-  const auto older_name = fields.integer("max_tokens", 1, kMostTokens);
-  return static_cast<int32_t>((completion ? completion : older_name).value_or(-1));
-}
-
 // Variables of the template, except those that are not the caller's to set.
 ordered_json read_variables(Fields& fields) {
   ordered_json variables = ordered_json::object();
@@ -45,17 +41,19 @@ ordered_json read_variables(Fields& fields) {
       if (given->contains(name)) refuse(cat(path, ".", name), "cannot be set here");
     variables = *given;
   }
+  if (const auto thinking = fields.boolean("enable_thinking")) variables.emplace("enable_thinking", *thinking);
   if (const auto effort = fields.string("reasoning_effort", 64)) variables["reasoning_effort"] = *effort;
   return variables;
 }
 
-void refuse_unsupported(Fields& fields) {
+void refuse_unsupported_in_chat(Fields& fields) {
   for (const std::string& modality : fields.strings("modalities", 8, 64))
     if (modality != "text") refuse("modalities", "only text is supported");
-  const auto verbosity = fields.string("verbosity", 64);
-  if (verbosity && *verbosity != "medium") refuse("verbosity", "is not supported");
+  if (fields.string("verbosity", 64).value_or("medium") != "medium") fields.no_effect("verbosity", "is not supported");
+  fields.no_effect("prediction", "predicted outputs are not supported");
   fields.refuse("audio", "audio is not supported");
-  fields.refuse("prediction", "predicted outputs are not supported");
+  fields.refuse("documents", "is not supported");
+  fields.refuse("chat_template", "cannot be set by a call");
   fields.refuse("web_search_options", "searching the web is not supported");
   fields.refuse("functions", "is an older form of tools and not supported");
   fields.refuse("function_call", "is an older form of tool_choice and not supported");
@@ -67,7 +65,7 @@ bool is_special(std::string_view piece, const text::Tokenizer& tokenizer) {
 }
 
 // How calls come: where the model may call, in its own form; where it must, in that of the grammar.
-void plan_tools(const ToolPlan& tools, const Service& service, ChatCall& call) {
+void plan_tools(const ToolPlan& tools, const Service& service, ChatCall& call, Ignored& ignored) {
   if (tools.mode == ToolPlan::Mode::none) return;
   CallSettings& settings = call.settings;
   const ToolForm& own_form = tool_form(service.options().tool_call_parser, chat_template_of(service));
@@ -81,34 +79,75 @@ void plan_tools(const ToolPlan& tools, const Service& service, ChatCall& call) {
   call.short_call_ids = &own_form == &kMistralForm;
   if (must) {
     const std::string_view key = &own_form == &kLlama3Form ? "parameters" : "arguments";
-    settings.constraint = enforceable_tool_grammar(tools.functions, tools.only_one, key, service.grammars());
     settings.constraint_field = "tools";
+    try {
+      settings.constraint = enforceable_tool_grammar(tools.functions, tools.only_one, key, service.grammars(), ignored);
+    } catch (const CheckError& refused) {  // of a function that asks to be strict
+      refuse(settings.constraint_field, refused.what());
+    }
   } else if (is_special(own_form.opener, service.tokenizer())) {
     settings.text.skip_special = false;  // else nobody would see where calls begin
   }
 }
 
+// --- reasoning
+
+std::string end_of_prompt(std::span<const int32_t> prompt, const text::Tokenizer& tokenizer) {
+  constexpr size_t kTokens = 16;  // of a tag that is no token of its own, and white space after it
+  return tokenizer.decode(prompt.last(std::min(prompt.size(), kTokens)), false);
+}
+
+void end_reasoning(std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer) {
+  const auto ids = tokenizer.encode(cat("\n", kReasoningEnd, "\n\n"), {.add_special = false, .parse_special = true});
+  prompt.insert(prompt.end(), ids.begin(), ids.end());
+}
+
+// Once the prompt is there.
+void plan_reasoning(bool separate, bool continues, const Service& service, ChatCall& call) {
+  CallSettings& settings = call.settings;
+  const std::string& parser = service.options().reasoning_parser;
+  const text::Tokenizer& tokenizer = service.tokenizer();
+  const Reasoning reasoning = reasoning_after(parser, end_of_prompt(settings.request.prompt, tokenizer));
+  if (settings.constraint) {
+    if (reasoning == Reasoning::begun && !continues) end_reasoning(settings.request.prompt, tokenizer);
+    return;
+  }
+  if (!separate || continues) return;
+  call.reasoning = reasoning;
+  if (is_special(kReasoningBegin, tokenizer) || is_special(kReasoningEnd, tokenizer))
+    settings.text.skip_special = false;  // else nobody would see the tags
+}
+
 }  // namespace
 
 ChatCall read_chat(const ordered_json& body, const Service& service, const Caller& caller) {
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   ChatCall call{.settings = read_settings(fields, service, caller)};
   engine::Request& request = call.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
-  request.max_new_tokens = read_max_tokens(fields);
-  limit_answer(request, fields, {"max_completion_tokens", "max_tokens"}, service);
+  request.max_new_tokens = read_max_tokens(fields, 1, -1);
+  limit_answer(request, fields, kMaxTokensNames, service);
   const ToolPlan tools = read_tools(fields);
-  ChatInput input{.messages = read_messages(fields.required("messages")),
+  ChatInput input{.messages = read_messages(fields.required("messages"), &ignored),
                   .tools = tools.tools,
                   .variables = read_variables(fields),
                   .add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true),
                   .continue_final_message = fields.boolean("continue_final_message").value_or(false)};
-  refuse_unsupported(fields);
+  const bool separate = fields.boolean("separate_reasoning").value_or(true);
+  call.stream_reasoning = fields.boolean("stream_reasoning").value_or(true);
+  refuse_unsupported_in_chat(fields);
   fields.finish();
+  note_unenforced(call.settings, service, ignored);
 
-  call.settings.text.drop_first_space = !input.continue_final_message;
-  plan_tools(tools, service, call);
+  const bool continues = input.continue_final_message;
+  const bool thinks = reasons(service.options().reasoning_parser, chat_template_of(service));
+  call.settings.text.drop_first_space = !continues;
+  plan_tools(tools, service, call, ignored);
+  call.settings.ignored = ignored.header();
+  if (thinks && call.settings.constraint) input.variables.emplace("enable_thinking", false);
   request.prompt = chat_prompt(std::move(input), service);
+  if (thinks) plan_reasoning(separate, continues, service, call);
   check_prompt_length(request.prompt.size(), service, "messages");
   return call;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
 
 #include "base/expect_refused.h"
 #include "serve/openai_testing.h"
@@ -18,7 +19,12 @@ class ChatRequest : public ::testing::Test {
   ChatCall read(const std::string& members) {
     std::string body = R"({"messages": [{"role": "user", "content": "hi"}])";
     if (!members.empty()) body += ", " + members;
-    return read_chat(ordered_json::parse(body + "}"), tiny_.service(), {.salt = ""});
+    return read_chat(ordered_json::parse(body + "}"), strict_ ? strict_->service() : tiny_.service(), {.salt = ""});
+  }
+  std::string ignored(const std::string& members) { return read(members).settings.ignored; }
+  void become_strict() {
+    strict_.emplace(testing::TinyService::Options{
+        .change = [](ServiceOptions& options) { options.strict_fields = true; }, .loop = false});
   }
   void expect_refusal(const std::string& members, const std::string& param, const std::string& part = {},
                       int status = 400) {
@@ -26,6 +32,7 @@ class ChatRequest : public ::testing::Test {
     expect_api_error([&] { read(members); }, status, param, part);
   }
   testing::TinyService tiny_{{.loop = false}};
+  std::optional<testing::TinyService> strict_;
 };
 
 const char* const kTools = R"("tools": [{"type": "function", "function": {"name": "add"}}])";
@@ -82,24 +89,25 @@ TEST_F(ChatRequest, WhatIsRefusedByName) {
   expect_refusal("\"audio\": {\"voice\": \"x\"}", "audio");
   expect_refusal("\"modalities\": [\"text\", \"audio\"]", "modalities");
   expect_refusal("\"web_search_options\": {}", "web_search_options");
-  expect_refusal("\"prediction\": {}", "prediction");
   expect_refusal("\"functions\": []", "functions");
   expect_refusal("\"function_call\": \"auto\"", "function_call");
-  expect_refusal("\"store\": true", "store");
-  expect_refusal("\"verbosity\": \"low\"", "verbosity");
   expect_refusal("\"return_hidden_states\": true", "return_hidden_states");
   expect_refusal("\"lora_path\": \"x\"", "lora_path");
-  expect_refusal("\"frobnicate\": 1", "frobnicate");
+  for (const char* name : {"lora", "logits_processors", "bad_words", "allowed_token_ids", "documents"})
+    expect_refusal("\"" + std::string(name) + "\": [1]", name);
+  for (const char* name : {"mirostat", "typical_p", "xtc_probability", "dry_multiplier", "length_penalty"})
+    expect_refusal("\"" + std::string(name) + "\": 0.5", name);
+  expect_refusal("\"use_beam_search\": true", "use_beam_search");
+  expect_refusal("\"chat_template\": \"x\"", "chat_template");
   expect_refusal("\"n\": 0", "n");
   expect_refusal("\"n\": 65", "n");
   expect_refusal("\"max_tokens\": 0", "max_tokens");
+  expect_refusal("\"max_tokens\": -2", "max_tokens");
   expect_refusal("\"top_logprobs\": 3", "top_logprobs");
   expect_refusal("\"logprobs\": true, \"top_logprobs\": 21", "top_logprobs");
   expect_refusal("\"logprobs\": 3", "logprobs");
   expect_refusal("\"stop\": \"\"", "stop");
   expect_refusal("\"stop\": 3", "stop");
-  expect_refusal("\"stream_options\": {\"include_usage\": true}", "stream_options");
-  expect_refusal("\"stream\": true, \"stream_options\": {\"x\": 1}", "stream_options.x");
   expect_refusal("\"response_format\": {\"type\": \"xml\"}", "response_format.type");
   expect_refusal("\"response_format\": {\"type\": \"json_schema\"}", "response_format.json_schema");
   expect_refusal("\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"x\"}}",
@@ -110,6 +118,63 @@ TEST_F(ChatRequest, WhatIsRefusedByName) {
   expect_refusal("\"chat_template_kwargs\": {\"messages\": []}", "chat_template_kwargs.messages");
   expect_refusal("\"chat_template_kwargs\": {\"a\": \"" + std::string(17000, 'x') + "\"}", "chat_template_kwargs");
   expect_refusal(kTools + std::string(", \"tool_choice\": \"required\", \"regex\": \"a\""), "regex");
+}
+
+TEST_F(ChatRequest, WhatHasNoEffectIsAcceptedAndNamed) {
+  EXPECT_EQ(ignored("\"user\": \"u\", \"frobnicate\": null, \"mirostat\": 0, \"typical_p\": 1.0, \"bad_words\": []"), "");
+  EXPECT_EQ(ignored(R"("store": true, "prediction": {"type": "content"}, "verbosity": "low", "keep_alive": "5m",
+      "stream_options": {"include_usage": true}, "cache_prompt": true, "return_token_ids": true, "frobnicate": {})"),
+            "stream_options, store, verbosity, prediction, keep_alive, cache_prompt, return_token_ids, frobnicate");
+  EXPECT_EQ(ignored(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})"),
+            "stream_options.continuous_usage_stats");
+  EXPECT_EQ(ignored(R"("tools": [{"type": "function", "cache_control": {},
+                                  "function": {"name": "add", "x-google": 1}}])"),
+            "tools[].cache_control, tools[].function.x-google");
+}
+
+TEST_F(ChatRequest, StrictlyWhatIsNotKnownIsRefused) {
+  become_strict();
+  for (const char* name : {"frobnicate", "keep_alive", "store", "prediction", "cache_prompt"})
+    expect_refusal("\"" + std::string(name) + "\": true", name);
+  expect_refusal("\"verbosity\": \"low\"", "verbosity");
+  expect_refusal("\"stream_options\": {\"include_usage\": true}", "stream_options");
+  expect_refusal("\"stream\": true, \"stream_options\": {\"x\": 1}", "stream_options.x");
+  expect_refusal(R"("tools": [{"type": "function", "function": {"name": "add", "x": 1}}])", "tools[0].function.x");
+  EXPECT_EQ(ignored(R"("store": false, "verbosity": "medium", "user": "u")"), "");
+}
+
+TEST_F(ChatRequest, WhatASchemaDoesNotEnforceIsNamedOrRefused) {
+  const auto format = [](const char* strict) {
+    return R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": )" + std::string(strict) +
+           R"(, "schema": {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}}}})";
+  };
+  for (const char* strict : {"null", "false"})
+    EXPECT_EQ(ignored(format(strict)), "response_format#/properties/tags/uniqueItems");
+  EXPECT_EQ(ignored(kTools + std::string(R"(, "tool_choice": "required")")), "");
+  const ChatCall call = read(format("true"));
+  std::vector<Job> jobs;
+  const auto add = [&] { add_jobs(jobs, call.settings, call.settings.request, "rid", tiny_.service()); };
+  expect_api_error(add, 400, "response_format", "uniqueItems");
+  expect_refusal(R"("guided_json": {"type": "strin"})", "guided_json", "strin");
+}
+
+TEST_F(ChatRequest, LengthsHaveManyNames) {
+  const auto limit = [&](const char* members) { return read(members).settings.request.max_new_tokens; };
+  EXPECT_EQ(limit("\"max_tokens\": null"), -1);
+  EXPECT_EQ(limit("\"max_tokens\": -1"), -1);
+  EXPECT_EQ(limit("\"max_completion_tokens\": null, \"max_tokens\": 4"), 4);
+  EXPECT_EQ(limit("\"n_predict\": 5"), 5);
+  EXPECT_EQ(limit("\"max_new_tokens\": 6, \"n_predict\": -1"), 6);
+}
+
+TEST_F(ChatRequest, OthersNamesAreUnderstood) {
+  EXPECT_TRUE(read("\"include_stop_str_in_output\": true").settings.text.keep_stop);
+  EXPECT_FALSE(read("\"include_stop_str_in_output\": true, \"no_stop_trim\": false").settings.text.keep_stop);
+  EXPECT_EQ(read("\"repeat_penalty\": 1.5").settings.request.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(read("\"repeat_penalty\": 1.5, \"repetition_penalty\": 2").settings.request.sampling.repetition_penalty, 2);
+  expect_refusal("\"repeat_penalty\": 0", "repeat_penalty");
+  expect_refusal("\"enable_thinking\": 1", "enable_thinking");
+  EXPECT_EQ(ignored("\"enable_thinking\": false, \"min_tokens\": 1, \"stop_token_ids\": [1], \"ignore_eos\": true"), "");
 }
 
 TEST_F(ChatRequest, APromptThatIsTooLong) {
@@ -143,6 +208,60 @@ TEST_F(ChatRequest, Tools) {
   EXPECT_EQ(none.tool_form, nullptr);
   const ChatCall json = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
   EXPECT_EQ(json.tool_form, nullptr) << "the answer is JSON, not a call";
+}
+
+class ReasoningRequest : public ::testing::Test {
+ protected:
+  // A template that begins the reasoning unless it is told not to, and one that leaves it to the model.
+  static constexpr const char* kBegins =
+      "{{ messages[0].content }}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}"
+      "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
+  static constexpr const char* kAlwaysBegins = "{{ messages[0].content }}<|assistant|>{{ '<think>\\n' }}";
+  static constexpr const char* kLeaves = "{{ messages[0].content }}<|assistant|>{# <think> #}";
+
+  void serve(const std::string& chat_template, const std::string& parser = "") {
+    tiny_.emplace(testing::TinyService::Options{.change =
+                                                    [&](ServiceOptions& options) {
+                                                      options.chat_template = chat_template;
+                                                      options.reasoning_parser = parser;
+                                                    },
+                                                .loop = false});
+  }
+  ChatCall read(const std::string& members = "") {
+    const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])" + members + "}";
+    return read_chat(ordered_json::parse(body), tiny_->service(), {});
+  }
+  std::string prompt(const ChatCall& call) { return tiny_->tokenizer().decode(call.settings.request.prompt, false); }
+
+  std::optional<testing::TinyService> tiny_;
+};
+
+TEST_F(ReasoningRequest, BeginsAsThePromptEnds) {
+  serve(kBegins);
+  EXPECT_EQ(read().reasoning, Reasoning::begun);
+  EXPECT_TRUE(read().stream_reasoning);
+  EXPECT_FALSE(read(", \"stream_reasoning\": false").stream_reasoning);
+  EXPECT_EQ(read(", \"enable_thinking\": false").reasoning, Reasoning::none);
+  EXPECT_EQ(read(", \"chat_template_kwargs\": {\"enable_thinking\": false}").reasoning, Reasoning::none);
+  EXPECT_EQ(read(", \"separate_reasoning\": false").reasoning, Reasoning::none);
+  serve(kLeaves);
+  EXPECT_EQ(read().reasoning, Reasoning::may_begin);
+  serve(kLeaves, "deepseek-r1");
+  EXPECT_EQ(read().reasoning, Reasoning::begun);
+  serve(kBegins, "none");
+  EXPECT_EQ(read().reasoning, Reasoning::none);
+}
+
+TEST_F(ReasoningRequest, AConstrainedAnswerHasNone) {
+  serve(kBegins);
+  const ChatCall json = read(", \"response_format\": {\"type\": \"json_object\"}");
+  EXPECT_EQ(json.reasoning, Reasoning::none);
+  EXPECT_EQ(prompt(json), "hi<|assistant|><think>\n\n</think>\n\n");
+  serve(kAlwaysBegins);
+  EXPECT_EQ(prompt(read(", \"regex\": \"a\"")), "hi<|assistant|><think>\n\n</think>\n\n");
+  EXPECT_EQ(prompt(read(", \"regex\": \"a\", \"separate_reasoning\": false")),
+            "hi<|assistant|><think>\n\n</think>\n\n");
+  EXPECT_EQ(prompt(read()), "hi<|assistant|><think>\n");
 }
 
 TEST_F(ChatRequest, TheParserIsTheOperators) {

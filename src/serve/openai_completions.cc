@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -92,6 +93,7 @@ class TextAnswer final : public OpenAiAnswer {
 void completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   const CompletionCall call = read_completion(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
+  note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("cmpl-") : settings.rid;
   std::vector<Job> jobs;
   LogprobCount logprobs(service, "logprobs");
@@ -105,7 +107,8 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
                             .stream = settings.stream,
                             .stream_usage = settings.stream_usage,
                             .choices = jobs.size(),
-                            .choices_of_a_prompt = static_cast<size_t>(settings.choices)};
+                            .choices_of_a_prompt = static_cast<size_t>(settings.choices),
+                            .logprobs = logprobs.share()};
   std::make_shared<TextAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
 }
 

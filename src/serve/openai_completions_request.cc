@@ -27,18 +27,21 @@ size_t most_prompts(const CallSettings& settings, const Service& service) {
 }  // namespace
 
 CompletionCall read_completion(const nlohmann::ordered_json& body, const Service& service, const Caller& caller) {
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   CompletionCall call{.settings = read_settings(fields, service, caller), .prompts = {}};
   engine::Request& request = call.settings.request;
   request.top_logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMostTopLogprobs).value_or(-1));
-  request.max_new_tokens = static_cast<int32_t>(fields.integer("max_tokens", 0, kMostTokens).value_or(kUsualTokens));
-  limit_answer(request, fields, {"max_tokens"}, service);
+  request.max_new_tokens = read_max_tokens(fields, 0, kUsualTokens);
+  limit_answer(request, fields, kMaxTokensNames, service);
   call.echo = fields.boolean("echo").value_or(false);
   if (call.echo && request.top_logprobs >= 0) request.prompt_logprobs_from = 0;
   refuse_best_of(fields, call.settings.choices);
   fields.refuse("suffix", "filling in before a suffix is not supported");
   const nlohmann::ordered_json& prompt = fields.required("prompt");
   fields.finish();
+  note_unenforced(call.settings, service, ignored);
+  call.settings.ignored = ignored.header();
 
   call.prompts = read_prompts(prompt, {"prompt", most_prompts(call.settings, service), true}, service);
   for (const Prompt& each : call.prompts) check_prompt_length(each.ids.size(), service, "prompt");

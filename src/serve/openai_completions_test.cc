@@ -38,7 +38,18 @@ TEST_F(Completions, InOnePieceAndAsAStream) {
 }
 
 TEST_F(Completions, SixteenTokensUnlessAsked) {
-  EXPECT_EQ(complete(R"({"max_tokens": null})")["usage"]["completion_tokens"], 16);
+  ordered_json body = asked("{}");
+  body.erase("max_tokens");
+  EXPECT_EQ(answer(completions, service(), body)["usage"]["completion_tokens"], 16);
+  body["n_predict"] = 3;
+  EXPECT_EQ(answer(completions, service(), body)["usage"]["completion_tokens"], 3);
+}
+
+TEST_F(Completions, NullAndMinusOneAreNoLimit) {
+  for (const char* limit : {"null", "-1"}) {
+    const std::string members = R"({"regex": "[a-z]{40}", "ignore_eos": false, "max_tokens": )" + std::string(limit);
+    EXPECT_EQ(complete((members + "}").c_str())["usage"]["completion_tokens"], 41) << limit;
+  }
 }
 
 TEST_F(Completions, SeveralPrompts) {
@@ -118,7 +129,6 @@ TEST_F(Completions, WhatIsRefused) {
   expect(R"({"prompt": []})", "prompt");
   expect(R"({"logprobs": 21})", "logprobs");
   expect(R"({"logprobs": true})", "logprobs");
-  expect(R"({"messages": []})", "messages");
   expect(R"({"model": "other"})", "model", 404);
   expect(R"({"prompt": ["a", "b"], "n": 33})", "prompt");
   EXPECT_EQ(complete(R"({"best_of": 2, "n": 2})")["choices"].size(), 2u);

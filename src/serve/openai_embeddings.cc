@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <bit>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,8 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/base64.h"
+#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -29,7 +30,8 @@ struct EmbeddingCall {
   std::vector<Prompt> inputs;
   engine::Pooling pooling = engine::Pooling::last;
   bool base64 = false;
-  std::string salt, rid;
+  std::string salt, rid, ignored = {};
+  int32_t key = -1;  // Caller::key
 };
 
 bool read_is_base64(Fields& fields) {
@@ -47,12 +49,14 @@ engine::Pooling read_pooling(Fields& fields) {
 }
 
 EmbeddingCall read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   check_model(fields, service);
   EmbeddingCall call;
   call.base64 = read_is_base64(fields);
   call.pooling = read_pooling(fields);
   call.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
+  call.key = caller.key;
   call.rid = fields.string("rid", 512).value_or("");
   const int32_t width = service.config().width;
   const auto dimensions = fields.integer("dimensions", 1, 1 << 20);
@@ -60,6 +64,7 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
   for (const char* name : {"user", "priority", "log_metrics"}) fields.ignore(name);
   const ordered_json& input = fields.required("input");
   fields.finish();
+  call.ignored = ignored.header();
   call.inputs = read_prompts(input, {"input", kMostInputs, false}, service);
   for (const Prompt& prompt : call.inputs) check_prompt_length(prompt.ids.size(), service, "input");
   return call;
@@ -67,17 +72,10 @@ EmbeddingCall read_embedding(const ordered_json& body, const Service& service, c
 
 // The numbers' bytes, least significant first, in base 64.
 std::string base64_of(std::span<const float> numbers) {
-  constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes, text;
+  std::string bytes;
   for (const float number : numbers)
     for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(std::bit_cast<uint32_t>(number) >> shift);
-  for (size_t at = 0; at < bytes.size(); at += 3) {
-    const size_t given = std::min<size_t>(3, bytes.size() - at);
-    uint32_t bits = 0;
-    for (size_t i = 0; i < 3; ++i) bits = bits << 8 | (i < given ? static_cast<uint8_t>(bytes[at + i]) : 0);
-    for (size_t i = 0; i < 4; ++i) text += i <= given ? kLetters[bits >> (18 - 6 * i) & 63] : '=';
-  }
-  return text;
+  return in_base64(bytes);
 }
 
 std::string list_of(std::span<const float> numbers) {
@@ -99,6 +97,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
  private:
   void start_one(size_t i) {
     Job job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i), .request = {.prompt = std::move(call_.inputs[i].ids)}};
+    job.key = call_.key;
     job.request.max_new_tokens = 0;
     job.request.pooling = call_.pooling;
     job.request.salt = call_.salt;
@@ -156,6 +155,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 
 void embeddings(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   EmbeddingCall call = read_embedding(body_of(exchange->request()), service, caller);
+  note_ignored(*exchange, call.ignored);
   if (call.rid.empty()) call.rid = service.new_id("embd-");
   const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(call));
   exchange->post([answer] { answer->start(); });

@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
+#include "serve/json_text.h"
 #include "serve/openai.h"
-#include "serve/openai_stream.h"
 
 namespace quire::serve {
 namespace {
@@ -36,10 +36,10 @@ void models(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const std::string_view path = exchange->request().path;
   const std::string_view name = path.starts_with(kOne) ? path.substr(kOne.size()) : std::string_view();
   if (path == kList || name.empty())
-    return exchange->respond({.body = dumped({{"object", "list"}, {"data", {described(service)}}})});
+    return respond_json(*exchange, {{"object", "list"}, {"data", {described(service)}}});
   if (name != service.options().served_model_name)
     throw ApiError(404, cat("the model ", in_quotes(name), " is not served here"), "model", "model_not_found");
-  exchange->respond({.body = dumped(described(service))});
+  respond_json(*exchange, described(service));
 }
 
 }  // namespace quire::serve

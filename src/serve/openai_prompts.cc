@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/in_quotes.h"
 #include "serve/openai_request.h"
 
 namespace quire::serve {
@@ -13,7 +14,7 @@ using nlohmann::ordered_json;
 
 int32_t token_of(const ordered_json& value, const std::string& path, int32_t vocabulary) {
   const bool fits = value.is_number_integer() && value >= 0 && value < vocabulary;
-  if (!fits) refuse(path, cat("expected a token from 0 to ", vocabulary - 1));
+  if (!fits) refuse(path, cat("expected a token from 0 to ", vocabulary - 1, ", got ", in_quotes(value.dump(), 40)));
   return value.get<int32_t>();
 }
 

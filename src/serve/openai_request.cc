@@ -9,14 +9,13 @@
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
 #include "serve/call_limits.h"
+#include "serve/openai_constraint.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr size_t kMostNameBytes = 512;
 
 // --- fields without an effect, and fields that would need one
 
@@ -25,18 +24,37 @@ void ignore_harmless(Fields& fields) {
   for (const char* name : {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
                            "prompt_cache_retention", "separate_reasoning", "stream_reasoning", "log_metrics"})
     fields.ignore(name);
+  fields.no_effect("store", "answers are not stored");
 }
 
 void accept_only_false(Fields& fields, std::string_view name, std::string_view why) {
   if (fields.boolean(name).value_or(false)) refuse(fields.path_of(name), std::string(why));
 }
 
+void accept_only_empty(Fields& fields, std::string_view name) {
+  const ordered_json* value = fields.raw(name);
+  if (value && !(value->is_structured() && value->empty())) refuse(fields.path_of(name), "is not supported");
+}
+
+// Some programs send all the settings that they know, switched off.
+void accept_only_off(Fields& fields, std::string_view name, double off) {
+  const ordered_json* value = fields.raw(name);
+  if (value && *value != off) refuse(fields.path_of(name), cat("is not supported; only ", off, ", which is off, is"));
+}
+
+// What would change the answer. All else that is not known is ignored by name.
 void refuse_unsupported(Fields& fields) {
   accept_only_false(fields, "return_hidden_states", "hidden states are not given out");
-  accept_only_false(fields, "store", "answers are not stored");
-  for (const char* name : {"lora_path", "session_params", "custom_logit_processor", "custom_params", "stop_regex",
-                           "bootstrap_host", "bootstrap_port", "bootstrap_room"})
-    fields.refuse(name, "is not supported");
+  accept_only_false(fields, "use_beam_search", "is not supported");
+  constexpr const char* kRefused[] = {"lora_path",      "lora",           "session_params",    "custom_logit_processor",
+                                      "custom_params",  "stop_regex",     "logits_processors", "structural_tag",
+                                      "bad_words",      "prompt_embeds",  "allowed_token_ids", "truncate_prompt_tokens",
+                                      "bootstrap_host", "bootstrap_port", "bootstrap_room",    "prompt_logprobs"};
+  for (const char* name : kRefused) accept_only_empty(fields, name);
+  constexpr std::pair<const char*, double> kOff[] = {
+      {"mirostat", 0},        {"typical_p", 1},      {"tfs_z", 1},          {"top_a", 0},
+      {"xtc_probability", 0}, {"dry_multiplier", 0}, {"dynatemp_range", 0}, {"length_penalty", 1}};
+  for (const auto& [name, off] : kOff) accept_only_off(fields, name, off);
 }
 
 // --- streams
@@ -45,7 +63,7 @@ void read_stream(Fields& fields, CallSettings& settings) {
   settings.stream = fields.boolean("stream").value_or(false);
   auto options = fields.object("stream_options");
   if (!options) return;
-  if (!settings.stream) refuse(fields.path_of("stream_options"), "is only allowed when stream is true");
+  if (!settings.stream) return fields.no_effect("stream_options", "is only allowed when stream is true");
   settings.stream_usage = options->boolean("include_usage").value_or(false);
   options->ignore("include_obfuscation");
   options->finish();
@@ -53,54 +71,28 @@ void read_stream(Fields& fields, CallSettings& settings) {
 
 // --- constraints
 
-grammar::Source schema_source(Fields& format) {
-  auto named = format.object("json_schema");
-  if (!named) refuse(format.path_of("json_schema"), "is required");
-  const ordered_json* schema = named->raw("schema");
-  if (!schema) refuse(named->path_of("schema"), "is required");
-  for (const char* name : {"name", "description", "strict"}) named->ignore(name);
-  named->finish();
-  return {grammar::Kind::json_schema, schema->dump(-1, ' ', false, ordered_json::error_handler_t::replace)};
-}
-
-std::optional<grammar::Source> read_response_format(Fields& fields) {
-  auto format = fields.object("response_format");
-  if (!format) return std::nullopt;
-  const std::string type = format->string("type", kMostNameBytes).value_or("");
-  std::optional<grammar::Source> source;
-  if (type == "json_object")
-    source = {grammar::Kind::json};
-  else if (type == "json_schema")
-    source = schema_source(*format);
-  else if (type != "text")
-    refuse(format->path_of("type"), cat("expected text, json_object or json_schema, got ", in_quotes(type, 40)));
-  format->finish();
-  return source;
-}
-
 void read_constraints(Fields& fields, CallSettings& settings) {
-  settings.constraint = read_response_format(fields);
-  if (settings.constraint) settings.constraint_field = "response_format";
-  std::optional<grammar::Source> own = read_constraint(fields);
-  if (!own) return;
-  const char* field = own->kind == grammar::Kind::regex  ? "regex"
-                      : own->kind == grammar::Kind::ebnf ? "ebnf"
-                                                         : "json_schema";
-  if (settings.constraint) refuse(field, "cannot be combined with response_format");
-  settings.constraint = std::move(own);
-  settings.constraint_field = field;
+  std::optional<Constraint> constraint = read_openai_constraint(fields);
+  if (!constraint) return;
+  settings.constraint = std::move(constraint->source);
+  settings.constraint_field = std::move(constraint->field);
 }
 
 // --- the rest
 
 TextRules read_text_rules(Fields& fields) {
   TextRules rules;
-  rules.stops = fields.strings("stop", kMostStops, kMostStopBytes);
-  if (std::any_of(rules.stops.begin(), rules.stops.end(), [](const std::string& stop) { return stop.empty(); }))
-    refuse(fields.path_of("stop"), "a stop text is empty");
+  rules.stops = read_stops(fields);
   rules.skip_special = fields.boolean("skip_special_tokens").value_or(true);
-  rules.keep_stop = fields.boolean("no_stop_trim").value_or(false);
+  const auto keep_stop = fields.boolean("no_stop_trim"), vllms_name = fields.boolean("include_stop_str_in_output");
+  rules.keep_stop = (keep_stop ? keep_stop : vllms_name).value_or(false);
   return rules;
+}
+
+// llama.cpp's name.
+void read_repeat_penalty(Fields& fields, ops::SamplingParams& sampling) {
+  const auto penalty = fields.number("repeat_penalty", 0.01, 100);
+  if (penalty && !fields.has("repetition_penalty")) sampling.repetition_penalty = static_cast<float>(*penalty);
 }
 
 // Both separate the cached prefixes of calls from those of others.
@@ -114,33 +106,38 @@ int32_t read_choices(Fields& fields, const Service& service) {
   return static_cast<int32_t>(fields.integer("n", 1, service.options().most_choices).value_or(1));
 }
 
-void apply_constraint(const CallSettings& settings, const Service& service, engine::Request& request) {
-  if (!settings.constraint) return;
-  try {
-    constrain(*settings.constraint, service, request);
-  } catch (const CheckError& error) {
-    throw ApiError(400, cat(settings.constraint_field, ": ", error.what()), settings.constraint_field);
-  }
-}
-
 }  // namespace
 
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller) {
   CallSettings settings;
+  settings.mask_allowance = service.grammars().allowance();
   check_model(fields, service);
   settings.rid = fields.string("rid", kMostNameBytes).value_or("");
   settings.choices = read_choices(fields, service);
   read_stream(fields, settings);
   read_sampling(fields, service, settings.request);
-  constexpr int64_t kMostPriority = std::numeric_limits<int32_t>::max();
-  settings.request.priority =
-      static_cast<int32_t>(fields.integer("priority", -kMostPriority, kMostPriority).value_or(0));
+  read_repeat_penalty(fields, settings.request.sampling);
+  settings.key = caller.key;
+  settings.request.priority = read_priority(fields, caller);
   settings.request.salt = joined_salt(caller, read_salt(fields));
   settings.text = read_text_rules(fields);
   read_constraints(fields, settings);
   ignore_harmless(fields);
   refuse_unsupported(fields);
   return settings;
+}
+
+int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise) {
+  std::optional<int64_t> limit;
+  bool given = false;
+  for (const std::string_view name : kMaxTokensNames) {
+    given |= fields.is_there(name);
+    const auto one = fields.integer(name, -1, kMostTokens);
+    if (one && *one >= 0 && *one < least)
+      refuse(fields.path_of(name), cat("expected at least ", least, ", or -1 for no limit"));
+    if (!limit) limit = one;
+  }
+  return limit ? static_cast<int32_t>(*limit) : given ? -1 : otherwise;
 }
 
 void check_model(Fields& fields, const Service& service) {
@@ -156,17 +153,25 @@ void check_model(Fields& fields, const Service& service) {
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,
                                  std::string_view field) {
   check_text_length(text, service, field);
-  std::vector<int32_t> ids = service.tokenizer().encode(text, {.parse_special = parse_special});
+  std::vector<int32_t> ids = encoded_text(text, {.parse_special = parse_special}, service, field);
   if (ids.empty()) refuse(std::string(field), "the text is empty");
   return ids;
+}
+
+void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored) {
+  if (settings.constraint) note_unenforced(*settings.constraint, settings.constraint_field, service, ignored);
 }
 
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
-    Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
+    Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()),
+            .request = request,
+            .text = settings.text,
+            .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
-    apply_constraint(settings, service, job.request);  // each text has a mask of its own
+    if (settings.constraint)  // each text has a mask of its own
+      constrain(*settings.constraint, settings.constraint_field, service, settings.mask_allowance, job.request);
     jobs.push_back(std::move(job));
   }
 }

@@ -23,20 +23,12 @@ AnswerHead new_head(std::string id, std::string object, const Service& service) 
 }
 
 ordered_json Usage::json() const {
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
-}
-
-std::string dumped(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-std::string event(std::string_view json) {
-  std::string text;
-  text.reserve(json.size() + 8);
-  return text.append("data: ").append(json).append("\n\n");
+  ordered_json json = {{"prompt_tokens", prompt_tokens},
+                       {"completion_tokens", completion_tokens},
+                       {"total_tokens", prompt_tokens + completion_tokens},
+                       {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  if (reasoning_tokens > 0) json["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens}};
+  return json;
 }
 
 ChunkWriter::ChunkWriter(const AnswerHead& head, bool with_usage) : with_usage_(with_usage) {

@@ -24,13 +24,10 @@ AnswerHead new_head(std::string id, std::string object, const Service& service);
 
 struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of the completion's
 
   nlohmann::ordered_json json() const;
 };
-
-std::string dumped(const nlohmann::ordered_json& value);  // on one line; never throws for what is no UTF-8
-std::string event(std::string_view json);                 // data: ...
-inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 class ChunkWriter {
  public:

@@ -1,11 +1,11 @@
 #include "serve/page.h"
 
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <array>
 
 #include "base/check.h"
+#include "serve/base64.h"
 
 namespace quire::serve {
 
@@ -17,9 +17,7 @@ namespace {
 std::string sha256_in_base64(std::string_view text) {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> hash;
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash.data());
-  std::array<unsigned char, 4 * ((SHA256_DIGEST_LENGTH + 2) / 3) + 1> letters;
-  const int length = EVP_EncodeBlock(letters.data(), hash.data(), static_cast<int>(hash.size()));
-  return {reinterpret_cast<const char*>(letters.data()), static_cast<size_t>(length)};
+  return in_base64({reinterpret_cast<const char*>(hash.data()), hash.size()});
 }
 
 // The hashes of all elements of a kind, as a policy lists them.

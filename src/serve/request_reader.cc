@@ -9,6 +9,7 @@
 #include "base/in_quotes.h"
 #include "base/strict_json.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 
 namespace quire::serve {
 namespace {
@@ -43,14 +44,8 @@ void read_logit_bias(Fields& fields, ops::SamplingParams& sampling) {
   if (!bias) return;
   const std::string path = fields.path_of("logit_bias");
   if (!bias->is_object()) throw ApiError(400, cat(path, ": expected an object of token ids and numbers"), path);
-  for (const auto& [key, value] : bias->items()) sampling.logit_bias.push_back(bias_of(key, value, path));
-}
-
-// A constraint may be given as the text that it is or, for schemas, as JSON itself.
-std::string source_text(const ordered_json& value, const std::string& path) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() || value.is_boolean()) return value.dump();
-  throw ApiError(400, cat(path, ": expected a string or an object"), path);
+  for (const auto& [key, value] : bias->items())
+    if (!value.is_null()) sampling.logit_bias.push_back(bias_of(key, value, path));
 }
 
 }  // namespace
@@ -66,18 +61,25 @@ ordered_json body_of(const http::Request& request) {
 
 void read_sampling(Fields& fields, const Service& service, engine::Request& request) {
   ops::SamplingParams& sampling = request.sampling;
-  sampling.temperature = static_cast<float>(fields.number("temperature", 0, 100).value_or(1));
+  sampling = service.options().sampling;
+  const auto read = [&](float& param, const char* name, double least, double most) {
+    if (const auto given = fields.number(name, least, most)) param = static_cast<float>(*given);
+  };
+  read(sampling.temperature, "temperature", 0, 100);
   // 0 leaves the likeliest token alone, as everything that is small enough does.
   constexpr float kSmallTopP = 1e-9f;
-  sampling.top_p = std::max(static_cast<float>(fields.number("top_p", 0, 1).value_or(1)), kSmallTopP);
-  sampling.top_k = static_cast<int32_t>(fields.integer("top_k", -1, kMostTokens).value_or(0));
-  sampling.min_p = static_cast<float>(fields.number("min_p", 0, 1).value_or(0));
-  sampling.frequency_penalty = static_cast<float>(fields.number("frequency_penalty", -2, 2).value_or(0));
-  sampling.presence_penalty = static_cast<float>(fields.number("presence_penalty", -2, 2).value_or(0));
-  sampling.repetition_penalty = static_cast<float>(fields.number("repetition_penalty", 0.01, 100).value_or(1));
+  read(sampling.top_p, "top_p", 0, 1);
+  sampling.top_p = std::max(sampling.top_p, kSmallTopP);
+  sampling.top_k = static_cast<int32_t>(fields.integer("top_k", -1, kMostTokens).value_or(sampling.top_k));
+  read(sampling.min_p, "min_p", 0, 1);
+  read(sampling.frequency_penalty, "frequency_penalty", -2, 2);
+  read(sampling.presence_penalty, "presence_penalty", -2, 2);
+  read(sampling.repetition_penalty, "repetition_penalty", 0.01, 100);
   const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
   read_logit_bias(fields, sampling);
+  for (const auto& [token, bias] : sampling.logit_bias)
+    check_token_ids({&token, 1}, service, fields.path_of("logit_bias"));
 
   request.min_new_tokens = static_cast<int32_t>(either(fields, "min_tokens", "min_new_tokens").value_or(0));
   request.stop_ids = fields.token_ids("stop_token_ids", kMostStops);
@@ -86,22 +88,64 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
   request.stop_ids.insert(request.stop_ids.end(), ends.begin(), ends.end());
 }
 
+int32_t read_priority(Fields& fields, const Caller& caller) {
+  const int64_t priority =
+      fields.integer("priority", -engine::kMostPriority, engine::kMostPriority).value_or(0);
+  if (priority > 0) check_may_manage(caller, "a priority above 0", fields.path_of("priority"));
+  return static_cast<int32_t>(priority);
+}
+
+std::vector<std::string> read_stops(Fields& fields) {
+  std::vector<std::string> stops = fields.strings("stop", kMostStops, kMostStopBytes);
+  if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); }))
+    refuse(fields.path_of("stop"), "a stop text is empty");
+  return stops;
+}
+
+std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind) {
+  const ordered_json* value = fields.raw(name);
+  if (!value) return std::nullopt;
+  const bool is_schema = kind == grammar::Kind::json_schema;
+  grammar::Source source{.kind = kind, .loose = is_schema && !fields.strict()};
+  if (value->is_string())
+    source.text = value->get<std::string>();
+  else if (is_schema && (value->is_object() || value->is_boolean()))
+    source.text = value->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  else
+    refuse(fields.path_of(name), "expected a string or, for schemas, an object");
+  return source;
+}
+
 std::optional<grammar::Source> read_constraint(Fields& fields) {
   constexpr std::pair<const char*, grammar::Kind> kKinds[] = {
       {"json_schema", grammar::Kind::json_schema}, {"regex", grammar::Kind::regex}, {"ebnf", grammar::Kind::ebnf}};
   std::optional<grammar::Source> source;
   for (const auto& [name, kind] : kKinds) {
-    const ordered_json* value = fields.raw(name);
-    if (!value) continue;
-    const std::string path = fields.path_of(name);
-    if (source) throw ApiError(400, cat(path, ": only one of json_schema, regex and ebnf can be given"), path);
-    source = grammar::Source{kind, source_text(*value, path)};
+    std::optional<grammar::Source> one = read_source(fields, name, kind);
+    if (one && source) refuse(fields.path_of(name), "only one of json_schema, regex and ebnf can be given");
+    if (one) source = std::move(one);
   }
   return source;
 }
 
-void constrain(const grammar::Source& source, const Service& service, engine::Request& request) {
-  request.mask = service.grammars().mask(service.grammars().compile(source));
+void constrain(const grammar::Source& source, const std::string& field, const Service& service,
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request) {
+  std::shared_ptr<const grammar::Compiled> compiled;
+  try {
+    compiled = service.grammars().compile(source);
+  } catch (const CheckError& refused) {
+    refuse(field, refused.what());
+  }
+  request.mask = service.grammars().mask(std::move(compiled), std::move(allowance));
+}
+
+void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+                     Ignored& ignored) {
+  try {
+    for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
+  } catch (const CheckError& refused) {
+    refuse(field, refused.what());
+  }
 }
 
 }  // namespace quire::serve

@@ -3,12 +3,15 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "engine/request.h"
 #include "grammar/compiler.h"
+#include "serve/caller.h"
 #include "serve/fields.h"
 #include "serve/service.h"
 
@@ -22,12 +25,26 @@ inline constexpr size_t kMostStops = 64, kMostStopBytes = 1024;
 nlohmann::ordered_json body_of(const http::Request& request);
 
 // temperature, top_p, top_k, min_p, frequency_penalty, presence_penalty, repetition_penalty, seed, logit_bias,
-// min_tokens / min_new_tokens, ignore_eos, stop_token_ids. Without a seed, a random one. Stop ids are the model's own
+// min_tokens / min_new_tokens, ignore_eos, stop_token_ids. What is not given is as the service's options say; without a
+// seed, a random one. Stop ids are the model's own
 // end ids (unless ignore_eos) and the caller's.
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
-// json_schema, regex or ebnf (at most one), as strings or objects.
+int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
+std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
+
+// A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+// Schemas are loose unless the fields are read strictly.
+std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
+
+// json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
-void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
+// allowance: shared by all texts of the call. Throws ApiError 400 about that field when the constraint cannot be
+// compiled.
+void constrain(const grammar::Source& source, const std::string& field, const Service& service,
+               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
+// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems".
+void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+                     Ignored& ignored);
 
 }  // namespace quire::serve

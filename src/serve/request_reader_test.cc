@@ -137,10 +137,55 @@ TEST(Constraint, IsOneOfThree) {
   EXPECT_THROW(constraint(R"({"regex": 1})"), ApiError);
 }
 
+TEST(Constraint, SchemasAreLooseUnlessReadStrictly) {
+  const ordered_json object = ordered_json::parse(R"({"json_schema": {"uniqueItems": true}, "regex": "a"})");
+  testing::TinyService tiny({.loop = false});
+  Ignored ignored, strict(true);
+  Fields tolerant(object, "", &ignored), fields(object, "", &strict);
+  const auto loose = read_source(tolerant, "json_schema", grammar::Kind::json_schema);
+  EXPECT_TRUE(loose->loose);
+  EXPECT_FALSE(read_source(fields, "json_schema", grammar::Kind::json_schema)->loose);
+  EXPECT_FALSE(read_source(tolerant, "regex", grammar::Kind::regex)->loose);
+  note_unenforced(*loose, "sampling_params.json_schema", tiny.service(), ignored);
+  EXPECT_EQ(ignored.header(), "sampling_params.json_schema#/uniqueItems");
+}
+
+TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {
+  testing::TinyService tiny({.change =
+                                 [](ServiceOptions& options) {
+                                   options.sampling = {.temperature = 0.2f,
+                                                       .top_k = 20,
+                                                       .top_p = 0.9f,
+                                                       .min_p = 0.1f,
+                                                       .repetition_penalty = 1.5f};
+                                 },
+                             .loop = false});
+  const auto read = [&](const char* text) {
+    const ordered_json body = ordered_json::parse(text);
+    Fields fields(body, "");
+    engine::Request request;
+    read_sampling(fields, tiny.service(), request);
+    return request.sampling;
+  };
+  const ops::SamplingParams none = read("{}");
+  EXPECT_EQ(none.temperature, 0.2f);
+  EXPECT_EQ(none.top_k, 20);
+  EXPECT_EQ(none.top_p, 0.9f);
+  EXPECT_EQ(none.min_p, 0.1f);
+  EXPECT_EQ(none.repetition_penalty, 1.5f);
+  const ops::SamplingParams some = read(R"({"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0,
+                                            "repetition_penalty": 1})");
+  EXPECT_EQ(some.temperature, 1);
+  EXPECT_EQ(some.top_k, 0);
+  EXPECT_EQ(some.top_p, 1);
+  EXPECT_EQ(some.min_p, 0);
+  EXPECT_EQ(some.repetition_penalty, 1);
+}
+
 TEST(Constraint, BecomesAMask) {
   testing::TinyService tiny({.loop = false});
   engine::Request request;
-  constrain({grammar::Kind::regex, "[ab]"}, tiny.service(), request);
+  constrain({grammar::Kind::regex, "[ab]"}, "regex", tiny.service(), tiny.service().grammars().allowance(), request);
   const uint32_t* mask = request.mask->next();
   ASSERT_NE(mask, nullptr);
   const auto allowed = [&](int32_t token) { return (mask[token / 32] >> (token % 32)) & 1; };

@@ -9,8 +9,9 @@
 #include "base/in_quotes.h"
 #include "serve/access.h"
 #include "serve/api_error.h"
+#include "serve/browser_guard.h"
+#include "serve/call_weight.h"
 #include "serve/endpoints.h"
-#include "serve/page.h"
 #include "serve/workers.h"
 
 namespace quire::serve {
@@ -30,23 +31,9 @@ http::Response wrong_method(const http::Request& request, const std::string& all
   return response;
 }
 
-bool wants_page(const http::Request& request) {
-  return request.path == "/" && (request.method == "GET" || request.method == "HEAD");
-}
-
-http::Headers headers_for_origin(const http::Request& request, const std::string& allowed) {
-  const std::string_view origin = request.header("origin");
-  if (allowed.empty() || origin.empty() || (allowed != "*" && origin != allowed)) return {};
-  return {{"access-control-allow-origin", allowed}, {"vary", "origin"}};
-}
-
-// A browser asks before it lets another server's page call.
-http::Response preflight() {
-  return {.status = 204,
-          .body = {},
-          .headers = {{"access-control-allow-methods", "GET, POST"},
-                      {"access-control-allow-headers", "authorization, content-type, x-api-key"},
-                      {"access-control-max-age", "600"}}};
+// Who waits in turns with others: the key's owner or, where no key is asked for, the address.
+std::string turn_of(const Caller& caller, const http::Request& request) {
+  return caller.name.empty() ? request.peer.substr(0, request.peer.rfind(':')) : "key " + caller.name;
 }
 
 }  // namespace
@@ -79,18 +66,29 @@ class Reports {
   OnAnswered on_answered_;
 };
 
+// What the head of a request tells: that it is refused, or who answers it for whom.
+struct Judgement {
+  std::optional<http::Response> refusal = {};
+  const Endpoint* endpoint = nullptr;
+  Caller caller = {};
+};
+
 }  // namespace
 
 struct Routes::Impl {
   explicit Impl(RouteOptions given)
-      : options(std::move(given)), reports(std::make_shared<Reports>(options.on_answered)), workers(options.workers) {}
+      : options(std::move(given)),
+        browsers(options.host, options.allow_origins),
+        reports(std::make_shared<Reports>(options.on_answered)),
+        workers(options.workers) {}
 
-  void route(const std::shared_ptr<Call>& call);
-  void start(const std::shared_ptr<Call>& call, const Endpoint& endpoint);
+  Judgement judged(const http::Request& head) const;
+  void start(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller);
   Caller checked_caller(const http::Request& request, Access access) const;
   void answer(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller);
 
   const RouteOptions options;
+  const BrowserGuard browsers;
   const std::shared_ptr<Reports> reports;
   std::atomic<Service*> service = nullptr;
   Workers workers;  // its threads use all of this, so they end first
@@ -109,8 +107,6 @@ void guarded(const std::shared_ptr<Call>& call, Interface interface, Body&& body
     body();
   } catch (const ApiError& error) {
     fail(error);
-  } catch (const CheckError& error) {
-    fail(ApiError(400, error.what()));
   } catch (const std::exception& error) {
     call->note_failure(error.what());
     fail(ApiError(500, "the server failed at this request"));
@@ -119,31 +115,36 @@ void guarded(const std::shared_ptr<Call>& call, Interface interface, Body&& body
 
 }  // namespace
 
-void Routes::Impl::route(const std::shared_ptr<Call>& call) {
-  const http::Request& request = call->request();
-  if (request.method == "OPTIONS" && !options.allow_origin.empty()) return call->respond(preflight());
-  if (wants_page(request)) return call->respond(page());
-  if (const Endpoint* endpoint = endpoint_for(request)) return start(call, *endpoint);
-  const std::string methods = methods_of(request.path);
-  call->respond(methods.empty() ? not_found(request) : wrong_method(request, methods));
+Judgement Routes::Impl::judged(const http::Request& head) const {
+  const Interface interface = interface_of(head.path);
+  try {
+    if (const auto refused = browsers.refusal(head)) throw *refused;
+    if (auto answer = browsers.preflight(head)) return {.refusal = std::move(answer)};
+    const Endpoint* endpoint = endpoint_for(head);
+    const std::string methods = endpoint ? "" : methods_of(head.path);
+    if (!endpoint) return {.refusal = methods.empty() ? not_found(head) : wrong_method(head, methods)};
+    Caller caller = checked_caller(head, endpoint->access);
+    if (const auto refused = refusal_of_type(head)) throw *refused;
+    return {.endpoint = endpoint, .caller = std::move(caller)};
+  } catch (const ApiError& error) {
+    return {.refusal = error_response(error, interface)};
+  }
 }
 
-void Routes::Impl::start(const std::shared_ptr<Call>& call, const Endpoint& endpoint) {
-  Caller caller;
-  guarded(call, endpoint.interface, [&] {
-    caller = checked_caller(call->request(), endpoint.access);
-    if (!service) throw ApiError(503, "the model is still being loaded");
-  });
-  if (call->begun()) return;
+void Routes::Impl::start(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller) {
+  if (endpoint.without_model) return endpoint.without_model(call);
+  const auto refuse = [&](const char* why) { call->respond(error_response(ApiError(503, why), endpoint.interface)); };
+  if (!service) return refuse("the model is still being loaded");
   if (endpoint.effort == Effort::quick) return answer(call, endpoint, caller);
-  const bool taken = workers.run([this, call, &endpoint, caller] {
+  const http::Request& request = call->request();
+  const bool taken = workers.run(weight_of(request), turn_of(caller, request), [this, call, &endpoint, caller] {
     try {
       answer(call, endpoint, caller);
     } catch (...) {  // the exchange knows what to do with it, on its own thread
       call->post([failure = std::current_exception()] { std::rethrow_exception(failure); });
     }
   });
-  if (!taken) call->respond(error_response(ApiError(503, "too many calls wait to be read"), endpoint.interface));
+  if (!taken) refuse("too many calls wait to be read");
 }
 
 void Routes::Impl::answer(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller) {
@@ -162,8 +163,7 @@ Caller Routes::Impl::checked_caller(const http::Request& request, Access access)
     if (options.metrics_key.empty() || equal_in_constant_time(presented_key(request), options.metrics_key)) return {};
     throw ApiError(401, "this needs the server's metrics key, as Authorization: Bearer KEY", "", "invalid_api_key");
   }
-  if (options.keys.empty()) return {};
-  if (const auto caller = caller_with(presented_key(request), options.keys)) return *caller;
+  if (const auto caller = caller_with(presented_key(request), options.keys, options.admin_key)) return *caller;
   throw ApiError(401, "this needs an API key that the server knows, as Authorization: Bearer KEY", "",
                  "invalid_api_key");
 }
@@ -176,10 +176,29 @@ void Routes::set_service(Service* service) {
   impl_->service = service;
 }
 
+std::optional<size_t> Routes::judge(const http::Request& head) const {
+  const Judgement judgement = impl_->judged(head);
+  if (judgement.refusal) return std::nullopt;
+  return judgement.endpoint->body_bytes;
+}
+
 void Routes::handle(std::shared_ptr<http::Exchange> exchange) {
-  const http::Headers headers = headers_for_origin(exchange->request(), impl_->options.allow_origin);
+  const http::Headers headers = impl_->browsers.headers(exchange->request());
   const auto report = [reports = impl_->reports](const Answered& answered) { reports->answered(answered); };
-  impl_->route(Call::watch(std::move(exchange), headers, report));
+  const auto call = Call::watch(std::move(exchange), headers, report);
+  Judgement judgement = impl_->judged(call->request());
+  call->name_caller(judgement.caller.name);
+  if (judgement.refusal) return call->respond(*std::move(judgement.refusal));
+  impl_->start(call, *judgement.endpoint, judgement.caller);
+}
+
+void Routes::report(const http::Refused& refused) const {
+  impl_->reports->answered({.method = refused.method,
+                            .path = refused.path,
+                            .peer = refused.peer,
+                            .id = refused.id,
+                            .status = refused.status,
+                            .reason = refused.reason});
 }
 
 }  // namespace quire::serve

@@ -2,13 +2,16 @@
 // answers, and asks for the key. Functions that may take a while run on worker threads.
 //
 // Without a key: /, /health, /health_generate, and /metrics unless it has a key of its own. Keys are compared in
-// constant time.
+// constant time. What the head of a request tells is judged before its body comes: path and method, key, length, and
+// what browsers may not do (browser_guard.h).
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "http/exchange.h"
+#include "http/server.h"
 #include "serve/call.h"
 #include "serve/service.h"
 
@@ -17,14 +20,17 @@ namespace quire::serve {
 struct ApiKey {
   std::string key;
   std::string salt = {};  // Caller::salt
+  std::string name = {};  // Caller::name
 };
 
 struct RouteOptions {
   std::vector<ApiKey> keys = {};  // none: everyone may call
+  std::string admin_key = {};     // for what concerns all callers (caller.h), and for everything else, too
   std::string metrics_key = {};
-  std::string allow_origin = {};  // whose pages may call, beside the server's own: "https://chat.example", or "*"
-  int workers = 2;                // threads for what comes before an answer
-  OnAnswered on_answered = {};    // for logs
+  std::string host = {};                        // that the server listens on, for BrowserGuard
+  std::vector<std::string> allow_origins = {};  // whose pages may call, beside the server's own
+  int workers = 2;              // threads for what comes before an answer, for light and heavy calls each
+  OnAnswered on_answered = {};  // for logs
 };
 
 class Routes {
@@ -33,7 +39,10 @@ class Routes {
   ~Routes();
   // While there is no service, the model loads: /health and all calls that need it answer 503. From any thread.
   void set_service(Service* service);
+  // What http::Server asks: how long the body may be, or none when handle() refuses the request whatever its body.
+  std::optional<size_t> judge(const http::Request& head) const;
   void handle(std::shared_ptr<http::Exchange> exchange);
+  void report(const http::Refused& refused) const;  // what never came this far is counted and logged, too
 
  private:
   struct Impl;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +48,22 @@ std::string message(const http::Response& response) {
   return ordered_json::parse(response.body)["error"]["message"].get<std::string>();
 }
 
+// Its answer waits until the test lets it go, on the thread that gives it.
+class HeldExchange : public TestingExchange {
+ public:
+  using TestingExchange::TestingExchange;
+  void respond(http::Response response) override {
+    asked_.set_value();
+    go_on_.get_future().wait();
+    TestingExchange::respond(std::move(response));
+  }
+  void wait_until_asked() { asked_.get_future().wait(); }
+  void let_go() { go_on_.set_value(); }
+
+ private:
+  std::promise<void> asked_, go_on_;
+};
+
 constexpr const char* kOneToken = R"({"text": "a", "sampling_params": {"max_new_tokens": 1}})";
 
 TEST(Routes, WhileTheModelLoadsOnlyThePageIsThere) {
@@ -86,9 +104,8 @@ TEST(Routes, EveryPathHasItsFunction) {
   TinyService tiny;
   Routes routes({});
   routes.set_service(&tiny.service());
-  for (const char* path :
-       {"/health", "/health_generate", "/metrics", "/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info",
-        "/server_info", "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"})
+  for (const char* path : {"/health", "/health_generate", "/metrics", "/v1/models", "/v1/models/tiny", "/model_info",
+                           "/get_model_info", "/server_info", "/get_server_info", "/get_load", "/v1/loads"})
     EXPECT_EQ(get(routes, path).status, 200) << path;
   const std::pair<const char*, const char*> posts[] = {
       {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})"},
@@ -143,6 +160,68 @@ TEST(Routes, ErrorsHaveTheInterfacesForm) {
   EXPECT_EQ(ordered_json::parse(sglang.body)["error"].size(), 1u);
 }
 
+struct Logged {
+  OnAnswered listener() {
+    return [this](const Answered& answered) {
+      const std::lock_guard lock(mutex);
+      answers.push_back(answered);
+      changed.notify_all();
+    };
+  }
+  std::vector<Answered> wait_for(size_t count) {  // they are told after the client was
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(60), [&] { return answers.size() >= count; });
+    return answers;
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Answered> answers;
+};
+
+TEST(Routes, FaultsOfTheServerAreItsOwn) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.tool_call_parser = "no such parser"; }});
+  Logged logged;
+  Routes routes({.on_answered = logged.listener()});
+  routes.set_service(&tiny.service());
+  const http::Response response = answer_to(
+      routes, request_of("POST", "/v1/chat/completions",
+                         R"({"messages": [{"role": "user", "content": "a"}],
+                             "tools": [{"type": "function", "function": {"name": "f"}}]})"));
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(message(response), "the server failed at this request") << "what failed is not the caller's business";
+  const std::vector<Answered> answers = logged.wait_for(1);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0].failure.find("no such parser"), std::string::npos) << "but that of the log";
+}
+
+// What rooms below the interfaces refuse, each by a sentence of its own.
+TEST(Routes, FaultsOfTheCallerAreTheirs) {
+  TinyService tiny({.change = [](ServiceOptions& options) {
+    options.chat_template = "{{ raise_exception('roles must take turns') }}";
+  }});
+  Routes routes({});
+  routes.set_service(&tiny.service());
+  const struct {
+    const char *path, *body, *says;
+  } faults[] = {
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})", "roles must take turns"},
+      {"/v1/completions", R"({"prompt": "a", "regex": "("})", "regex: "},
+      {"/v1/completions", R"({"prompt": "a", "stop": ""})", "stop: a stop text is empty"},
+      {"/v1/completions", R"({"prompt": "a", "logit_bias": {"99999": 1}})", "99999"},
+      {"/generate", R"({"text": "a", "sampling_params": {"json_schema": "{"}})", "sampling_params: "},
+      {"/generate", R"({"text": "a", "sampling_params": {"stop": ""}})", "sampling_params.stop: a stop text is empty"},
+      {"/generate", R"({"input_ids": [99999]})", "token 99999"},
+      {"/generate", R"({"text": "a", "return_logprob": true, "token_ids_logprob": [99999]})", "token 99999"},
+      {"/detokenize", R"({"tokens": [99999]})", "token 99999"},
+  };
+  for (const auto& [path, body, says] : faults) {
+    const http::Response response = answer_to(routes, request_of("POST", path, body));
+    EXPECT_EQ(response.status, 400) << path << body;
+    EXPECT_NE(message(response).find(says), std::string::npos) << message(response);
+  }
+}
+
 class Keys : public ::testing::Test {
  protected:
   Keys() { routes_.set_service(&tiny_.service()); }
@@ -157,7 +236,7 @@ class Keys : public ::testing::Test {
 TEST_F(Keys, AreAskedForWhereTheyMatter) {
   for (const char* path : {"/", "/health", "/health_generate"}) EXPECT_EQ(status(path, ""), 200) << path;
   for (const char* path : {"/v1/models", "/v1/models/tiny", "/model_info", "/get_model_info", "/server_info",
-                           "/get_server_info", "/get_load", "/v1/loads", "/flush_cache"}) {
+                           "/get_server_info", "/get_load", "/v1/loads"}) {
     EXPECT_EQ(status(path, ""), 401) << path;
     EXPECT_EQ(status(path, "key three"), 401) << path;
     EXPECT_EQ(status(path, "for metrics"), 401) << path;
@@ -167,6 +246,21 @@ TEST_F(Keys, AreAskedForWhereTheyMatter) {
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/tokenize",
                            "/v1/tokenize", "/detokenize", "/v1/detokenize", "/flush_cache", "/abort_request"})
     EXPECT_EQ(answer_to(routes_, request_of("POST", path, "{}")).status, 401) << path;
+}
+
+TEST_F(Keys, OfSeveralNoneManagesTheServer) {
+  const auto flush = [](Routes& routes, const std::string& key) {
+    return answer_to(routes, request_of("POST", "/flush_cache", "", {{"authorization", "Bearer " + key}})).status;
+  };
+  EXPECT_EQ(flush(routes_, "key one"), 403);
+  Routes managed({.keys = {{"key one"}}, .admin_key = "admin"}), alone({.keys = {{"key one"}}}), open({});
+  for (Routes* routes : {&managed, &alone, &open}) routes->set_service(&tiny_.service());
+  EXPECT_EQ(flush(managed, "key one"), 403);
+  EXPECT_EQ(flush(managed, "admin"), 200);
+  EXPECT_EQ(flush(managed, "nobody"), 401);
+  EXPECT_EQ(get(managed, "/v1/models", {{"authorization", "Bearer admin"}}).status, 200) << "it is a key like others";
+  EXPECT_EQ(flush(alone, "key one"), 200);
+  EXPECT_EQ(flush(open, ""), 200);
 }
 
 TEST_F(Keys, MetricsMayHaveTheirOwn) {
@@ -200,12 +294,13 @@ TEST_F(Keys, OnesSaltKeepsPrefixesApart) {
 TEST(Routes, OtherOriginsOnlyWhenAllowed) {
   const http::Headers from{{"origin", "https://chat.example"}};
   Routes closed({});
+  EXPECT_EQ(get(closed, "/", from).status, 403);
   EXPECT_EQ(header(get(closed, "/", from), "access-control-allow-origin"), "");
-  EXPECT_EQ(answer_to(closed, request_of("OPTIONS", "/generate", "", from)).status, 405);
+  EXPECT_EQ(answer_to(closed, request_of("OPTIONS", "/generate", "", from)).status, 403);
 
-  Routes one({.keys = {{"key"}}, .allow_origin = "https://chat.example"}), all({.allow_origin = "*"});
+  Routes one({.keys = {{"key"}}, .allow_origins = {"https://chat.example"}}), all({.allow_origins = {"*"}});
   EXPECT_EQ(header(get(one, "/", from), "access-control-allow-origin"), "https://chat.example");
-  EXPECT_EQ(header(get(one, "/", {{"origin", "https://other.example"}}), "access-control-allow-origin"), "");
+  EXPECT_EQ(get(one, "/", {{"origin", "https://other.example"}}).status, 403);
   EXPECT_EQ(header(get(all, "/health", from), "access-control-allow-origin"), "*") << "errors, too";
   const http::Response preflight = answer_to(one, request_of("OPTIONS", "/generate", "", from));
   EXPECT_EQ(preflight.status, 204) << "without a key: browsers send none";
@@ -213,26 +308,95 @@ TEST(Routes, OtherOriginsOnlyWhenAllowed) {
   EXPECT_NE(header(preflight, "access-control-allow-headers").find("authorization"), std::string::npos);
 }
 
+TEST(Routes, OnLoopbackForeignHostsAreRefused) {
+  Routes local({.host = "127.0.0.1"});
+  EXPECT_EQ(get(local, "/", {{"host", "localhost:30000"}}).status, 200);
+  EXPECT_EQ(get(local, "/", {{"host", "evil.example:30000"}}).status, 403);
+}
+
+TEST(Routes, WhatTheHeadTellsIsJudgedBeforeTheBody) {
+  const Routes routes({.keys = {{"key"}}, .metrics_key = "other", .host = "127.0.0.1"});
+  const http::Headers key{{"authorization", "Bearer key"}, {"content-length", "9"}};
+  const auto judged = [&](const char* method, const char* path, http::Headers headers) {
+    return routes.judge(request_of(method, path, "", std::move(headers)));
+  };
+  EXPECT_EQ(judged("POST", "/v1/chat/completions", key), SIZE_MAX) << "the server's own limit";
+  EXPECT_EQ(judged("POST", "/tokenize", key), size_t{2} << 20);
+  EXPECT_EQ(judged("POST", "/abort_request", key), size_t{64} << 10);
+  EXPECT_EQ(judged("POST", "/flush_cache", key), size_t{64} << 10);
+  EXPECT_FALSE(judged("POST", "/nothing", key));
+  EXPECT_FALSE(judged("POST", "/health", key));
+  EXPECT_FALSE(judged("GET", "/flush_cache", key)) << "state changes by POST alone";
+  EXPECT_FALSE(judged("POST", "/v1/chat/completions", {{"content-length", "9"}})) << "no key";
+  EXPECT_FALSE(judged("POST", "/v1/chat/completions", {{"authorization", "Bearer other"}})) << "a wrong one";
+  for (const auto& more : {std::pair("origin", "https://evil.example"), std::pair("host", "evil.example"),
+                           std::pair("content-type", "text/plain")}) {
+    http::Headers headers = key;
+    headers.emplace_back(more);
+    EXPECT_FALSE(judged("POST", "/v1/chat/completions", headers)) << more.first;
+    EXPECT_GE(answer_to(const_cast<Routes&>(routes), request_of("POST", "/v1/chat/completions", "", headers)).status,
+              400);
+  }
+}
+
+TEST(Routes, FormsAreRefusedWithAHint) {
+  Routes routes({});
+  const http::Response response =
+      answer_to(routes, request_of("POST", "/generate", kOneToken,
+                                   {{"content-type", "application/x-www-form-urlencoded"}, {"content-length", "9"}}));
+  EXPECT_EQ(response.status, 415);
+  EXPECT_NE(message(response).find("-H 'Content-Type: application/json'"), std::string::npos) << message(response);
+}
+
+// One caller's heavy calls hold all of its lane's threads; a light one is answered.
+TEST(Routes, HeavyCallsDoNotHoldUpLightOnes) {
+  TinyService tiny;
+  Routes routes({.workers = 1});
+  routes.set_service(&tiny.service());
+  const auto heavy = std::make_shared<HeldExchange>(
+      request_of("POST", "/tokenize", cat(R"({"prompt": ")", std::string(70 << 10, 'a'), R"("})")));
+  routes.handle(heavy);
+  heavy->wait_until_asked();
+  EXPECT_EQ(answer_to(routes, request_of("POST", "/tokenize", R"({"prompt": "a"})")).status, 200);
+  EXPECT_FALSE(heavy->ended());
+  heavy->let_go();
+  EXPECT_TRUE(heavy->wait_until_ended());
+}
+
 TEST(Routes, AnswersAreCountedAndReported) {
   TinyService tiny;
-  std::mutex mutex;
-  std::vector<Answered> answers;
-  Routes routes({.on_answered = [&](const Answered& answered) {
-    const std::lock_guard lock(mutex);
-    answers.push_back(answered);
-  }});
+  Logged logged;
+  Routes routes({.on_answered = logged.listener()});
   routes.set_service(&tiny.service());
   answer_to(routes, request_of("POST", "/generate", kOneToken));
   ASSERT_TRUE(tiny.wait_until_idle());
   get(routes, "/nothing");
   const std::string metrics = get(routes, "/metrics").body;
   EXPECT_NE(metrics.find("/generate"), std::string::npos);
-  const std::lock_guard lock(mutex);
+  const std::vector<Answered> answers = logged.wait_for(3);
   ASSERT_EQ(answers.size(), 3u);
   EXPECT_EQ(answers[0].path, "/generate");
   EXPECT_EQ(answers[0].status, 200);
   EXPECT_EQ(answers[0].generated_tokens, 1);
   EXPECT_EQ(answers[1].status, 404);
+  EXPECT_TRUE(answers[1].reason.starts_with("there is no \"/nothing\" here")) << answers[1].reason;
+}
+
+TEST(Routes, TheLogHearsTheKeysNameAndTheRequestsId) {
+  std::vector<Answered> answers;
+  Routes routes(
+      {.keys = {{"secret", "", "alice"}}, .on_answered = [&](const Answered& one) { answers.push_back(one); }});
+  http::Request request = request_of("GET", "/v1/models", "", {{"authorization", "Bearer secret"}});
+  request.id = "req-7";
+  answer_to(routes, request);
+  request.headers = {};
+  answer_to(routes, request);
+  routes.report({.peer = "10.0.0.1:9", .id = "req-8", .method = "", .path = "", .status = 408, .reason = "late"});
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].caller + answers[0].id, "alicereq-7");
+  EXPECT_EQ(answers[1].caller, "");
+  EXPECT_EQ(answers[1].status, 401);
+  EXPECT_EQ(answers[2].peer + answers[2].id + answers[2].reason, "10.0.0.1:9req-8late");
 }
 
 }  // namespace

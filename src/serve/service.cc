@@ -28,6 +28,7 @@ struct Service::Impl {
       : parts(given),
         options(asked),
         chat_template(template_of(asked, given.tokenizer)),
+        logprobs(asked.most_logprobs),
         around(new JobSurroundings{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
 
   std::string piece_of(const std::optional<int32_t>& id) const {
@@ -37,6 +38,7 @@ struct Service::Impl {
   const Parts parts;
   const ServiceOptions options;
   const std::optional<text::ChatTemplate> chat_template;
+  LogprobBudget logprobs;
   const std::shared_ptr<JobSurroundings> around;
   std::atomic<bool> draining = false;
 };
@@ -55,6 +57,7 @@ const text::Tokenizer& Service::tokenizer() const { return impl_->parts.tokenize
 const model::ModelConfig& Service::config() const { return impl_->parts.model.config(); }
 const engine::EngineOptions& Service::engine_options() const { return impl_->parts.engine.options(); }
 const grammar::Compiler& Service::grammars() const { return impl_->parts.grammars; }
+LogprobBudget& Service::logprob_budget() const { return impl_->logprobs; }
 
 // --- what calls are made of
 
@@ -66,7 +69,11 @@ std::string Service::render(nlohmann::ordered_json context) const {
   const text::Vocabulary& vocabulary = tokenizer().vocabulary();
   context["bos_token"] = impl_->piece_of(vocabulary.bos);
   context["eos_token"] = impl_->piece_of(vocabulary.eos);
-  return impl_->chat_template->render(context);
+  try {
+    return impl_->chat_template->render(context);
+  } catch (const CheckError& refused) {  // what the template says about the messages
+    throw ApiError(400, refused.what(), "messages");
+  }
 }
 
 // Ids name requests that can be aborted, so they are not to be guessed.
@@ -87,19 +94,23 @@ std::string Service::new_id(std::string_view prefix) const {
 std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
   if (draining()) throw ApiError(503, "the server is shutting down");
   try {
-    const auto run = std::make_shared<JobRun>(impl_->around, std::move(job.rid), std::move(job.text),
-                                              std::move(exchange), std::move(on_progress));
+    const auto run =
+        std::make_shared<JobRun>(impl_->around, JobRun::Name{std::move(job.rid), job.key}, std::move(job.text),
+                                 std::move(exchange), std::move(on_progress));
     run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
     return run;
   } catch (const engine::QueueFull& full) {
     throw ApiError(503, cat("the server is busy: ", full.what()));
-  } catch (const CheckError& refused) {
-    throw ApiError(works() ? 400 : 503, refused.what());
+  } catch (const engine::RequestRefused& refused) {
+    throw ApiError(400, refused.what());
+  } catch (const CheckError& stopped) {
+    if (works()) throw;
+    throw ApiError(503, stopped.what());
   }
 }
 
-int Service::abort(std::string_view rid_prefix) {
-  const auto jobs = impl_->around->registry.named(rid_prefix);
+int Service::abort(std::string_view rid_prefix, std::optional<int32_t> key) {
+  const auto jobs = impl_->around->registry.named(rid_prefix, key);
   for (const auto& job : jobs) job->cancel();
   return static_cast<int>(jobs.size());
 }

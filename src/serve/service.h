@@ -15,12 +15,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "grammar/compiler.h"
 #include "http/exchange.h"
+#include "serve/logprob_budget.h"
 #include "serve/metrics.h"
 #include "serve/text_stream.h"
 #include "text/chat_template.h"
@@ -32,10 +34,14 @@ struct ServiceOptions {
   std::string model_path = {};              // as it was given
   std::string served_model_name = {};       // what callers call it
   std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
+  std::string reasoning_parser = {};        // "qwen3", "smollm3", "deepseek-r1", "none"; "": by the chat template
   std::string chat_template = {};           // "": the model's own
+  ops::SamplingParams sampling = {};        // where a call does not say how tokens are drawn
   std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
   std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
   int32_t most_choices = 64;                // n, and texts of a batch
+  bool strict_fields = false;               // a parameter that is not known gets 400; else it is ignored by name
+  int64_t most_logprobs = 16 << 20;         // of all calls together
   int32_t max_completion_tokens = 0;        // of an answer; 0: as many as the context has room for
 };
 
@@ -43,6 +49,7 @@ struct Job {
   std::string rid;  // the name under which it can be aborted; n choices of one call share a prefix: "rid", "rid_1", ...
   engine::Request request = {};
   TextRules text = {};
+  int32_t key = -1;  // Caller::key: whose it is
 };
 
 using OnProgress = std::function<void(Progress)>;
@@ -70,6 +77,7 @@ class Service {
   const model::ModelConfig& config() const;
   const engine::EngineOptions& engine_options() const;
   const grammar::Compiler& grammars() const;
+  LogprobBudget& logprob_budget() const;
   bool has_chat_template() const;
   // context: messages, tools, add_generation_prompt and more; bos_token and eos_token are added.
   std::string render(nlohmann::ordered_json context) const;
@@ -77,7 +85,8 @@ class Service {
 
   std::shared_ptr<RunningJob> run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
 
-  int abort(std::string_view rid_prefix);  // "": all; returns how many jobs
+  // By the beginnings of their names ("": all), those of one key or everybody's; returns how many jobs.
+  int abort(std::string_view rid_prefix, std::optional<int32_t> key = {});
   void flush_cache();
   engine::EngineStats stats() const;
   Metrics& metrics();

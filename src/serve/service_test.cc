@@ -8,7 +8,9 @@
 #include <set>
 #include <thread>
 
+#include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call.h"
 #include "serve/testing_exchange.h"
 #include "serve/testing_service.h"
 
@@ -186,12 +188,34 @@ TEST(Service, AbortsByTheBeginningOfANameAndAll) {
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
+class BrokenMask final : public engine::TokenMask {
+  const uint32_t* next() override { throw CheckError("this mask is broken"); }
+  void accept(int32_t) override {}
+};
+
+TEST(Service, WhyAJobFailedIsReported) {
+  TinyService tiny;
+  Told told;
+  std::string failure;
+  Job job = job_of("a", 1);
+  job.request.mask = std::make_shared<BrokenMask>();
+  {
+    const auto call = Call::watch(std::make_shared<TestingExchange>(), {},
+                                  [&](const Answered& answered) { failure = answered.failure; });
+    call->release();
+    tiny.service().run(std::move(job), call, told.listener());
+    EXPECT_EQ(told.wait().reason, EndReason::failed);
+    EXPECT_TRUE(tiny.wait_until_idle());
+  }
+  EXPECT_EQ(failure, "this mask is broken");
+}
+
 TEST(Service, WhatCanNeverRunIs400) {
   TinyService tiny;
   EXPECT_EQ(status_of(tiny.service(), job_of("", 1)), 400);
   EXPECT_EQ(status_of(tiny.service(), job_of(std::string(kContext + 1, 'a'), 1)), 400);
   Job job = job_of("hello", 1);
-  job.text.stops = {""};
+  job.request.sampling.logit_bias = {{-1, 1.0f}};
   EXPECT_EQ(status_of(tiny.service(), std::move(job)), 400);
   EXPECT_EQ(tiny.service().jobs(), 0);
 }

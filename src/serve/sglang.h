@@ -1,5 +1,5 @@
 // SGLang's own interface, and what its router asks a worker. Each function answers its exchange, now or as tokens come,
-// or throws ApiError (or CheckError) before it has answered anything.
+// or throws ApiError before it has answered anything.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -20,7 +20,8 @@ void model_info(std::shared_ptr<http::Exchange> exchange, Service& service);
 void server_info(std::shared_ptr<http::Exchange> exchange, Service& service);
 void get_load(std::shared_ptr<http::Exchange> exchange, Service& service);  // an array, one worker
 void loads(std::shared_ptr<http::Exchange> exchange, Service& service);     // /v1/loads
-void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service);
-void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service);
+void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller);
+// By the beginning of their names the caller's own jobs, or everybody's for those who may manage.
+void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller);
 
 }  // namespace quire::serve

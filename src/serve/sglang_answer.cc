@@ -31,6 +31,7 @@ std::string finish_reason(const std::optional<End>& end, int32_t generated) {
       return abort_reason("Aborted");
     case EndReason::timeout:
       return abort_reason("the time limit for a request is over");
+    case EndReason::refused:
     case EndReason::failed:
       return abort_reason(end->error);
   }
@@ -75,6 +76,12 @@ std::string GenerateAnswer::json(std::optional<size_t> index) const {
   json.append(R"(],"meta_info":)").append(meta);
   if (index) json.append(R"(,"index":)").append(std::to_string(*index));
   return json + '}';
+}
+
+std::string GenerateAnswer::part(std::optional<size_t> index) {
+  std::string part = json(index);
+  logprobs_.forget_prompt();
+  return part;
 }
 
 }  // namespace quire::serve

@@ -1,5 +1,6 @@
 // One text of an answer to /generate, as JSON that grows with it: what is escaped once is not touched again, so each
-// part of a cumulative stream costs a copy and no more.
+// part of a cumulative stream costs a copy and no more. The prompt's logprobs, which do not grow, come with the first
+// part of a stream alone.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -18,6 +19,7 @@ class GenerateAnswer {
   void hear(const Progress& progress);
   const std::optional<End>& end() const { return end_; }
   std::string json(std::optional<size_t> index = {}) const;  // all so far; the index is that in a list of texts
+  std::string part(std::optional<size_t> index);             // the same, as the next part of a stream
 
  private:
   std::string meta_info() const;

@@ -4,6 +4,9 @@
 #include <vector>
 
 #include "serve/api_error.h"
+#include "serve/call.h"
+#include "serve/end_error.h"
+#include "serve/event_stream.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -13,24 +16,15 @@ namespace quire::serve {
 
 namespace {
 
-// What an end has to be told as, instead of an answer; none when there is one.
-std::optional<ApiError> error_of(const End& end) {
-  if (end.reason == EndReason::failed) return ApiError(500, end.error);
-  if (end.reason == EndReason::timeout && !end.error.empty()) return ApiError(503, end.error);
-  return std::nullopt;
-}
-
-std::string event(std::string_view json) {
-  std::string text;
-  text.reserve(json.size() + 8);
-  return text.append("data: ").append(json).append("\n\n");
-}
-
 // A call that runs: its answers so far, and how they are sent. The exchange's order is its lock.
 class RunningCall : public std::enable_shared_from_this<RunningCall> {
  public:
   RunningCall(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateCall& call)
-      : exchange_(std::move(exchange)), is_list_(call.is_list), streams_(call.stream), open_(call.jobs.size()) {
+      : exchange_(std::move(exchange)),
+        is_list_(call.is_list),
+        streams_(call.stream),
+        logprobs_(call.logprobs),
+        open_(call.jobs.size()) {
     for (const GenerateJob& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
   }
 
@@ -66,17 +60,19 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       send_all();
   }
 
-  // An error of the only text that comes before anything else still has a status of its own: routers try elsewhere.
-  void send_part(const GenerateAnswer& answer, size_t i) {
+  // An error of the only text, or one that is the call's, that comes before anything else still has a status of its own:
+  // routers try elsewhere.
+  void send_part(GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
-    if (error && !begun_ && answers_.size() == 1) return exchange_->respond(error_response(*error, Interface::sglang));
-    if (!std::exchange(begun_, true))
-      exchange_->start_stream(
-          {.content_type = "text/event-stream", .body = {}, .headers = {{"cache-control", "no-cache"}}});
+    if (error && !begun_ && (answers_.size() == 1 || answer.end()->reason == EndReason::refused)) {
+      given_up_ = true;
+      return exchange_->respond(error_response(*error, Interface::sglang));
+    }
+    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
-                                 : answer.json(is_list_ ? std::optional(i) : std::nullopt)));
+                                 : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
-    exchange_->write(event("[DONE]"));
+    exchange_->write(std::string(kDoneEvent));
     exchange_->finish();
   }
 
@@ -92,16 +88,18 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 
   const std::shared_ptr<http::Exchange> exchange_;
   const bool is_list_, streams_;
+  const LogprobBudget::Share logprobs_;
   std::vector<GenerateAnswer> answers_;
   size_t open_;            // answers that have not ended
   bool begun_ = false;     // the stream
-  bool given_up_ = false;  // not all could be started: the error is the answer
+  bool given_up_ = false;  // the error is the answer
 };
 
 }  // namespace
 
 void generate(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
   GenerateCall call = read_generate(body_of(exchange->request()), service, caller);
+  note_ignored(*exchange, call.ignored);
   const auto running = std::make_shared<RunningCall>(std::move(exchange), service, call);
   running->run(std::move(call.jobs), service);
 }

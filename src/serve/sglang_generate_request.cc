@@ -1,6 +1,7 @@
 #include "serve/sglang_generate_request.h"
 
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -26,15 +27,12 @@ struct Prompts {
   bool is_list;
 };
 
-std::vector<int32_t> encoded(const std::string& text, const Service& service) {
-  check_text_length(text, service, "text");
-  return service.tokenizer().encode(text, {.add_special = true, .parse_special = true});
-}
-
 Prompts read_texts(Fields& fields, const Service& service, size_t most) {
   Prompts prompts{.tokens = {}, .is_list = fields.raw("text")->is_array()};
-  for (const std::string& text : fields.strings("text", most, std::numeric_limits<size_t>::max()))
-    prompts.tokens.push_back(encoded(text, service));
+  for (const std::string& text : fields.strings("text", most, std::numeric_limits<size_t>::max())) {
+    check_text_length(text, service, "text");
+    prompts.tokens.push_back(encoded_text(text, {.add_special = true, .parse_special = true}, service, "text"));
+  }
   return prompts;
 }
 
@@ -47,13 +45,20 @@ std::vector<int32_t> token_ids_at(const ordered_json& list, const std::string& n
 
 bool is_list_of_lists(const ordered_json& value) { return value.is_array() && !value.empty() && value[0].is_array(); }
 
-Prompts read_input_ids(Fields& fields, size_t most) {
+Prompts read_input_ids(Fields& fields, const Service& service, size_t most) {
   const ordered_json& ids = fields.required("input_ids");
   constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();  // the engine refuses what does not fit
-  if (!is_list_of_lists(ids)) return {.tokens = {fields.token_ids("input_ids", kAnyNumber)}, .is_list = false};
+  if (!is_list_of_lists(ids)) {
+    Prompts prompt{.tokens = {fields.token_ids("input_ids", kAnyNumber)}, .is_list = false};
+    check_token_ids(prompt.tokens[0], service, "input_ids");
+    return prompt;
+  }
   if (ids.size() > most) throw ApiError(400, cat("input_ids: expected at most ", most, " texts"), "input_ids");
   Prompts prompts{.tokens = {}, .is_list = true};
-  for (size_t i = 0; i < ids.size(); ++i) prompts.tokens.push_back(token_ids_at(ids, "input_ids", i, kAnyNumber));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    prompts.tokens.push_back(token_ids_at(ids, "input_ids", i, kAnyNumber));
+    check_token_ids(prompts.tokens[i], service, cat("input_ids[", i, "]"));
+  }
   return prompts;
 }
 
@@ -61,7 +66,7 @@ Prompts read_prompts(Fields& fields, const Service& service) {
   const auto most = static_cast<size_t>(service.options().most_choices);
   if (fields.has("text") == fields.has("input_ids"))
     throw ApiError(400, "expected either text or input_ids, and not both", "text");
-  Prompts prompts = fields.has("text") ? read_texts(fields, service, most) : read_input_ids(fields, most);
+  Prompts prompts = fields.has("text") ? read_texts(fields, service, most) : read_input_ids(fields, service, most);
   if (prompts.tokens.empty()) throw ApiError(400, "text: expected at least one", "text");
   return prompts;
 }
@@ -89,13 +94,14 @@ ordered_json options_of(Fields& fields, size_t text, size_t texts) {
 
 // --- one text
 
-void read_logprobs(Fields& options, GenerateJob& job) {
+void read_logprobs(Fields& options, const Service& service, GenerateJob& job) {
   engine::Request& request = job.job.request;
   const auto length = static_cast<int64_t>(request.prompt.size());
   const bool wanted = options.boolean("return_logprob").value_or(false);
   const int64_t from = options.integer("logprob_start_len", -1, length).value_or(-1);
-  const int64_t top = options.integer("top_logprobs_num", 0, kMostTopLogprobs).value_or(0);
+  const int64_t top = options.integer("top_logprobs_num", 0, kMostGenerateTopLogprobs).value_or(0);
   std::vector<int32_t> ids = options.token_ids("token_ids_logprob", kMostLogprobIds);
+  check_token_ids(ids, service, "token_ids_logprob");
   if (!wanted) return;
   job.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = job.logprobs.texts};
   request.top_logprobs = static_cast<int32_t>(top);
@@ -124,18 +130,19 @@ struct Sampling {  // what read_params() finds beside the job
   std::optional<grammar::Source> constraint;
 };
 
-Sampling read_params(const ordered_json& object, const Service& service, Job& job) {
-  Fields params(object, "sampling_params");
+Sampling read_params(const ordered_json& object, const Service& service, Job& job, Ignored& ignored) {
+  Fields params(object, "sampling_params", &ignored);
   engine::Request& request = job.request;
   read_sampling(params, service, request);
   if (const auto seed = params.integer("sampling_seed", 0, std::numeric_limits<int64_t>::max()))
     request.sampling.seed = static_cast<uint64_t>(*seed);
   request.max_new_tokens = new_tokens(params, object);
-  limit_answer(request, params, {"max_new_tokens"}, service);
+  constexpr std::string_view kNames[] = {"max_new_tokens"};
+  limit_answer(request, params, kNames, service);
   if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
     throw ApiError(400, "sampling_params.min_new_tokens: expected at most max_new_tokens",
                    "sampling_params.min_new_tokens");
-  job.text.stops = params.strings("stop", kMostStops, kMostStopBytes);
+  job.text.stops = read_stops(params);
   job.text.skip_special = params.boolean("skip_special_tokens").value_or(true);
   job.text.keep_stop = params.boolean("no_stop_trim").value_or(false);
   if (!params.boolean("spaces_between_special_tokens").value_or(true))
@@ -189,10 +196,14 @@ std::vector<std::string> read_rids(Fields& fields, size_t texts, size_t choices,
   return rids;
 }
 
-class CallReader {
+class GenerateReader {
  public:
-  CallReader(const ordered_json& body, const Service& service, const Caller& caller)
-      : fields_(body, ""), service_(service), caller_(caller), logprobs_(service, "return_logprob") {}
+  GenerateReader(const ordered_json& body, const Service& service, const Caller& caller)
+      : ignored_(service.options().strict_fields),
+        fields_(body, "", &ignored_),
+        service_(service),
+        caller_(caller),
+        logprobs_(service, "return_logprob") {}
 
   GenerateCall read() {
     Prompts prompts = read_prompts(fields_, service_);
@@ -204,6 +215,8 @@ class CallReader {
     for (size_t i = 0; i < rids.size(); ++i) call.jobs[i].job.rid = rids[i];
     refuse_what_is_missing_here(fields_);
     fields_.finish();
+    call.ignored = ignored_.header();
+    call.logprobs = logprobs_.share();
     return call;
   }
 
@@ -219,25 +232,27 @@ class CallReader {
     job.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
     engine::Request& request = job.job.request;
     request.prompt = std::move(prompt);
-    request.priority = static_cast<int32_t>(
-        fields_.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max())
-            .value_or(0));
+    request.priority = read_priority(fields_, caller_);
+    job.job.key = caller_.key;
     const ordered_json object = options_of(fields_, text, texts_);
     Fields options(object, "");
     request.salt = salt_of(options, caller_);
-    read_logprobs(options, job);
+    read_logprobs(options, service_, job);
     return job;
   }
 
   void add_text(std::vector<int32_t> prompt, size_t text, GenerateCall& call) {
     GenerateJob job = read_job(std::move(prompt), text);
-    const Sampling sampling = read_params(params_of(text), service_, job.job);
+    const Sampling sampling = read_params(params_of(text), service_, job.job, ignored_);
     check_choices(sampling.choices, text);
+    if (sampling.constraint)
+      note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
-      if (sampling.constraint) constrain(*sampling.constraint, service_, added.job.request);  // each has its own state
+      if (sampling.constraint)  // each has its own state
+        constrain(*sampling.constraint, "sampling_params", service_, mask_allowance_, added.job.request);
     }
   }
 
@@ -251,10 +266,12 @@ class CallReader {
                      "sampling_params.n");
   }
 
+  Ignored ignored_;
   Fields fields_;
   const Service& service_;
   const Caller& caller_;
   LogprobCount logprobs_;
+  const std::shared_ptr<grammar::MaskAllowance> mask_allowance_ = service_.grammars().allowance();
   size_t texts_ = 0;
   int64_t choices_ = 1;
 };
@@ -262,7 +279,7 @@ class CallReader {
 }  // namespace
 
 GenerateCall read_generate(const ordered_json& body, const Service& service, const Caller& caller) {
-  return CallReader(body, service, caller).read();
+  return GenerateReader(body, service, caller).read();
 }
 
 }  // namespace quire::serve

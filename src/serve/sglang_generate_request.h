@@ -1,6 +1,7 @@
 // A call of /generate as jobs for the engine: each of its texts, as often as n says, with its sampling parameters.
 //
-// Errors   ApiError 400 that names the field: what is unknown, contradictory, out of range or not supported here.
+// Errors   ApiError 400 that names the field: what is contradictory, out of range, or would change the answer and is not
+//          supported here.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace quire::serve {
 
-inline constexpr int32_t kMostTopLogprobs = 128;
+inline constexpr int32_t kMostGenerateTopLogprobs = 128;
 inline constexpr int32_t kMostLogprobIds = 1024;
 inline constexpr size_t kMostRidBytes = 256;
 
@@ -24,6 +25,8 @@ struct GenerateCall {
   bool is_list;  // so is the answer: the call had a list of texts, or n > 1
   bool stream;
   std::vector<GenerateJob> jobs;  // in the order of the answer: all of the first text, then of the second
+  std::string ignored = {};       // names of parameters that are not known (ignored.h)
+  LogprobBudget::Share logprobs = {};
 };
 
 GenerateCall read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);

@@ -30,8 +30,7 @@ json answer(TinyService& tiny, const std::string& body) {
 }
 
 // The events of a stream, without the last, which must be [DONE].
-std::vector<json> events(TinyService& tiny, const std::string& body) {
-  const auto exchange = call(tiny, body);
+std::vector<json> events_of(const std::shared_ptr<TestingExchange>& exchange) {
   EXPECT_TRUE(exchange->wait_until_ended());
   EXPECT_EQ(exchange->status(), 200);
   EXPECT_EQ(exchange->response().content_type, "text/event-stream");
@@ -45,6 +44,7 @@ std::vector<json> events(TinyService& tiny, const std::string& body) {
   }
   return parsed;
 }
+std::vector<json> events(TinyService& tiny, const std::string& body) { return events_of(call(tiny, body)); }
 
 constexpr const char* kGreedy =
     R"({"text": "hello", "rid": "me", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": true}})";
@@ -161,6 +161,23 @@ TEST(SglangGenerate, GivesLogprobsOfPromptAndOutput) {
   EXPECT_EQ(meta.at("input_token_ids_logprobs").size(), 6u);
 }
 
+TEST(SglangGenerate, AStreamGivesThePromptsLogprobsOnce) {
+  TinyService tiny({.loop = false});  // an event for every token
+  const auto exchange = call(tiny, R"({"text": "hello", "return_logprob": true, "logprob_start_len": 0,
+      "top_logprobs_num": 2, "stream": true, "sampling_params": {"max_new_tokens": 4, "ignore_eos": true}})");
+  while (tiny.engine().step()) {
+  }
+  const std::vector<json> parts = events_of(exchange);
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[0].at("meta_info").at("input_token_logprobs").size(), 6u);
+  EXPECT_EQ(parts[0].at("meta_info").at("input_top_logprobs").size(), 6u);
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const json& meta = parts[i].at("meta_info");
+    EXPECT_FALSE(meta.contains("input_token_logprobs") || meta.contains("input_top_logprobs")) << meta;
+    EXPECT_EQ(meta.at("output_token_logprobs").size(), parts[i].at("output_ids").size()) << "those are cumulative";
+  }
+}
+
 TEST(SglangGenerate, ByDefaultOnlyTheOutputHasLogprobs) {
   TinyService tiny;
   const json meta = answer(tiny, R"({"text": "hello", "return_logprob": true,
@@ -217,14 +234,14 @@ TEST(SglangGenerate, WhatCannotRunIsRefusedInsteadOfAnswered) {
       return call(tiny, body)->status();
     } catch (const ApiError& error) {
       return error.status;
-    } catch (const CheckError&) {
-      return 400;  // the routes say so
     }
   };
   EXPECT_EQ(status("{"), 400);
   EXPECT_EQ(status(R"({"input_ids": [99999]})"), 400);
   EXPECT_EQ(status(json{{"text", std::string(testing::kContext + 1, 'x')}}.dump()), 400);
   EXPECT_EQ(status(R"({"text": "a", "sampling_params": {"regex": "("}})"), 400);
+  EXPECT_EQ(status(R"({"text": "a", "sampling_params": {"stop": ["b", ""]}})"), 400);
+  EXPECT_EQ(status(R"({"text": "a", "sampling_params": {"logit_bias": {"99999": 1}}})"), 400);
   tiny.service().drain();
   EXPECT_EQ(status(R"({"text": "a"})"), 503);
 }

@@ -10,6 +10,7 @@
 #include "base/types.h"
 #include "serve/api_error.h"
 #include "serve/info_pool.h"
+#include "serve/json_text.h"
 #include "serve/sglang.h"
 
 namespace quire::serve {
@@ -17,10 +18,6 @@ namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-void respond_json(http::Exchange& exchange, const ordered_json& body) {
-  exchange.respond({.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace)});
-}
 
 // The name of the architecture in a model's config.json.
 std::string class_of(const std::string& architecture) {
@@ -89,6 +86,21 @@ void check_loads_query(std::string_view query) {
   }
 }
 
+// What is drawn with where calls say nothing; what everybody draws with is left out.
+ordered_json sampling_of(const ServiceOptions& options) {
+  const ops::SamplingParams &ours = options.sampling, usual;
+  ordered_json params;
+  const auto add = [&](const char* name, auto value, auto otherwise) {
+    if (value != otherwise) params[name] = ordered_json::parse(json_number(static_cast<float>(value)));  // 0.2, as said
+  };
+  add("temperature", ours.temperature, usual.temperature);
+  add("top_k", ours.top_k, usual.top_k);
+  add("top_p", ours.top_p, usual.top_p);
+  add("min_p", ours.min_p, usual.min_p);
+  add("repetition_penalty", ours.repetition_penalty, usual.repetition_penalty);
+  return params;
+}
+
 }  // namespace
 
 void model_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
@@ -97,7 +109,7 @@ void model_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
                            {"served_model_name", options.served_model_name},
                            {"tokenizer_path", options.model_path},
                            {"is_generation", true},
-                           {"preferred_sampling_params", nullptr},
+                           {"preferred_sampling_params", sampling_of(options)},
                            {"weight_version", "default"},
                            {"has_image_understanding", false},
                            {"has_audio_understanding", false},

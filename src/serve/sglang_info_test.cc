@@ -33,6 +33,14 @@ TEST(SglangInfo, ModelInfoHasWhatTheRouterReads) {
   EXPECT_EQ(info.at("architectures"), json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(info.at("has_image_understanding"), false);
   EXPECT_TRUE(info.at("weight_version").is_string());
+  EXPECT_TRUE(info.at("preferred_sampling_params").is_null());
+}
+
+TEST(SglangInfo, ModelInfoHasTheModelsOwnSampling) {
+  TinyService tiny({.change = [](ServiceOptions& options) {
+    options.sampling = {.temperature = 0.2f, .top_k = 20};
+  }});
+  EXPECT_EQ(asked(model_info, tiny).at("preferred_sampling_params").dump(), R"({"temperature":0.2,"top_k":20})");
 }
 
 TEST(SglangInfo, ServerInfoHasWhatTheRouterReads) {

@@ -41,19 +41,21 @@ void LogprobLists::add_entries(std::string& json, std::span<const std::pair<int3
 
 void LogprobLists::append_to(std::string& json) const {
   if (!rules_.wanted) return;
-  const auto member = [&](const char* name, const std::string& entries) {
-    json.append("\"").append(name).append("\":[").append(entries).append("],");
+  const auto members = [&](const char* of, const Lists& lists) {
+    const auto member = [&](const char* name, const std::string& entries) {
+      json.append("\"").append(of).append(name).append("\":[").append(entries).append("],");
+    };
+    member("_token_logprobs", lists.tokens);
+    if (rules_.top) member("_top_logprobs", lists.top);
+    if (rules_.ids) member("_token_ids_logprobs", lists.ids);
   };
-  member("input_token_logprobs", prompt_.tokens);
-  member("output_token_logprobs", output_.tokens);
-  if (rules_.top) {
-    member("input_top_logprobs", prompt_.top);
-    member("output_top_logprobs", output_.top);
-  }
-  if (rules_.ids) {
-    member("input_token_ids_logprobs", prompt_.ids);
-    member("output_token_ids_logprobs", output_.ids);
-  }
+  if (!prompt_told_) members("input", prompt_);
+  members("output", output_);
+}
+
+void LogprobLists::forget_prompt() {
+  prompt_told_ = true;
+  prompt_ = {};
 }
 
 }  // namespace quire::serve

@@ -31,6 +31,7 @@ class LogprobLists {
   void add_prompt(std::span<const engine::TokenLogprob> tokens);
   void add(std::span<const engine::TokenLogprob> tokens);
   void append_to(std::string& json) const;  // members of an object, each with a comma after it; nothing if not wanted
+  void forget_prompt();                     // from now on without the members of the prompt
 
  private:
   struct Lists {  // the entries with commas between them
@@ -43,6 +44,7 @@ class LogprobLists {
   const text::Tokenizer& tokenizer_;
   LogprobRules rules_;
   Lists prompt_, output_;
+  bool prompt_told_ = false;
 };
 
 }  // namespace quire::serve

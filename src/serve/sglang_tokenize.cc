@@ -4,7 +4,10 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call.h"
+#include "serve/call_limits.h"
 #include "serve/fields.h"
+#include "serve/json_text.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 
@@ -16,10 +19,6 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMostTexts = 1024;
 
-void respond_json(http::Exchange& exchange, const ordered_json& body) {
-  exchange.respond({.body = body.dump(-1, ' ', false, ordered_json::error_handler_t::replace)});
-}
-
 // vLLM and SGLang call it prompt, others text.
 const char* name_of_text(const Fields& fields) {
   if (fields.has("prompt") == fields.has("text"))
@@ -27,7 +26,17 @@ const char* name_of_text(const Fields& fields) {
   return fields.has("prompt") ? "prompt" : "text";
 }
 
+// As text at once: as JSON values ids take some twenty times the memory.
+void append_list(std::string& json, const std::vector<int32_t>& ids) {
+  json += '[';
+  for (size_t i = 0; i < ids.size(); ++i) json.append(i > 0 ? "," : "").append(std::to_string(ids[i]));
+  json += ']';
+}
+
 std::string decoded(const std::vector<int32_t>& tokens, bool skip_special, const Service& service) {
+  const int32_t vocabulary = service.tokenizer().size();
+  for (const int32_t token : tokens)
+    if (token >= vocabulary) refuse("tokens", cat("token ", token, " is not one of the vocabulary's ", vocabulary));
   return service.tokenizer().decode(tokens, skip_special);
 }
 
@@ -46,31 +55,37 @@ ordered_json decoded_lists(const ordered_json& lists, bool skip_special, const S
 
 void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const ordered_json body = body_of(exchange->request());
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   const char* name = name_of_text(fields);
   const std::vector<std::string> texts = fields.strings(name, kMostTexts, SIZE_MAX);
   const bool is_list = fields.raw(name)->is_array();
   const bool special = fields.boolean("add_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
+  note_ignored(*exchange, ignored.header());
 
-  ordered_json tokens = ordered_json::array(), counts = ordered_json::array();
+  std::string tokens, counts;
   for (const std::string& text : texts) {
-    tokens.push_back(service.tokenizer().encode(text, {.add_special = special, .parse_special = true}));
-    counts.push_back(tokens.back().size());
+    const auto ids = encoded_text(text, {.add_special = special, .parse_special = true}, service, name);
+    if (!counts.empty()) counts += ',', tokens += ',';
+    append_list(tokens, ids);
+    counts += std::to_string(ids.size());
   }
-  respond_json(*exchange, {{"tokens", is_list ? tokens : tokens[0]},
-                           {"count", is_list ? counts : counts[0]},
-                           {"max_model_len", service.engine_options().context}});
+  const auto listed = [&](const std::string& all) { return is_list ? cat("[", all, "]") : all; };
+  exchange->respond({.body = cat(R"({"tokens":)", listed(tokens), R"(,"count":)", listed(counts),
+                                 R"(,"max_model_len":)", service.engine_options().context, "}")});
 }
 
 void detokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const ordered_json body = body_of(exchange->request());
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   const ordered_json& tokens = fields.required("tokens");
   const bool skip_special = fields.boolean("skip_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
+  note_ignored(*exchange, ignored.header());
 
   const bool is_list = tokens.is_array() && !tokens.empty() && tokens[0].is_array();
   respond_json(

@@ -20,6 +20,11 @@ void add_special(text::Vocabulary& vocabulary, const char* name) {
   vocabulary.types.push_back(text::TokenType::control);
 }
 
+engine::EngineOptions engine_options(engine::EngineOptions options, const text::Tokenizer& tokenizer) {
+  options.vocabulary = tokenizer.size();
+  return options;
+}
+
 ServiceOptions service_options(const TinyService::Options& options) {
   ServiceOptions service{.model_path = "/models/tiny", .served_model_name = "tiny"};
   if (options.change) options.change(service);
@@ -48,12 +53,12 @@ text::Vocabulary tiny_vocabulary() {
 }
 
 TinyService::TinyService(const Options& options)
-    : file_({.vocabulary = kVocabulary, .context = kContext}),
+    : file_({.vocabulary = kVocabulary + options.logits_without_token, .context = kContext}),
       exec_({.threads = 1}),
       model_(file_.path(), exec_),
       tokenizer_(tiny_vocabulary()),
-      grammars_(grammar_tokens(tokenizer_, kVocabulary)),
-      engine_(model_, options.engine, exec_),
+      grammars_(grammar_tokens(tokenizer_, model_.config().vocabulary), options.grammars),
+      engine_(model_, engine_options(options.engine, tokenizer_), exec_),
       service_(
           std::make_unique<Service>(Service::Parts{tokenizer_, model_, engine_, grammars_}, service_options(options))) {
   if (options.loop) engine_.start();

@@ -28,6 +28,8 @@ class TinyService {
   struct Options {
     engine::EngineOptions engine = {.max_total_tokens = 4 * kContext, .max_running_requests = 8};
     std::function<void(ServiceOptions&)> change = {};
+    int32_t logits_without_token = 0;  // that the model has past the vocabulary
+    grammar::CompilerLimits grammars = {};
     bool loop = true;  // false: the test steps the engine
   };
   explicit TinyService(const Options& options);

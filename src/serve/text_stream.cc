@@ -13,6 +13,8 @@ EndReason reason_of(engine::Finish finish) {
       return EndReason::length;
     case engine::Finish::cancelled:
       return EndReason::cancelled;
+    case engine::Finish::refused:
+      return EndReason::refused;
     default:
       return EndReason::failed;
   }

@@ -28,13 +28,14 @@ enum class EndReason : uint8_t {
   length,
   cancelled,
   timeout,  // its time to run was over: what came so far is the answer. With an error, its time to wait was: 503
+  refused,  // what the call asked for cannot be done, as turned out on the way
   failed
 };
 
 struct End {
   EndReason reason;
   std::variant<std::monostate, int32_t, std::string> matched = {};  // the token or the text that stopped it
-  std::string error = {};                                           // of failed, and of those that waited too long
+  std::string error = {};  // of those that were refused, failed or waited too long
 };
 
 // What came since the last one.

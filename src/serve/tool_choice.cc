@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostTools = 128, kMostNameBytes = 256, kMostDescriptionBytes = 1 << 20;
+constexpr size_t kMostTools = 128, kMostDescriptionBytes = 1 << 20;
 
 Fields required_object(Fields& fields, std::string_view name) {
   auto object = fields.object(name);
@@ -33,8 +33,8 @@ ordered_json read_parameters(Fields& function) {
   return *parameters;
 }
 
-ToolFunction read_tool(const ordered_json& tool, const std::string& path) {
-  Fields fields(tool, path);
+ToolFunction read_tool(const ordered_json& tool, const std::string& path, Ignored* ignored) {
+  Fields fields(tool, path, ignored);
   const std::string type = fields.string("type", kMostNameBytes).value_or("");
   if (type != "function")
     refuse(fields.path_of("type"), cat("only tools of type \"function\" are supported, got ", in_quotes(type, 40)));
@@ -47,11 +47,11 @@ ToolFunction read_tool(const ordered_json& tool, const std::string& path) {
   return read;
 }
 
-std::vector<ToolFunction> read_functions(const ordered_json& tools, const std::string& path) {
+std::vector<ToolFunction> read_functions(const ordered_json& tools, const std::string& path, Ignored* ignored) {
   if (!tools.is_array() || tools.size() > kMostTools)
     refuse(path, cat("expected an array of at most ", kMostTools, " tools"));
   std::vector<ToolFunction> functions;
-  for (size_t i = 0; i < tools.size(); ++i) functions.push_back(read_tool(tools[i], cat(path, "[", i, "]")));
+  for (size_t i = 0; i < tools.size(); ++i) functions.push_back(read_tool(tools[i], cat(path, "[", i, "]"), ignored));
   return functions;
 }
 
@@ -83,7 +83,7 @@ void choose(Fields& fields, ToolPlan& plan) {
   }
   const std::string path = fields.path_of("tool_choice");
   if (plan.functions.empty()) refuse(path, "is only allowed with tools");
-  if (choice->is_object()) return choose_named(Fields(*choice, path), plan);
+  if (choice->is_object()) return choose_named(Fields(*choice, path, fields.ignored()), plan);
   if (*choice != "required") refuse(path, "expected none, auto, required or a function");
   plan.mode = ToolPlan::Mode::must_call;
 }
@@ -93,7 +93,7 @@ void choose(Fields& fields, ToolPlan& plan) {
 ToolPlan read_tools(Fields& fields) {
   ToolPlan plan;
   const ordered_json* tools = fields.raw("tools");
-  if (tools) plan.functions = read_functions(*tools, fields.path_of("tools"));
+  if (tools) plan.functions = read_functions(*tools, fields.path_of("tools"), fields.ignored());
   plan.only_one = !fields.boolean("parallel_tool_calls").value_or(true);
   choose(fields, plan);
   if (plan.mode != ToolPlan::Mode::none) plan.tools = *tools;

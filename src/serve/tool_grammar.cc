@@ -52,6 +52,18 @@ ordered_json as_part(ordered_json schema, const std::string& name, ordered_json&
   return {{"$ref", cat("#/$defs/", name)}};
 }
 
+bool is_loose(const ToolFunction& function) { return !function.strict; }
+
+std::string text_of(const ordered_json& schema) {
+  return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+void note_unenforced(const ToolFunction& function, const grammar::Compiler& grammars, Ignored& ignored) {
+  const grammar::Source parameters{grammar::Kind::json_schema, text_of(function.parameters), !function.strict};
+  for (const std::string& place : grammars.unenforced(parameters))
+    ignored.add(cat("tools[].function.parameters", place));
+}
+
 ordered_json schema_of_call(const ToolFunction& function, ordered_json parameters, std::string_view arguments_key) {
   ordered_json properties = {{"name", {{"const", function.name}}}};
   properties[std::string(arguments_key)] = std::move(parameters);
@@ -74,7 +86,8 @@ grammar::Source tool_grammar(const std::vector<ToolFunction>& functions, bool on
   ordered_json schema =
       only_one ? std::move(call) : ordered_json{{"type", "array"}, {"items", std::move(call)}, {"minItems", 1}};
   if (!definitions.empty()) schema["$defs"] = std::move(definitions);
-  return {grammar::Kind::json_schema, schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace)};
+  const bool loose = std::any_of(functions.begin(), functions.end(), is_loose);
+  return {grammar::Kind::json_schema, text_of(schema), loose};
 }
 
 grammar::Source loose_tool_grammar(std::vector<ToolFunction> functions, bool only_one, std::string_view arguments_key) {
@@ -84,15 +97,18 @@ grammar::Source loose_tool_grammar(std::vector<ToolFunction> functions, bool onl
 }
 
 grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functions, bool only_one,
-                                         std::string_view arguments_key, const grammar::Compiler& grammars) {
+                                         std::string_view arguments_key, const grammar::Compiler& grammars,
+                                         Ignored& ignored) {
+  for (const ToolFunction& function : functions)
+    if (function.strict) grammars.compile(tool_grammar({function}, true, arguments_key));
   grammar::Source source = tool_grammar(functions, only_one, arguments_key);
-  const bool any_loose =
-      std::any_of(functions.begin(), functions.end(), [](const ToolFunction& function) { return !function.strict; });
-  if (!any_loose) return source;
+  if (!source.loose) return source;
   try {
     grammars.compile(source);
+    for (const ToolFunction& function : functions) note_unenforced(function, grammars, ignored);
     return source;
   } catch (const CheckError&) {
+    ignored.add("tools[].function.parameters");
     return loose_tool_grammar(functions, only_one, arguments_key);
   }
 }

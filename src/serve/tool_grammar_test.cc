@@ -73,13 +73,15 @@ class CompiledToolGrammar : public ::testing::Test {
   }
   const grammar::Compiler& compiler() { return tiny_.service().grammars(); }
 
+  Ignored ignored_;
+
  private:
   testing::TinyService tiny_{{.loop = false}};
 };
 
 TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
   const std::vector<ToolFunction> functions = {function("add", kNumber), function("walk", kTree)};
-  const grammar::Source many = enforceable_tool_grammar(functions, false, "arguments", compiler());
+  const grammar::Source many = enforceable_tool_grammar(functions, false, "arguments", compiler(), ignored_);
   EXPECT_EQ(many, tool_grammar(functions, false, "arguments"));
   EXPECT_TRUE(allows(many, R"([{"name": "add", "arguments": {"a": 1}}])"));
   EXPECT_TRUE(allows(many, R"([{"name": "add", "arguments": {"a": 1}}, {"name": "add", "arguments": {"a": -20}}])"));
@@ -90,7 +92,7 @@ TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
   EXPECT_FALSE(allows(many, R"([{"name": "add", "arguments": {"a": "1"}}])"));
   EXPECT_FALSE(allows(many, R"({"name": "add", "arguments": {"a": 1}})"));
 
-  const grammar::Source one = enforceable_tool_grammar({functions[0]}, true, "parameters", compiler());
+  const grammar::Source one = enforceable_tool_grammar({functions[0]}, true, "parameters", compiler(), ignored_);
   EXPECT_TRUE(allows(one, R"({"name": "add", "parameters": {"a": 1}})"));
   EXPECT_FALSE(allows(one, R"({"name": "add", "arguments": {"a": 1}})"));
 }
@@ -98,12 +100,19 @@ TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
 TEST_F(CompiledToolGrammar, WhatCannotBeEnforcedIsLooseUnlessStrict) {
   const char* const odd = R"({"type": "object", "properties": {"a": {"not": {"type": "integer"}}}})";
   const grammar::Source loose =
-      enforceable_tool_grammar({function("f", odd), function("add", kNumber, true)}, true, "arguments", compiler());
-  EXPECT_TRUE(allows(loose, R"({"name": "f", "arguments": {"b": [true]}})"));
+      enforceable_tool_grammar({function("f", odd), function("add", kNumber, true)}, true, "arguments", compiler(), ignored_);
+  EXPECT_EQ(ignored_.header(), "tools[].function.parameters#/properties/a/not");
+  EXPECT_TRUE(allows(loose, R"({"name": "f", "arguments": {"a": [true]}})"));
+  EXPECT_FALSE(allows(loose, R"({"name": "f", "arguments": {"b": 1}})")) << "the rest is kept to";
   EXPECT_FALSE(allows(loose, R"({"name": "add", "arguments": {"b": 1}})"));
   expect_refused(
-      [&] { compiler().compile(enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", compiler())); },
+      [&] { compiler().compile(enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", compiler(), ignored_)); },
       "not");
+  ToolFunction huge = function("f", kNumber);
+  huge.parameters["description"] = std::string(70'000, 'x');
+  const grammar::Source any = enforceable_tool_grammar({huge}, true, "arguments", compiler(), ignored_);
+  EXPECT_TRUE(allows(any, R"({"name": "f", "arguments": {"b": 1}})"));
+  EXPECT_TRUE(ignored_.header().ends_with(", tools[].function.parameters")) << ignored_.header();
 }
 
 }  // namespace

@@ -4,34 +4,35 @@
 
 namespace quire::serve {
 
-Workers::Workers(int threads, size_t most_waiting) : most_waiting_(most_waiting) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { loop(); });
+Workers::Workers(int threads_of_each, size_t most_waiting_of_each)
+    : light_(most_waiting_of_each), heavy_(most_waiting_of_each) {
+  for (int i = 0; i < threads_of_each; ++i)
+    for (Lane* lane : {&light_, &heavy_}) threads_.emplace_back([this, lane] { loop(*lane); });
 }
 
 Workers::~Workers() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
+    for (Lane* lane : {&light_, &heavy_}) lane->changed.notify_all();
   }
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool Workers::run(std::function<void()> task) {
+bool Workers::run(Weight weight, const std::string& caller, std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  if (tasks_.size() >= most_waiting_) return false;
-  tasks_.push_back(std::move(task));
-  changed_.notify_one();
+  Lane& lane = lane_of(weight);
+  if (!lane.tasks.push(caller, std::move(task))) return false;
+  lane.changed.notify_one();
   return true;
 }
 
-void Workers::loop() {
+void Workers::loop(Lane& lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+    lane.changed.wait(lock, [&] { return stopping_ || !lane.tasks.empty(); });
     if (stopping_) return;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
+    FairQueue::Task task = lane.tasks.pop();
     lock.unlock();
     task();
     task = nullptr;  // what it holds is let go without the lock

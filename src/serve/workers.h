@@ -1,30 +1,42 @@
 // A few threads for calls that take a while before their answer begins: large bodies, templates, grammars. They keep
 // the io threads free for the streams of everybody else.
+//
+// Light tasks and heavy ones have threads of their own, so that a light one never waits for heavy ones; within each,
+// callers take turns (fair_queue.h).
 #pragma once
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "serve/fair_queue.h"
+
 namespace quire::serve {
+
+enum class Weight : uint8_t { light, heavy };
 
 class Workers {
  public:
-  explicit Workers(int threads, size_t most_waiting = 1024);
+  explicit Workers(int threads_of_each, size_t most_waiting_of_each = 1024);
   ~Workers();  // joins; what has not begun is dropped
 
-  // In order of arrival; must not throw. False: too many wait already, and this one was not taken.
-  [[nodiscard]] bool run(std::function<void()> task);
+  // Must not throw. False: too many wait already, and this one was not taken.
+  [[nodiscard]] bool run(Weight weight, const std::string& caller, std::function<void()> task);
 
  private:
-  void loop();
+  struct Lane {
+    explicit Lane(size_t most_waiting) : tasks(most_waiting) {}
+    FairQueue tasks;
+    std::condition_variable changed;
+  };
+  void loop(Lane& lane);
+  Lane& lane_of(Weight weight) { return weight == Weight::light ? light_ : heavy_; }
 
-  const size_t most_waiting_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  Lane light_, heavy_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -18,7 +18,7 @@ namespace {
 using Symbol = Bpe::Symbol;
 using Symbols = Bpe::Symbols;
 
-// Two neighbours and what they merge into. Order is anything comparable; less goes first.
+// Two neighbours and what they merge into. Order is anything comparable; less goes first, and then the lower id.
 template <class Order>
 struct Join {
   Order order;
@@ -42,26 +42,26 @@ struct ByScore {
   std::string_view piece;
   const std::vector<float>& scores;
   Find find;
-  using Order = std::tuple<float, int64_t, int64_t, int32_t>;
+  using Order = std::tuple<float, int32_t, int32_t>;
 
   std::optional<Join<Order>> operator()(const Symbol& left, const Symbol& right) const {
     if (!left.spelled || !right.spelled) return std::nullopt;
     const std::optional<int32_t> joined = find(piece.substr(left.begin, left.length + right.length));
     if (!joined) return std::nullopt;
     const auto characters = [&](const Symbol& symbol) {
-      return static_cast<int64_t>(count_characters(piece.substr(symbol.begin, symbol.length)));
+      return static_cast<int32_t>(count_characters(piece.substr(symbol.begin, symbol.length)));
     };
-    return Join<Order>{{-scores[*joined], -characters(left), -characters(right), *joined}, *joined};
+    return Join<Order>{{-scores[*joined], -characters(left), -characters(right)}, *joined};
   }
 };
 
 template <class Order>
 struct Candidate {
   Order order;
-  int32_t place;  // of the left symbol
   int32_t joined;
+  int32_t place;                                  // of the left symbol
   bool operator<(const Candidate& other) const {  // std::priority_queue takes the greatest first
-    return std::tie(order, place) > std::tie(other.order, other.place);
+    return std::tie(order, joined, place) > std::tie(other.order, other.joined, other.place);
   }
 };
 
@@ -83,7 +83,7 @@ void merge_all(Symbols& symbols, const FindJoin& find_join) {
   const auto consider = [&](int32_t place) {
     const Symbol& left = symbols[place];
     if (left.next < 0) return;
-    if (const auto join = find_join(left, symbols[left.next])) candidates.push({join->order, place, join->joined});
+    if (const auto join = find_join(left, symbols[left.next])) candidates.push({join->order, join->joined, place});
   };
   for (int32_t place = 0; place + 1 < std::ssize(symbols); ++place) consider(place);
   while (!candidates.empty()) {
@@ -144,13 +144,14 @@ size_t Bpe::character_length(std::string_view text) const {
 // One symbol for each character that is a token, and what stands for the others.
 void Bpe::spell(std::string_view piece, Symbols& symbols) const {
   symbols.clear();
+  symbols.reserve(piece.size());
   for (size_t at = 0; at < piece.size();) {
     const std::string_view character = piece.substr(at, character_length(piece.substr(at)));
     const auto begin = static_cast<uint32_t>(at);
     const auto id =
         vocabulary_.kind == VocabularyKind::byte_bpe ? byte_ids_[static_cast<uint8_t>(character[0])] : find(character);
     if (id)
-      symbols.push_back({*id, begin, static_cast<uint32_t>(character.size()), 0, 0, true});
+      symbols.push_back({*id, begin, static_cast<uint32_t>(character.size()), true, 0, 0});
     else
       add_unspelled(character, begin, symbols);
     at += character.size();
@@ -165,7 +166,7 @@ void Bpe::spell(std::string_view piece, Symbols& symbols) const {
 void Bpe::add_unspelled(std::string_view character, uint32_t begin, Symbols& symbols) const {
   const auto id_of = [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)]; };
   if (std::all_of(character.begin(), character.end(), [&](char byte) { return id_of(byte).has_value(); })) {
-    for (const char byte : character) symbols.push_back({*id_of(byte), begin++, 1, 0, 0, false});
+    for (const char byte : character) symbols.push_back({*id_of(byte), begin++, 1, false, 0, 0});
     return;
   }
   if (!vocabulary_.unk) return;
@@ -174,7 +175,7 @@ void Bpe::add_unspelled(std::string_view character, uint32_t begin, Symbols& sym
   if (vocabulary_.fuse_unknown && after_unknown)
     symbols.back().length += length;
   else
-    symbols.push_back({*vocabulary_.unk, begin, length, 0, 0, false});
+    symbols.push_back({*vocabulary_.unk, begin, length, false, 0, 0});
 }
 
 }  // namespace quire::text

@@ -63,6 +63,10 @@ TEST(Bpe, OfEqualRanksTheLeftmostMergesFirst) {
   EXPECT_EQ(encode(ranked({"a", "aa", "aaa"}, {"a a", "aa a"}), "aaaaa"), "aa|aaa");
 }
 
+TEST(Bpe, OfAMergeGivenTwiceTheLastCounts) {
+  EXPECT_EQ(encode(ranked({"a", "b", "c", "ab", "bc"}, {"a b", "b c", "a b"}), "abc"), "a|bc");
+}
+
 TEST(Bpe, ATokenThatNoMergesReachIsNotUsed) {
   EXPECT_EQ(encode(ranked({"a", "b", "c", "abc"}, {}), "abc"), "a|b|c");
   Vocabulary whole = ranked({"a", "b", "c", "abc"}, {});

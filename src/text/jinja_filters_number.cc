@@ -32,13 +32,49 @@ std::optional<double> read_real(std::string_view text) {
   return value;
 }
 
-std::optional<Integer> read_integer(std::string_view text, int base) {
-  const std::string number = number_text(text);
-  int64_t value = 0;
-  const auto read = std::from_chars(number.data(), number.data() + number.size(), value, base);
-  const bool whole = read.ptr == number.data() + number.size() && !number.empty();
-  check(read.ec != std::errc::result_out_of_range, "int: '", number, "' has more than 64 bits");
+// The base that a prefix names: 0x, 0o, 0b; 0: there is none.
+int named_base(std::string_view digits) {
+  if (digits.size() < 2 || digits[0] != '0') return 0;
+  switch (digits[1]) {
+    case 'x':
+    case 'X':
+      return 16;
+    case 'o':
+    case 'O':
+      return 8;
+    case 'b':
+    case 'B':
+      return 2;
+    default:
+      return 0;
+  }
+}
+
+// Digits without a prefix; underscores may stand between them. More than 64 bits throw.
+std::optional<Integer> read_digits(std::string digits, int base) {
+  const bool odd = digits.starts_with('_') || digits.ends_with('_') || digits.find("__") != std::string::npos;
+  if (odd) return std::nullopt;
+  std::erase(digits, '_');
+  uint64_t value = 0;
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  const bool whole = read.ptr == digits.data() + digits.size() && !digits.empty();
+  check(!whole || read.ec != std::errc::result_out_of_range, "int: '", digits, "' has more than 64 bits");
   return whole && read.ec == std::errc() ? std::optional<Integer>(value) : std::nullopt;
+}
+
+// As Python's int(text, base): whitespace around it, a sign, a prefix that agrees with the base. Base 0 is the prefix's,
+// and without one 10, where only zero may begin with 0.
+std::optional<Integer> read_integer(std::string_view text, Integer base) {
+  if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
+  std::string_view digits = strip(text, Side::both);
+  const bool negative = digits.starts_with('-');
+  if (negative || digits.starts_with('+')) digits.remove_prefix(1);
+  const int named = named_base(digits);
+  const bool has_prefix = named != 0 && (base == 0 || base == named);
+  if (has_prefix) digits.remove_prefix(digits.substr(2).starts_with('_') ? 3 : 2);
+  const auto value = read_digits(std::string(digits), has_prefix ? named : base == 0 ? 10 : static_cast<int>(base));
+  if (!value || (base == 0 && !has_prefix && digits.starts_with('0') && *value != 0)) return std::nullopt;
+  return negative ? -*value : *value;
 }
 
 std::optional<Integer> truncated(double value) {
@@ -53,10 +89,9 @@ Value to_int(Machine&, const Value& input, const Arguments& arguments) {
   const Value otherwise = bound.value_or(0, Value::integer(0));
   if (const auto integer = input.integer()) return Value::integer(*integer);
   const Integer base = bound.integer(1, 10);
-  check(base >= 2 && base <= 36, "int: 'base' must be from 2 to 36");
   std::optional<Integer> result;
   if (const Text* text = input.text()) {
-    result = read_integer(text->bytes, static_cast<int>(base));
+    result = read_integer(text->bytes, base);
     const auto real = result ? std::nullopt : read_real(text->bytes);
     if (real && std::isfinite(*real)) result = truncated(*real);
   } else if (input.real()) {

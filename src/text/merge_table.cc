@@ -19,8 +19,7 @@ MergeTable::MergeTable(std::span<const Merge> ranked) : slots_(std::bit_ceil(2 *
   int32_t rank = 0;
   for (const Merge& merge : ranked) {
     const uint64_t pair = pair_of(merge.left, merge.right);
-    Slot& slot = slots_[slot_of(pair)];
-    if (slot.pair == kFree) slot = {pair, {rank, merge.joined}};
+    slots_[slot_of(pair)] = {pair, {rank, merge.joined}};
     ++rank;
   }
 }

@@ -19,7 +19,7 @@ class MergeTable {
     int32_t joined;
   };
 
-  explicit MergeTable(std::span<const Merge> ranked);  // in order of rank; of a pair given twice the first counts
+  explicit MergeTable(std::span<const Merge> ranked);  // in order of rank; of a pair given twice the last counts
 
   const Join* find(int32_t left, int32_t right) const;  // null: the two do not join
 

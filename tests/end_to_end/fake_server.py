@@ -104,6 +104,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def write_events(self, body):
         """False where the test wants the connection to break."""
         self.write(event(choices=choice({"role": "assistant", "content": ""})))
+        if self.play.thought:
+            self.write(event(choices=choice({"reasoning_content": self.play.thought})))
         pieces = re.findall(r"\s*\S+\s*?(?=\s|$)|\s+", self.play.answer)
         for at, piece in enumerate(pieces):
             if at == self.play.break_after:
@@ -157,6 +159,7 @@ class FakeServer:
 
     def reset(self):
         self.answer = "The sky is blue."
+        self.thought = ""  # comes before the answer
         self.pace = 0.0  # seconds after each piece
         self.cut = 0  # bytes per write; 0: whole events
         self.line_end = b"\n"

@@ -163,7 +163,6 @@ def test_without_any_model_it_says_what_to_do(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    assert "no-such-model" in refusal("hello", "--model", tmp_path / "no-such-model")
     assert "no-such-prompt" in refusal("--file", tmp_path / "no-such-prompt")
 
 

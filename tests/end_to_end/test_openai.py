@@ -282,6 +282,52 @@ def test_tools_that_must_not_be_called(client):
     assert shown.usage.prompt_tokens > hidden.usage.prompt_tokens
 
 
+# --- reasoning
+
+THINKING = """{% for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+{{ '<think>\\n' }}"""
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """A template that begins the reasoning, as those of models that think do."""
+    folder = tmp_path_factory.mktemp("thinker")
+    (folder / "template.jinja").write_text(THINKING)
+    options = ("--served-model-name", "small", "--chat-template", folder / "template.jinja")
+    with serve(folder, *options) as running, openai.OpenAI(**options_of(running)) as opened:
+        yield opened
+
+
+def thoughts_before():
+    """A conversation that even a very small model goes on with in the same way."""
+    for name in ("Ann", "Bob", "Cid", "Dan"):
+        yield {"role": "user", "content": f"Greet {name}."}
+        yield {"role": "assistant", "reasoning_content": f"I greet {name}.", "content": f"Hello, {name}!"}
+    yield {"role": "user", "content": "Greet Eve."}
+
+
+def test_reasoning_is_told_apart(thinker):
+    answer = chat(thinker, list(thoughts_before()), max_tokens=30)
+    message = answer.choices[0].message
+    assert message.reasoning_content == "I greet Eve." and message.content == "Hello, Eve!"
+    deltas = [c.delta for chunk in chat(thinker, list(thoughts_before()), max_tokens=30, stream=True) for c in chunk.choices]
+    assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "I greet Eve."
+    assert "".join(delta.content or "" for delta in deltas) == "Hello, Eve!"
+    together = chat(thinker, list(thoughts_before()), max_tokens=30, extra_body={"separate_reasoning": False})
+    assert together.choices[0].message.content == "I greet Eve.\n</think>\n\nHello, Eve!"
+
+
+def test_a_constrained_answer_has_no_reasoning(thinker):
+    message = chat(thinker, extra_body={"regex": "[0-9]{4}"}).choices[0].message
+    assert message.content.isdigit() and not hasattr(message, "reasoning_content")
+
+
 # --- structured outputs
 
 
@@ -338,11 +384,16 @@ def test_json_objects_regexes_and_rules(client):
     assert word in ("yes", "no")
 
 
-def test_schemas_that_cannot_be_kept_are_refused(client):
-    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+def test_what_schemas_do_not_enforce_is_refused_if_strict_and_else_named(client):
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}, "enum": [1]}}, "required": ["a"]}
+    named = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
     with pytest.raises(openai.BadRequestError) as error:
-        chat(client, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
-    assert error.value.param == "response_format"
+        chat(client, response_format=named)
+    assert error.value.param == "response_format" and '"not"' in str(error.value)
+    named["json_schema"]["strict"] = False
+    raw = chat(client.with_raw_response, response_format=named)
+    assert raw.headers["x-quire-ignored"] == "response_format#/properties/a/not"
+    assert json.loads(raw.parse().choices[0].message.content) == {"a": 1}
 
 
 # --- completions
@@ -360,7 +411,8 @@ def test_completions(client):
     several = complete(client, ["Once upon a time", "The sky is"], n=2)
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
     assert several.choices[0].text == several.choices[1].text == text
-    assert complete(client, "Once upon a time", max_tokens=None).usage.completion_tokens <= 16
+    unlimited = {"max_tokens": None, "extra_body": {"regex": "[a-z ]{60}"}}
+    assert len(complete(client, "Once upon a time", **unlimited).choices[0].text) == 60
 
 
 def test_prompts_of_tokens(client, server):
@@ -421,7 +473,7 @@ def test_embeddings_as_bytes_and_as_numbers(client, server):
         ({"n": 0}, "n"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
-        ({"extra_body": {"frobnicate": 1}}, "frobnicate"),
+        ({"extra_body": {"lora_path": "x"}}, "lora_path"),
         ({"extra_body": {"return_hidden_states": True}}, "return_hidden_states"),
         ({"messages": []}, "messages"),
         (
@@ -440,6 +492,38 @@ def test_errors_name_the_parameter(client, options, param):
         chat(client, **options)
     assert error.value.param == param
     assert error.value.type == "invalid_request_error"
+
+
+def test_what_has_no_effect_is_named(client, server, tmp_path):
+    """In a header, in the log, and with --strict-fields in a 400."""
+    extra = {"store": True, "extra_body": {"keep_alive": "5m", "x\r\ny": 1, "none": None}, "max_tokens": 1}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}}]}]
+    names = "messages[].content[].cache_control, store, keep_alive, x??y"
+    raw = chat(client.with_raw_response, messages, **extra)
+    assert sorted(raw.headers["x-quire-ignored"].split(", ")) == sorted(names.split(", "))
+    with client.chat.completions.with_streaming_response.create(
+        model="small", messages=messages, stream=True, **extra
+    ) as streamed:
+        assert streamed.headers["x-quire-ignored"] == raw.headers["x-quire-ignored"]
+    assert "x-quire-ignored" not in chat(client.with_raw_response, max_tokens=1).headers
+    server.wait_until(lambda: server.log.read_text().count(", ignored " + raw.headers["x-quire-ignored"]) == 2)
+    with serve(tmp_path, "--strict-fields") as strict, openai.OpenAI(**options_of(strict)) as careful:
+        with pytest.raises(openai.BadRequestError) as error:
+            chat(careful, model="default", extra_body={"keep_alive": "5m"})
+        assert error.value.param == "keep_alive"
+
+
+def test_others_names(client):
+    """vLLM's and llama.cpp's."""
+    assert chat(client, extra_body={"guided_choice": ["yes", "no"]}).choices[0].message.content in ("yes", "no")
+    three = chat(client, extra_body={"structured_outputs": {"regex": "[0-9]{3}"}}).choices[0].message.content
+    assert len(three) == 3 and three.isdigit()
+    assert chat(client, extra_body={"grammar": 'root ::= "maybe"'}).choices[0].message.content == "maybe"
+    with pytest.raises(openai.BadRequestError) as error:
+        chat(client, extra_body={"grammar": "root ::= <token>"})
+    assert error.value.param == "grammar"
+    kept = chat(client, stop="e", extra_body={"include_stop_str_in_output": True}).choices[0].message.content
+    assert kept.endswith("e")
 
 
 def test_a_prompt_that_is_too_long(client):

@@ -50,6 +50,18 @@ def test_the_stream_may_be_cut_anywhere(page, server, cut, line_end):
     assert page.ask("Hi") == server.answer
 
 
+def test_reasoning_is_folded_away(page, server):
+    page.ask("Hi")
+    assert not page.one(".thought").is_displayed()
+    server.thought = "<b>Blue</b>,\nI think."
+    assert page.ask("And?") == "The sky is blue."
+    folded = page.all(".thought")[1]
+    assert folded.text == "Reasoning"
+    folded.find_element("tag name", "summary").click()
+    assert folded.text == "Reasoning\n<b>Blue</b>,\nI think."
+    assert server.requests[1]["messages"][1] == {"role": "assistant", "content": "The sky is blue."}
+
+
 def test_the_whole_conversation_is_sent(page, server):
     page.ask("One")
     page.set("system", "Be brief.")

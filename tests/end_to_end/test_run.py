@@ -165,7 +165,7 @@ def test_without_arguments_the_default_model_is_served():
 @needs_model
 def test_a_model_of_ones_own_is_not_replaced(tmp_path):
     done = run("generate", "Hi", "--max-tokens", "1", "--model", "/no/such/model", QUIRE_CACHE=str(tmp_path))
-    assert done.returncode == 1 and "/no/such/model" in one_line(done.stderr)
+    assert done.returncode == 2 and "/no/such/model" in one_line(done.stderr)
     assert os.listdir(tmp_path) == []
 
 

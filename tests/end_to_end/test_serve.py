@@ -127,7 +127,6 @@ def test_bad_options_are_one_line(tmp_path):
         (["--ssl-certfile", tmp_path / "none", "--ssl-keyfile", tmp_path / "none"], "certificate"),
         (["--ssl-certfile", tmp_path / "none"], "both"),
         (["--chat-template", tmp_path / "none"], "cannot be read"),
-        (["--model-path", tmp_path / "none"], "none"),
     ]:
         done = quire("serve", "--port", 0, "--log-level", "error", *arguments)
         assert done.returncode == 1 and part in one_line(done.stderr), arguments
@@ -153,12 +152,12 @@ def test_help_names_what_there_is():
 
 def test_keys(tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("# ours\nfirst\nsecond salt\n")
+    keys.write_text("# ours\nfirst name=alice\nsecond salt\n")
     arguments = ["--api-key-file", keys, "--api-key", "third", "--metrics-key", "fourth", "--log-level", "debug"]
     with serve(tmp_path, *arguments, QUIRE_API_KEY="fifth") as server:
         for path in ["/", "/health", "/health_generate"]:
             assert server.get(path).status == 200, path
-        for path in ["/v1/models", "/server_info", "/model_info", "/get_load", "/v1/loads", "/flush_cache", "/metrics"]:
+        for path in ["/v1/models", "/server_info", "/model_info", "/get_load", "/v1/loads", "/metrics"]:
             assert server.get(path).status == 401, path
             assert server.get(path, Authorization="Bearer wrong").status == 401, path
         for path in ["/v1/chat/completions", "/v1/completions", "/generate", "/tokenize", "/abort_request"]:
@@ -170,24 +169,58 @@ def test_keys(tmp_path):
         assert server.get("/metrics", Authorization="Bearer fourth").status == 200
         assert server.get("/metrics", Authorization="Bearer first").status == 401
         log = server.log.read_text()
+        assert re.search(r"GET /v1/models 200, \d+ ms, peer 127\.0\.0\.1:\d+, key alice, id req-\w+\n", log)
+        assert ", key key-2, " in log
         assert not any(key in log for key in ["first", "second", "third", "fourth", "fifth", "wrong"])
 
 
 def test_the_log_has_no_prompts(tmp_path):
     with serve(tmp_path, "--log-level", "debug") as server:
         assert server.post("/generate", {**SHORT, "text": "a private matter"}).status == 200
-        assert server.post("/v1/completions", {"prompt": "a private matter", "unknown": 1}).status == 400
+        assert server.post("/v1/completions", {"prompt": "a private matter", "n": 0}).status == 400
+        assert server.post("/v1/completions", {"prompt": "a", "n": "a private matter"}).status == 400
+        assert server.post("/v1/completions", '{"prompt": "a private matter').status == 400
         server.wait_until(lambda: "POST /v1/completions 400" in server.log.read_text())
         log = server.log.read_text()
         assert re.search(r"info: POST /generate 200, \d+ \+ 2 tokens, \d+ ms", log)
         assert "private" not in log
 
 
-def test_tls(tmp_path):
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+def test_the_log_tells_who_asked_and_why_it_was_refused(tmp_path):
+    with serve(tmp_path, "--log-format", "json") as server:
+        named = server.post("/generate", {**SHORT, "sampling_params": {"n": "x"}}, **{"X-Request-Id": "trace-7"})
+        assert named.status == 400 and named.headers["X-Request-Id"] == "trace-7"
+        assert server.get("/health", **{"X-Request-Id": "not one word"}).headers["X-Request-Id"].startswith("req-")
+        with socket.create_connection(("127.0.0.1", server.port)) as broken:
+            broken.sendall(b"nonsense\r\n\r\n")
+            assert b"\r\nx-request-id: req-" in broken.recv(4096)
+        with streaming(server):
+            pass
+        server.wait_until(lambda: "aborted" in server.log.read_text())
+        lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+        assert all({"time", "level"} <= line.keys() for line in lines)
+        (refused,) = [line for line in lines if line.get("id") == "trace-7"]
+        assert refused["status"] == 400 and refused["path"] == "/generate" and refused["peer"].startswith("127.0.0.1:")
+        assert refused["reason"].startswith("sampling_params.n: expected")
+        assert any(line.get("status") == 400 and "does not begin with a method" in line["reason"] for line in lines)
+        (left,) = [line for line in lines if "aborted" in line]
+        assert left["aborted"] == "the client left" and left["status"] == 200
+
+
+def make_certificate(folder):
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return certificate, key
+
+
+def shown_certificate(port):
+    return ssl.get_server_certificate(("127.0.0.1", port)).strip()
+
+
+def test_tls(tmp_path):
+    certificate, key = make_certificate(tmp_path)
     with started("--ssl-certfile", certificate, "--ssl-keyfile", key) as process:
         port = int(re.search(r"https://127\.0\.0\.1:(\d+)/", process.stdout.readline())[1])
         context = ssl.create_default_context(cafile=certificate)
@@ -196,12 +229,75 @@ def test_tls(tmp_path):
         answer = json.loads(connection.getresponse().read())
         assert answer["meta_info"]["completion_tokens"] == 2
         connection.close()
-        with pytest.raises((OSError, http.client.HTTPException)):
-            plain = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            plain.request("GET", "/health")
-            plain.getresponse()
+        plain = Server(process, port, None).get("/health")
+        assert plain.status == 400 and "this port speaks TLS" in plain.json()["error"]["message"]
+
+        first = certificate.read_text().strip()
+        make_certificate(tmp_path)
+        assert shown_certificate(port) == first
+        process.send_signal(signal.SIGHUP)
+        said = ""
+        while "the certificate was read again" not in said:
+            said = process.stderr.readline()
+        assert shown_certificate(port) == certificate.read_text().strip() != first
+        second = certificate.read_text().strip()
+        certificate.write_text("broken")
+        process.send_signal(signal.SIGHUP)
+        while "the certificate stays as it was" not in said:
+            said = process.stderr.readline()
+        assert str(certificate) in said
+        assert shown_certificate(port) == second
         process.terminate()
         assert process.wait(30) == 0
+
+
+# --- what a stranger may hold up
+
+
+def part_of_a_body(port, path, declared, sent, source="127.0.0.2", headers=""):
+    """A connection from elsewhere on which a body stops before its end."""
+    connection = socket.create_connection(("127.0.0.1", port), source_address=(source, 0), timeout=30)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {declared}\r\n{headers}\r\n"
+    connection.sendall(head.encode() + b"x" * sent)
+    return connection
+
+
+def test_strangers_hold_up_nobody(tmp_path):
+    """Without a key, on many sockets, all but one byte of a large body: refused by the head, and callers do not notice."""
+    with serve(tmp_path, "--api-key", "secret") as server, contextlib.ExitStack() as held:
+        for path in ["/generate", "/nothing", "/v1/chat/completions", "/health"] * 8:
+            connection = held.enter_context(part_of_a_body(server.port, path, 32 << 20, 100_000))
+            status = connection.recv(4096).split()[1]
+            assert status in (b"401", b"404", b"405"), (path, status)
+        for path in ["/abort_request", "/tokenize", "/flush_cache"]:
+            key = "Authorization: Bearer secret\r\n"
+            large = held.enter_context(part_of_a_body(server.port, path, 32 << 20, 0, headers=key))
+            assert large.recv(4096).startswith(b"HTTP/1.1 413"), path
+        assert server.post("/generate", SHORT, Authorization="Bearer secret").status == 200
+
+
+def test_one_peer_holds_up_itself_alone(server):
+    """Where no key is asked for, the bodies of one address have a budget of their own."""
+    with contextlib.ExitStack() as held:
+        ends = [held.enter_context(part_of_a_body(server.port, "/generate", 32 << 20, (32 << 20) - 1)) for _ in range(5)]
+        ends[-1].settimeout(20)
+        assert b"from this address" in ends[-1].recv(4096)
+        assert server.post("/generate", SHORT).status == 200
+
+
+def test_heavy_calls_do_not_hold_up_light_ones(server):
+    """Objects of a thousand keys, 3 MB each, and long texts: a short call beside them is answered long before they are."""
+    keys = ",".join(f'"{i}":0' for i in range(1000))
+    body = '{"text": "a", "x": [' + ",".join(["{" + keys + "}"] * 380) + "]}"
+    text = json.dumps({"prompt": "ab" * 900_000})
+    with contextlib.ExitStack() as held:
+        for path, content in [("/generate", body), ("/tokenize", text)] * 4:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+            connection.request("POST", path, content)
+            held.callback(connection.close)
+        begin = time.monotonic()
+        assert server.post("/tokenize", {"prompt": "a"}).status == 200
+        assert time.monotonic() - begin < 10
 
 
 # --- what is refused
@@ -249,14 +345,37 @@ def test_limits_of_size(tmp_path):
         assert server.get("/health", **{"X-Long": "a" * 20_000}).status == 431
 
 
-def test_nothing_is_allowed_to_other_origins_unless_told(server, tmp_path):
-    origin = "https://chat.example"
-    assert server.get("/health", Origin=origin).headers["Access-Control-Allow-Origin"] is None
-    with serve(tmp_path, "--allow-origin", origin, "--api-key", "secret") as open_to_one:
-        asked = open_to_one.call("OPTIONS", "/v1/chat/completions", Origin=origin)
-        assert asked.status == 204 and asked.headers["Access-Control-Allow-Origin"] == origin
-        assert open_to_one.get("/health", Origin=origin).headers["Access-Control-Allow-Origin"] == origin
-        assert open_to_one.get("/health", Origin="https://other").headers["Access-Control-Allow-Origin"] is None
+def test_pages_of_others_may_not_call_unless_told(server, tmp_path):
+    origin, other = "https://chat.example", "http://localhost:8080"
+    refused = server.get("/health", Origin=origin)
+    assert refused.status == 403 and refused.headers["Access-Control-Allow-Origin"] is None
+    assert server.get("/health", Origin=f"http://127.0.0.1:{server.port}").status == 200, "its own page"
+    assert server.get("/health", Host="evil.example").status == 403, "a name that was made to point here"
+    assert server.get("/health", Host=f"localhost:{server.port}").status == 200
+    allowed = ["--allow-origin", origin, "--allow-origin", other, "--api-key", "secret"]
+    with serve(tmp_path, *allowed) as open_to_two:
+        for one in [origin, other]:
+            wanted = "authorization,content-type,x-stainless-os,x-stainless-retry-count"
+            asked = open_to_two.call(
+                "OPTIONS", "/v1/chat/completions", Origin=one, **{"Access-Control-Request-Headers": wanted}
+            )
+            assert asked.status == 204 and asked.headers["Access-Control-Allow-Origin"] == one
+            assert asked.headers["Access-Control-Allow-Headers"].replace(" ", "") == wanted
+            answer = open_to_two.get("/health", Origin=one)
+            assert answer.headers["Access-Control-Allow-Origin"] == one
+            assert "x-request-id" in answer.headers["Access-Control-Expose-Headers"]
+        assert open_to_two.get("/health", Origin="https://other").status == 403
+
+
+def test_only_json_is_read_and_state_changes_by_post(server):
+    for kind in ["application/x-www-form-urlencoded", "text/plain"]:
+        refused = server.post("/generate", SHORT, **{"Content-Type": kind})
+        assert refused.status == 415 and "-H 'Content-Type: application/json'" in refused.json()["error"]["message"]
+        assert server.post("/flush_cache", "", **{"Content-Type": kind}).status == 200, "an empty body is fine"
+    assert server.get("/flush_cache").status == 405
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        connection.request("POST", "/generate", json.dumps(SHORT))  # without a type
+        assert connection.getresponse().status == 200
 
 
 # --- who is let go

@@ -1,0 +1,207 @@
+#include "attn/gpu_choice.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <optional>
+
+#include "attn/choose.h"
+#include "attn/gpu_sizes.h"
+
+namespace quire::attn {
+namespace {
+
+bool is_half(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
+bool is_hopper(const GpuDevice& device) { return device.capability / 10 == 9; }
+bool is_multiple(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// --- decode
+
+int32_t decode_rows(const AttendArgs& args) { return args.keys.most_queries * (args.q.heads / args.kv.kv_heads); }
+
+// Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
+// output.
+bool has_decode_strides(const AttendArgs& args) {
+  const kv::LayerKv& kv = args.kv;
+  const int64_t piece = 16 / size_of(kv.type);
+  const int64_t most_stride = std::numeric_limits<int32_t>::max() / size_of(kv.type);
+  return kv.key_stride <= most_stride && kv.value_stride <= most_stride && is_multiple(kv.keys, 16) &&
+         is_multiple(kv.values, 16) && kv.key_stride % piece == 0 && kv.value_stride % piece == 0 &&
+         is_multiple(args.q.data, 4) && args.q.row_stride % 2 == 0 && is_multiple(args.out.data, 16) &&
+         args.out.row_stride % 4 == 0;
+}
+
+bool has_decode_workspace(const AttendArgs& args) {
+  const MetadataArena& arena = *args.arena;
+  return args.kv.kv_heads <= std::min(arena.limits().kv_heads, kMostSplitBlocks) &&
+         int64_t{2} * kMostSplitBlocks * decode_rows(args) <= arena.shape(Buf::split_partial_out).rows;
+}
+
+bool is_for_decode(const AttendArgs& args) {
+  const kv::LayerKv& kv = args.kv;
+  return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
+         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && decode_rows(args) > 0 &&
+         decode_rows(args) <= kMostSplitRows && args.keys.set != Set::local && has_decode_strides(args) &&
+         has_decode_workspace(args);
+}
+
+// Rows that a warp takes, by eights. Of what becomes f16 on its way, four would be too much in registers.
+int32_t decode_eights(const AttendArgs& args) {
+  const int32_t rows = decode_rows(args);
+  if (rows <= 8) return 1;
+  return is_half(args.kv.type) && rows > 16 && rows <= 32 ? 4 : 2;
+}
+
+int32_t decode_team(int32_t rows, int32_t eights) {
+  constexpr int32_t kRows = DecodeSizes::kRowsInTeam;
+  if (eights * 8 != kRows || rows <= kRows) return 1;
+  return rows <= 2 * kRows ? 2 : 4;
+}
+
+// As many bytes under way as the lines leave room for; 0: there is no room for the fewest stages.
+int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, const GpuDevice& device) {
+  const auto room = static_cast<size_t>(device.shared_bytes - DecodeSizes::kDeclared);
+  for (const int32_t stages : {sizes.most_stages(), DecodeSizes::kFewestStages})
+    if (sizes.shared_bytes(stages, batch) <= room) return stages;
+  return 0;
+}
+
+std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& device) {
+  if (!is_for_decode(args)) return {};
+  const kv::LayerKv& kv = args.kv;
+  const int32_t eights = decode_eights(args);
+  const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .eights = eights, .dim = kv.key_dim};
+  const int32_t stages = decode_stages(sizes, args.arena->limits().batch, device);
+  if (stages == 0) return {};
+  const int32_t most = std::min(device.processors, kMostSplitBlocks);
+  return GpuChoice{.kernel = GpuKernel::decode,
+                   .blocks = std::max(1, most / kv.kv_heads) * kv.kv_heads,
+                   .eights = eights,
+                   .team = decode_team(decode_rows(args), eights),
+                   .stages = stages};
+}
+
+// --- latent
+
+// 16-byte pieces of keys and queries are copied, and pairs of outputs are written.
+bool has_latent_strides(const AttendArgs& args) {
+  return is_multiple(args.kv.keys, 16) && args.kv.key_stride % 8 == 0 && is_multiple(args.q.data, 16) &&
+         args.q.row_stride % 8 == 0 && is_multiple(args.out.data, 8) && args.out.row_stride % 2 == 0;
+}
+
+bool is_for_latent(const AttendArgs& args) {
+  const kv::LayerKv& kv = args.kv;
+  return kv.latent() && is_half(kv.type) && args.q.type == kv.type && kv.key_dim == kLatentKeyDim &&
+         kv.value_dim == kLatentValueDim && kv.kv_heads == 1 && args.keys.most_queries > 0 &&
+         !args.keys.branch_lengths && args.keys.set != Set::local &&
+         args.arena->limits().batch <= kLatentMostSequences && has_latent_strides(args);
+}
+
+// One thread block for each multiprocessor, but no more than have room for two parts each; as many for each block of
+// rows.
+std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& device) {
+  if (!is_hopper(device) || !is_for_latent(args)) return {};
+  const int32_t row_blocks = latent_row_blocks(args);
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * latent_part_rows(args));
+  const auto most = static_cast<int32_t>(std::min<int64_t>(device.processors, room));
+  if (row_blocks > args.arena->shape(Buf::split_arrivals).columns || row_blocks > most) return {};
+  const int32_t page = args.keys.page_size.tokens();
+  return GpuChoice{.kernel = GpuKernel::latent,
+                   .blocks = most / row_blocks * row_blocks,
+                   .box = page < kLatentLeastBox ? 0 : std::min(page, kLatentKeys)};
+}
+
+// --- prefill
+
+bool has_prefill_dims(const kv::LayerKv& kv) {
+  if (kv.key_dim == 192) return kv.value_dim == 128;
+  return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
+}
+
+// 16-byte pieces are copied, so rows must begin at multiples of 16 bytes.
+bool has_prefill_strides(const AttendArgs& args) {
+  const auto aligned = [](const void* pointer, int64_t stride) { return is_multiple(pointer, 16) && stride % 8 == 0; };
+  return aligned(args.kv.keys, args.kv.key_stride) && aligned(args.kv.values, args.kv.value_stride) &&
+         aligned(args.q.data, args.q.row_stride) && aligned(args.out.data, args.out.row_stride);
+}
+
+bool is_for_prefill(const AttendArgs& args) {
+  const kv::LayerKv& kv = args.kv;
+  return is_half(kv.type) && args.q.type == kv.type && !kv.latent() && has_prefill_dims(kv) &&
+         !args.keys.branch_lengths && args.scale > 0 && has_prefill_strides(args);
+}
+
+std::optional<GpuChoice> prefill_choice(const AttendArgs& args, const GpuDevice& device) {
+  const bool begins_as_expected = device.reserved_shared == kPrefillSharedBase;
+  if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args)) return {};
+  const int32_t page = args.keys.page_size.tokens();
+  return GpuChoice{.kernel = GpuKernel::prefill,
+                   .blocks = device.processors,
+                   .box = page < kPrefillLeastBox ? 0 : std::min(page, prefill_keys(args.kv.value_dim))};
+}
+
+// --- general
+
+Problem problem_of(const AttendArgs& args) {
+  return {.query_type = args.q.type,
+          .kv_type = args.kv.type,
+          .heads = args.q.heads,
+          .kv_heads = args.kv.kv_heads,
+          .key_dim = args.kv.key_dim,
+          .value_dim = args.kv.value_dim};
+}
+
+GpuChoice general_choice(const AttendArgs& args, const GpuDevice& device) {
+  const kv::LayerKv& kv = args.kv;
+  const int32_t slot = general_slot(kv.key_dim, kv.value_dim, kv.latent());
+  const size_t needed = general_shared_bytes(kv.key_dim, slot) + kGeneralDeclared;
+  check(needed <= static_cast<size_t>(device.shared_bytes), "no kernel for ", problem_of(args), " on ", device,
+        ": the general one needs ", needed, " bytes of shared memory");
+  return {.kernel = GpuKernel::general};
+}
+
+std::array<std::atomic<int64_t>, kGpuKernels.size()> launches{};
+
+}  // namespace
+
+std::string to_string(const GpuDevice& device) {
+  return cat("a GPU of compute capability ", device.capability / 10, ".", device.capability % 10, " with ",
+             device.processors, " multiprocessors, ", device.shared_bytes, " bytes of shared memory a block and ",
+             device.reserved_shared, " reserved");
+}
+
+const char* to_string(GpuKernel kernel) {
+  constexpr const char* kNames[] = {"general", "decode", "latent", "prefill"};
+  static_assert(std::size(kNames) == kGpuKernels.size());
+  return kNames[static_cast<size_t>(kernel)];
+}
+
+std::string to_string(const GpuChoice& choice) {
+  std::string text = to_string(choice.kernel);
+  if (choice.kernel == GpuKernel::general) return text;
+  text += cat(", ", choice.blocks, " blocks, ");
+  text += choice.box ? cat("boxes of ", choice.box, " slots") : "row by row";
+  if (choice.kernel == GpuKernel::decode)
+    text += cat(", ", choice.eights * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages");
+  return text;
+}
+
+int32_t latent_row_blocks(const AttendArgs& args) {
+  return (args.keys.most_queries * args.q.heads + kLatentRows - 1) / kLatentRows;
+}
+
+int32_t latent_part_rows(const AttendArgs& args) {
+  return std::min(args.keys.most_queries * args.q.heads, kLatentRows);
+}
+
+GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
+  if (!args.deterministic)
+    for (const auto choice_of : {decode_choice, latent_choice, prefill_choice})
+      if (const std::optional<GpuChoice> choice = choice_of(args, device)) return *choice;
+  return general_choice(args, device);
+}
+
+int64_t launches_of(GpuKernel kernel) { return launches[static_cast<size_t>(kernel)]; }
+void count_launch(GpuKernel kernel) { ++launches[static_cast<size_t>(kernel)]; }
+
+}  // namespace quire::attn

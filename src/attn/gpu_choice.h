@@ -1,0 +1,57 @@
+// Which of the GPU's kernels attends, and how it is launched: a pure function of the call and the device, so that it
+// can be printed and tested on any machine.
+//
+//   general   every mode, variant, type and dim whose tile fits into a block's shared memory; from compute capability
+//             8.0 on. The only one that keeps the one reduction
+//   decode    few queries of each sequence, 16 or 8 bits, dims 64 and 128
+//   latent    the same over latent keys of 576 columns, 16 bits, on Hopper
+//   prefill   many queries of each sequence, 16 bits, on Hopper
+//
+// Before   check_args() has let the call pass.
+// Errors   CheckError that prints the problem and the device, where not even the general kernel fits.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "attn/attention.h"
+
+namespace quire::attn {
+
+struct GpuDevice {
+  int32_t capability;       // 90: compute capability 9.0
+  int32_t processors;       // multiprocessors
+  int32_t shared_bytes;     // most that a block may have
+  int32_t reserved_shared;  // bytes of shared memory before these, the system's own
+};
+std::string to_string(const GpuDevice& device);
+
+enum class GpuKernel : uint8_t { general, decode, latent, prefill };
+inline constexpr std::array kGpuKernels = {GpuKernel::general, GpuKernel::decode, GpuKernel::latent,
+                                           GpuKernel::prefill};
+const char* to_string(GpuKernel kernel);
+
+struct GpuChoice {
+  GpuKernel kernel;
+  int32_t blocks = 0;  // which share the work; of the general kernel every tile is a block's
+  int32_t box = 0;     // slots that the copy engine brings at once; 0: keys come row by row
+  // decode: rows of queries that a warp takes, by eights; warps that take the same keys; stages of each warp.
+  int32_t eights = 0, team = 0, stages = 0;
+};
+std::string to_string(const GpuChoice& choice);
+
+GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
+
+// latent: blocks of rows of a sequence with the most queries; rows of each part in the workspace.
+int32_t latent_row_blocks(const AttendArgs& args);
+int32_t latent_part_rows(const AttendArgs& args);
+
+namespace cuda {
+GpuDevice device();  // the one that is used
+}  // namespace cuda
+
+// Calls that this process gave to a kernel so far. A recorded one counts once, however often it is replayed.
+int64_t launches_of(GpuKernel kernel);
+void count_launch(GpuKernel kernel);
+
+}  // namespace quire::attn

@@ -1,0 +1,177 @@
+#include "attn/gpu_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "attn/testing_case.h"
+#include "base/expect_refused.h"
+
+namespace quire::attn::testing {
+namespace {
+
+constexpr GpuDevice kH200{.capability = 90, .processors = 132, .shared_bytes = 232448, .reserved_shared = 1024};
+constexpr GpuDevice kA100{.capability = 80, .processors = 108, .shared_bytes = 166912, .reserved_shared = 1024};
+constexpr GpuDevice kL40{.capability = 89, .processors = 142, .shared_bytes = 101376, .reserved_shared = 1024};
+
+Case case_of(Dtype type, int32_t heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim = 0) {
+  return {.query_type = type == Dtype::f8e4m3 ? Dtype::bf16 : type,
+          .kv_type = type,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .key_dim = key_dim,
+          .value_dim = value_dim,
+          .lengths = {40, 7}};
+}
+Case extend_of(Case c) {
+  c.mode = Mode::extend;
+  c.extend = {20, 3};
+  return c;
+}
+Case latent_of(Dtype type, int32_t heads) {
+  Case c = case_of(type, heads, 1, 576, 512);
+  c.latent = true;
+  return c;
+}
+
+// The call of the case, laid out on the host: nobody looks at what the addresses hold.
+template <class Change>
+GpuChoice chosen(const Case& c, const GpuDevice& device, const Change& change) {
+  Exec exec({.threads = 1});
+  World world(c.world());
+  world.lay_out(c.step(), exec);
+  AttendArgs args = world.args();
+  change(args);
+  return choose_gpu(args, device);
+}
+GpuChoice chosen(const Case& c, const GpuDevice& device = kH200) {
+  return chosen(c, device, [](AttendArgs&) {});
+}
+GpuKernel kernel_for(const Case& c, const GpuDevice& device = kH200) { return chosen(c, device).kernel; }
+
+TEST(GpuChoice, FewQueriesOf16And8BitsAreDecodes) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
+    for (const int32_t dim : {64, 128})
+      for (const int32_t kv_heads : {1, 3, 5, 6, 8})
+        EXPECT_EQ(kernel_for(case_of(type, 2 * kv_heads, kv_heads, dim)), GpuKernel::decode)
+            << quire::to_string(type) << " " << dim << " " << kv_heads;
+  EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 8, 8, 128), kA100), GpuKernel::decode);
+}
+
+TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (const int32_t dim : {64, 96, 128, 256})
+      EXPECT_EQ(kernel_for(extend_of(case_of(type, 6, 3, dim))), GpuKernel::prefill) << dim;
+    EXPECT_EQ(kernel_for(extend_of(case_of(type, 6, 3, 192, 128))), GpuKernel::prefill);
+    EXPECT_EQ(kernel_for(case_of(type, 6, 3, 256)), GpuKernel::prefill) << "also few, where decode has no such dim";
+  }
+  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 128))), GpuKernel::general);
+  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::bf16, 6, 3, 128)), kA100), GpuKernel::general);
+}
+
+TEST(GpuChoice, FewQueriesOverLatentKeysAreLatents) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16})
+    EXPECT_EQ(kernel_for(latent_of(type, 16)), GpuKernel::latent) << quire::to_string(type);
+  EXPECT_EQ(kernel_for(extend_of(latent_of(Dtype::bf16, 16))), GpuKernel::general);
+  EXPECT_EQ(kernel_for(latent_of(Dtype::f8e4m3, 16)), GpuKernel::general);
+  EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), kA100), GpuKernel::general);
+  EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 1, 576, 512)), GpuKernel::general) << "values of their own";
+}
+
+TEST(GpuChoice, WhatNoOtherTakesIsGeneral) {
+  EXPECT_EQ(kernel_for(case_of(Dtype::f32, 4, 2, 128)), GpuKernel::general);
+  EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 2, 80)), GpuKernel::general);
+  EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 130, 2, 128)), GpuKernel::prefill) << "65 rows are too many for a decode";
+  Case tree = case_of(Dtype::bf16, 6, 3, 256);
+  tree.mode = Mode::verify_tree;
+  tree.draft_tokens = 4;
+  EXPECT_EQ(kernel_for(tree), GpuKernel::general);
+  tree.key_dim = 128;
+  EXPECT_EQ(kernel_for(tree), GpuKernel::decode);
+  Case local = case_of(Dtype::bf16, 4, 2, 64);
+  local.kind = LayerKind::local;
+  local.chunk = 16;
+  EXPECT_EQ(kernel_for(local), GpuKernel::prefill);
+  local.kv_type = Dtype::f8e4m3;
+  EXPECT_EQ(kernel_for(local), GpuKernel::general);
+}
+
+TEST(GpuChoice, TheOneReductionIsTheGeneralKernels) {
+  for (Case c :
+       {case_of(Dtype::bf16, 4, 2, 128), extend_of(case_of(Dtype::f16, 4, 2, 128)), latent_of(Dtype::bf16, 16)}) {
+    c.deterministic = true;
+    EXPECT_EQ(kernel_for(c), GpuKernel::general);
+  }
+}
+
+TEST(GpuChoice, RowsThatBeginAnywhereAreGeneral) {
+  const Case decode = case_of(Dtype::bf16, 4, 2, 128);
+  for (const Case& c : {decode, extend_of(decode), latent_of(Dtype::bf16, 16)})
+    EXPECT_EQ(chosen(c, kH200, [](AttendArgs& args) { args.kv.keys += 2; }).kernel, GpuKernel::general);
+}
+
+TEST(GpuChoice, SaysHowItIsLaunched) {
+  Case c = case_of(Dtype::bf16, 32, 8, 128);
+  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages");
+  c.kv_type = Dtype::f8e4m3;
+  c.heads = 64 * 8;
+  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 3 stages");
+  c = extend_of(case_of(Dtype::bf16, 4, 2, 256));
+  for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
+    c.page_size = page_size;
+    EXPECT_EQ(to_string(chosen(c)), cat("prefill, 132 blocks, ", loads));
+  }
+  c.page_size = 128;
+  EXPECT_EQ(to_string(chosen(c)), "prefill, 132 blocks, boxes of 64 slots");
+  c.key_dim = 128;
+  EXPECT_EQ(to_string(chosen(c)), "prefill, 132 blocks, boxes of 128 slots");
+  c = latent_of(Dtype::bf16, 128);
+  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 16 slots");
+  c.page_size = 1;
+  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, row by row");
+  EXPECT_EQ(to_string(chosen(case_of(Dtype::f32, 4, 2, 16))), "general");
+}
+
+// Lines of all sequences lie beside the stages.
+TEST(GpuChoice, ManySequencesLeaveRoomForFewerStages) {
+  const auto with_batch = [](int32_t batch) {
+    Case c = case_of(Dtype::bf16, 8, 8, 64);
+    c.captured = batch;
+    return chosen(c);
+  };
+  EXPECT_EQ(with_batch(1000).stages, 6);
+  EXPECT_EQ(with_batch(2000).stages, 2);
+  EXPECT_EQ(with_batch(8000).kernel, GpuKernel::prefill);
+}
+
+// Its code has the address of its shared memory built in.
+TEST(GpuChoice, PrefillIsNotForADeviceWhoseSharedMemoryBeginsElsewhere) {
+  const Case c = extend_of(case_of(Dtype::bf16, 4, 2, 128));
+  GpuDevice other = kH200;
+  for (const int32_t reserved : {0, 2048}) {
+    other.reserved_shared = reserved;
+    EXPECT_EQ(kernel_for(c, other), GpuKernel::general);
+  }
+}
+
+TEST(GpuChoice, RefusesWhatDoesNotFitIntoSharedMemory) {
+  EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), kA100), GpuKernel::general);
+  expect_refused(
+      [&] { chosen(latent_of(Dtype::bf16, 16), kL40); },
+      "no kernel for attention of bf16 queries over bf16 keys and values, 16 heads, 1 kv heads, key dim 576, "
+      "value dim 512 on a GPU of compute capability 8.9 with 142 multiprocessors, 101376 bytes of shared "
+      "memory a block and 1024 reserved: the general one needs 113088 bytes of shared memory");
+  expect_refused([&] { chosen(case_of(Dtype::bf16, 4, 1, 576, 512), kA100); }, "the general one needs 178624 bytes");
+  for (const GpuDevice& device : {kA100, kL40, kH200})
+    EXPECT_EQ(kernel_for(case_of(Dtype::f32, 4, 2, 256), device), GpuKernel::general);
+}
+
+TEST(GpuChoice, LaunchesAreCountedByKernel) {
+  const int64_t prefills = launches_of(GpuKernel::prefill), decodes = launches_of(GpuKernel::decode);
+  count_launch(GpuKernel::prefill);
+  EXPECT_EQ(launches_of(GpuKernel::prefill), prefills + 1);
+  EXPECT_EQ(launches_of(GpuKernel::decode), decodes);
+}
+
+}  // namespace
+}  // namespace quire::attn::testing

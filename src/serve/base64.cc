@@ -1,0 +1,19 @@
+#include "serve/base64.h"
+
+#include <openssl/evp.h>
+
+#include <limits>
+
+#include "base/check.h"
+
+namespace quire::serve {
+
+std::string in_base64(std::string_view bytes) {
+  check(bytes.size() <= std::numeric_limits<int>::max() / 2, bytes.size(), " bytes are too many for base 64");
+  std::string letters(4 * ((bytes.size() + 2) / 3), '\0');
+  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(letters.data()),
+                  reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  return letters;
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,51 @@
+#include "serve/fair_queue.h"
+
+#include <gtest/gtest.h>
+
+#include "base/expect_refused.h"
+
+namespace quire::serve {
+namespace {
+
+class FairQueueTest : public ::testing::Test {
+ protected:
+  bool push(const std::string& caller, const std::string& name) {
+    return queue_.push(caller, [this, name] { order_ += name; });
+  }
+  std::string order() {
+    while (!queue_.empty()) queue_.pop()();
+    return order_;
+  }
+
+  FairQueue queue_{8};
+  std::string order_;
+};
+
+TEST_F(FairQueueTest, CallersTakeTurns) {
+  for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(push("one", name));
+  EXPECT_TRUE(push("two", "1"));
+  EXPECT_TRUE(push("three", "x"));
+  EXPECT_TRUE(push("two", "2"));
+  EXPECT_EQ(order(), "a1xb2c");
+  expect_refused([&] { queue_.pop(); }, "nobody waits");
+}
+
+TEST_F(FairQueueTest, WhoComesBackIsBehindThoseWhoWait) {
+  EXPECT_TRUE(push("one", "a"));
+  EXPECT_TRUE(push("two", "1"));
+  queue_.pop()();
+  EXPECT_TRUE(push("one", "b"));
+  EXPECT_TRUE(push("two", "2"));
+  EXPECT_EQ(order(), "a1b2");
+}
+
+TEST_F(FairQueueTest, OneCallerTakesHalfOfIt) {
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(push("one", "a"));
+  EXPECT_FALSE(push("one", "a"));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(push(std::to_string(i), "b"));
+  EXPECT_FALSE(push("more", "c")) << "it is full";
+  EXPECT_EQ(order(), "abbbbaaa");
+}
+
+}  // namespace
+}  // namespace quire::serve

@@ -1,0 +1,41 @@
+#include "serve/ignored.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr size_t kMostNameBytes = 120;
+
+bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
+
+char shown(char byte) {
+  constexpr std::string_view kMarks = "_-.$#/[]";
+  const bool plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || is_digit(byte);
+  return plain || kMarks.find(byte) != kMarks.npos ? byte : '?';
+}
+
+std::string name_of(std::string_view path) {
+  std::string name;
+  for (size_t at = 0; at < path.size() && name.size() < kMostNameBytes; ++at) {
+    const bool is_place = is_digit(path[at]) && !name.empty() && name.back() == '[';
+    if (is_place)
+      while (at < path.size() && is_digit(path[at])) ++at;
+    if (at < path.size()) name += shown(path[at]);
+  }
+  return name;
+}
+
+}  // namespace
+
+void Ignored::add(std::string_view path) {
+  constexpr std::string_view kMore = ", ...";
+  if (full_) return;
+  const std::string name = name_of(path);
+  if (!names_.insert(name).second) return;
+  full_ = header_.size() + name.size() + 2 + kMore.size() > kMostBytes;
+  if (full_)
+    header_ += kMore;
+  else
+    header_.append(header_.empty() ? "" : ", ").append(name);
+}
+
+}  // namespace quire::serve

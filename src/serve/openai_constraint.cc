@@ -1,0 +1,113 @@
+#include "serve/openai_constraint.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "base/in_quotes.h"
+#include "serve/request_reader.h"
+
+namespace quire::serve {
+namespace {
+
+using grammar::Kind;
+using grammar::Source;
+using nlohmann::ordered_json;
+
+constexpr size_t kMostTypeBytes = 64, kMostChoices = 1024, kMostChoiceBytes = 4096;
+
+class ConstraintReader {
+ public:
+  explicit ConstraintReader(Fields& fields) : fields_(fields) {}
+
+  std::optional<Constraint> read() {
+    read_response_format();
+    read_named(fields_, {{"json_schema", Kind::json_schema},
+                         {"regex", Kind::regex},
+                         {"ebnf", Kind::ebnf},
+                         {"guided_json", Kind::json_schema},
+                         {"guided_regex", Kind::regex},
+                         {"guided_grammar", Kind::ebnf},
+                         {"grammar", Kind::ebnf}});
+    read_choice(fields_, "guided_choice");
+    read_structured_outputs();
+    return std::move(found_);
+  }
+
+ private:
+  void add(Source source, std::string field) {
+    if (found_) refuse(field, cat("cannot be combined with ", found_->field));
+    found_ = Constraint{std::move(source), std::move(field)};
+  }
+
+  using Names = std::initializer_list<std::pair<const char*, Kind>>;
+  void read_named(Fields& fields, Names names) {
+    for (const auto& [name, kind] : names)
+      if (auto source = read_source(fields, name, kind)) add(*std::move(source), fields.path_of(name));
+  }
+
+  // One of these texts and no other.
+  void read_choice(Fields& fields, const char* name) {
+    if (!fields.has(name)) return;
+    std::string rule = "root ::=";
+    for (const std::string& text : fields.strings(name, kMostChoices, kMostChoiceBytes))
+      rule += cat(rule.ends_with('=') ? " " : " | ", quoted(text));
+    if (rule.ends_with('=')) refuse(fields.path_of(name), "expected at least one text");
+    add({Kind::ebnf, std::move(rule)}, fields.path_of(name));
+  }
+
+  static std::string quoted(const std::string& text) {
+    std::string quoted = "\"";
+    for (const char byte : text) {
+      if (byte == '\n' || byte == '\r')
+        quoted += byte == '\n' ? "\\n" : "\\r";
+      else
+        quoted.append(byte == '"' || byte == '\\' ? "\\" : "").append(1, byte);
+    }
+    return quoted + '"';
+  }
+
+  void read_structured_outputs() {
+    auto outputs = fields_.object("structured_outputs");
+    if (!outputs) return;
+    read_named(*outputs, {{"json", Kind::json_schema}, {"regex", Kind::regex}, {"grammar", Kind::ebnf}});
+    read_choice(*outputs, "choice");
+    if (outputs->boolean("json_object").value_or(false)) add({Kind::json}, outputs->path_of("json_object"));
+    outputs->refuse("structural_tag", "is not supported");
+    outputs->finish();
+  }
+
+  void read_response_format() {
+    auto format = fields_.object("response_format");
+    if (!format) return;
+    const std::string type = format->string("type", kMostTypeBytes).value_or("");
+    const std::string field = fields_.path_of("response_format");
+    if (type == "json_object")
+      add(read_source(*format, "schema", Kind::json_schema).value_or(Source{Kind::json}), field);
+    else if (type == "json_schema")
+      add(named_schema(*format), field);
+    else if (type != "text")
+      refuse(format->path_of("type"), cat("expected text, json_object or json_schema, got ", in_quotes(type, 40)));
+    format->finish();
+  }
+
+  static Source named_schema(Fields& format) {
+    auto named = format.object("json_schema");
+    if (!named) refuse(format.path_of("json_schema"), "is required");
+    std::optional<Source> schema = read_source(*named, "schema", Kind::json_schema);
+    if (!schema) refuse(named->path_of("schema"), "is required");
+    for (const char* name : {"name", "description"}) named->ignore(name);
+    if (named->boolean("strict").value_or(false)) schema->loose = false;
+    named->finish();
+    return *std::move(schema);
+  }
+
+  Fields& fields_;
+  std::optional<Constraint> found_;
+};
+
+}  // namespace
+
+std::optional<Constraint> read_openai_constraint(Fields& fields) { return ConstraintReader(fields).read(); }
+
+}  // namespace quire::serve

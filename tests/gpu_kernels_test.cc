@@ -1,0 +1,272 @@
+// The GPU's kernels where they are easily wrong and seldom tried: graphs that are captured once and replayed over other
+// batches; prefill whose blocks take many tiles, of several groups of heads; prefill whose tiles have keys or none. Of
+// each it is known which kernel must take it, and seen that it did.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attn/report_kernels.h"
+#include "attn/testing_case.h"
+#include "base/cuda.h"
+#include "base/graph.h"
+#include "expect_dense.h"
+#include "gpu_problems.h"
+#include "watchdog.h"
+
+namespace quire::attn::testing {
+namespace {
+
+using quire::testing::Watchdog;
+
+constexpr int32_t kPageSizes[] = {1, 16, 32, 64, 128};
+
+class GpuKernels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+    stream_.emplace();
+    exec_.emplace(ExecOptions{.threads = 1, .stream = &*stream_});
+  }
+
+  // As run_case(), within a time limit.
+  Result run(const WorldSpec& spec, const Case& c, GpuKernel expected) {
+    World world(spec);
+    world.lay_out(c.step(), *exec_);
+    world.poison(Poison::guard);
+    const Launches launches;
+    const Watchdog watchdog(kGpuTimeLimit, to_string(c));
+    write_metadata(world.shape(), world.inputs(), world.arena(), *exec_);
+    attend(world.args(), *exec_);
+    exec_->wait();
+    launches.expect_only(expected, 1);
+    return world.result();
+  }
+
+  std::optional<quire::cuda::Stream> stream_;
+  std::optional<Exec> exec_;
+};
+
+// --- one graph, many steps
+
+constexpr int32_t kBatch = 8, kNodes = 5, kRows = 60;  // query rows of every extend
+
+struct Replayed {
+  GpuProblem problem;
+  Mode mode;
+  int32_t page_size;
+};
+std::string name_of(const Replayed& replayed) {
+  return cat(replayed.problem.name, "_", attn::to_string(replayed.mode), "_page", replayed.page_size);
+}
+void PrintTo(const Replayed& replayed, std::ostream* out) { *out << name_of(replayed); }
+
+bool is_extend(Mode mode) { return mode == Mode::extend || mode == Mode::draft_extend; }
+
+// Steps of other requests, lengths and numbers of them, all padded to the same batch and query rows.
+class Steps {
+ public:
+  explicit Steps(const Replayed& replayed)
+      : case_(replayed.problem.applied_to({.mode = replayed.mode,
+                                           .page_size = replayed.page_size,
+                                           .lengths = std::vector<int32_t>(kBatch, kLongest),
+                                           .captured = kBatch,
+                                           .draft_tokens = replayed.mode == Mode::verify ? kNodes : 0})) {
+    if (replayed.mode == Mode::draft) case_.draft_steps = 4;
+    if (is_extend(replayed.mode)) case_.extend.assign(kBatch, kRows / kBatch);
+  }
+
+  WorldSpec world() const {
+    WorldSpec spec = case_.world();
+    spec.query_rows = std::max(spec.query_rows, kRows);
+    return spec;
+  }
+
+  Step next(int32_t live) {
+    Case c = case_;
+    c.lengths.clear();
+    c.extend.clear();
+    c.requests.resize(kBatch);
+    std::iota(c.requests.begin(), c.requests.end(), 0);
+    std::shuffle(c.requests.begin(), c.requests.end(), random_);
+    c.requests.resize(live);
+    int32_t rows = kRows - (kBatch - live);  // padding has one each
+    for (int32_t b = 0; b < live; ++b) {
+      const int32_t most = rows - (live - 1 - b), extend = b + 1 == live ? most : 1 + below(most);
+      rows -= extend;
+      const int32_t least = is_extend(c.mode) ? extend : 1;
+      c.lengths.push_back(least + below((c.requests[b] == 0 ? kLongest : 150) - least));
+      if (is_extend(c.mode)) c.extend.push_back(extend);
+    }
+    return c.step();
+  }
+
+ private:
+  static constexpr int32_t kLongest = 900;
+  int32_t below(int32_t bound) { return static_cast<int32_t>(random_() % bound); }
+
+  Case case_;
+  std::mt19937 random_{11};
+};
+
+class Replays : public GpuKernels, public ::testing::WithParamInterface<Replayed> {
+ protected:
+  void SetUp() override { GpuKernels::SetUp(); }
+};
+
+// Two layers: the second may read the metadata while the first one ends.
+TEST_P(Replays, OfOtherBatchesAreRight) {
+  Steps steps(GetParam());
+  const WorldSpec spec = steps.world();
+  World world(spec);
+  const Step first = steps.next(kBatch);
+  world.lay_out(first, *exec_);
+  AttendArgs second_layer = world.args();
+  second_layer.keys_are_settled = true;
+  const Launches launches;
+  Graph graph;
+  exec_->begin_capture(graph);
+  write_metadata(world.shape(), world.inputs(), world.arena(), *exec_);
+  attend(world.args(), *exec_);
+  attend(second_layer, *exec_);
+  exec_->end_capture();
+  launches.expect_only(expected_kernel(spec.sizes, first), 2);
+  for (const int32_t live : {8, 3, 1, 5, 8, 2, 7}) {
+    SCOPED_TRACE(cat("live ", live));
+    world.lay_out(steps.next(live), *exec_);
+    world.poison(Poison::guard);
+    const Watchdog watchdog(kGpuTimeLimit, name_of(GetParam()));
+    graph.replay(*exec_);
+    exec_->wait();
+    const Result result = world.result();
+    expect_dense(result, world.expected(), kGpuTolerance);
+    graph.replay(*exec_);
+    exec_->wait();
+    EXPECT_TRUE(world.result().out_bytes == result.out_bytes) << "two replays differ";
+  }
+}
+
+// Every problem in every mode without trees; page sizes take turns.
+std::vector<Replayed> every_replay() {
+  std::vector<Replayed> all;
+  for (const GpuProblem& problem : kGpuProblems)
+    for (const Mode mode : {Mode::decode, Mode::extend, Mode::draft, Mode::verify, Mode::draft_extend})
+      all.push_back({problem, mode, kPageSizes[(all.size() + all.size() / 5) % std::size(kPageSizes)]});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Problems, Replays, ::testing::ValuesIn(every_replay()),
+                         [](const auto& test) { return name_of(test.param); });
+
+// --- prefill's blocks take many tiles
+
+class PrefillOfManyTiles : public GpuKernels {
+ protected:
+  // Each request is a tile of its own for each kv head.
+  static Case case_of(const GpuProblem& problem, int32_t requests, int32_t page_size) {
+    std::mt19937 random(problem.key_dim + page_size);
+    const auto below = [&](uint32_t bound) { return static_cast<int32_t>(random() % bound); };
+    Case c{.mode = Mode::extend, .page_size = page_size};
+    for (int32_t b = 0; b < requests; ++b) {
+      c.extend.push_back(1 + below(8));
+      c.lengths.push_back(c.extend.back() + below(b % 16 == 0 ? 400 : 60));
+    }
+    return problem.applied_to(c);
+  }
+
+  void expect_right_with(const GpuProblem& problem, int32_t requests, int32_t page_size) {
+    const Case c = case_of(problem, requests, page_size);
+    SCOPED_TRACE(cat(problem.name, ", ", requests, " requests, pages of ", page_size));
+    expect_dense(run(c.world(), c, GpuKernel::prefill), expected_of(c), kGpuTolerance);
+  }
+
+  static int32_t requests_for(int32_t tiles_each, int32_t kv_heads) {
+    return tiles_each * cuda::device().processors / kv_heads + 1;
+  }
+};
+
+// More than the ring of tiles has places, at every dim, with one group of kv heads and with two, and rows that come
+// one by one and in boxes.
+TEST_F(PrefillOfManyTiles, EveryBlockUsesItsRingAgain) {
+  for (GpuProblem problem : kGpuProblems) {
+    if (problem.is_latent || problem.kv_type == Dtype::f8e4m3) continue;
+    problem.kv_heads = std::max(problem.kv_heads, 3);
+    problem.heads = problem.kv_heads;
+    for (const int32_t page_size : {16, 64}) expect_right_with(problem, requests_for(6, problem.kv_heads), page_size);
+  }
+}
+
+TEST_F(PrefillOfManyTiles, ASecondAndAThirdTile) {
+  for (const int32_t page_size : kPageSizes)
+    for (const int32_t tiles : {2, 3})
+      expect_right_with({"bf16_128", Dtype::bf16, Dtype::bf16, 10, 5, 128, 128}, requests_for(tiles, 5), page_size);
+}
+
+// Beginnings of more sequences than a block keeps nearby.
+TEST_F(PrefillOfManyTiles, OfManySequences) {
+  expect_right_with({"f16_64", Dtype::f16, Dtype::f16, 6, 6, 64, 64}, 530, 16);
+}
+
+// --- prefill whose tiles have keys or none: layers over encoder keys, which only some requests have
+
+constexpr int32_t kRequests = 48, kNewTokens = 256, kEncoderKeys = 150;
+
+// Blocks begin with the last sequence's tiles.
+std::vector<int32_t> keys_of_one(int32_t request) {
+  std::vector<int32_t> keys(kRequests, 0);
+  keys[request] = kEncoderKeys;
+  return keys;
+}
+std::vector<int32_t> keys_of_every(int32_t nth) {
+  std::vector<int32_t> keys(kRequests, 0);
+  for (int32_t request = 0; request < kRequests; request += nth) keys[request] = request == 0 ? kEncoderKeys : 9;
+  return keys;
+}
+
+class PrefillOfEncoderKeys : public GpuKernels {
+ protected:
+  void expect_end(const GpuProblem& problem, const std::vector<int32_t>& encoder_keys,
+                  const std::vector<int32_t>& page_sizes) {
+    Case c = problem.applied_to({.mode = Mode::extend,
+                                 .kind = LayerKind::encoder,
+                                 .lengths = std::vector<int32_t>(kRequests, kNewTokens),
+                                 .extend = std::vector<int32_t>(kRequests, kNewTokens),
+                                 .encoder = encoder_keys});
+    const Attention expected = expected_of(c);
+    for (const int32_t page_size : page_sizes) {
+      c.page_size = page_size;
+      SCOPED_TRACE(to_string(c));
+      WorldSpec spec = c.world();
+      spec.limits.encoder_context = kEncoderKeys;  // also where nobody has keys
+      expect_dense(run(spec, c, GpuKernel::prefill), expected, kGpuTolerance);
+    }
+  }
+
+  void expect_end_with_all_pages(const std::vector<int32_t>& encoder_keys) {
+    expect_end({"bf16_64", Dtype::bf16, Dtype::bf16, 8, 8, 64, 64}, encoder_keys,
+               {std::begin(kPageSizes), std::end(kPageSizes)});
+  }
+};
+
+TEST_F(PrefillOfEncoderKeys, FirstTiles) { expect_end_with_all_pages(keys_of_one(kRequests - 1)); }
+TEST_F(PrefillOfEncoderKeys, LastTiles) { expect_end_with_all_pages(keys_of_one(0)); }
+TEST_F(PrefillOfEncoderKeys, TilesInTheMiddle) { expect_end_with_all_pages(keys_of_one(kRequests / 2)); }
+TEST_F(PrefillOfEncoderKeys, EverySecondTile) { expect_end_with_all_pages(keys_of_every(2)); }
+TEST_F(PrefillOfEncoderKeys, EverySeventhTile) { expect_end_with_all_pages(keys_of_every(7)); }
+TEST_F(PrefillOfEncoderKeys, NoTile) { expect_end_with_all_pages(std::vector<int32_t>(kRequests, 0)); }
+
+TEST_F(PrefillOfEncoderKeys, FirstTilesAtEveryDim) {
+  for (const GpuProblem& problem : {GpuProblem{"f16_96", Dtype::f16, Dtype::f16, 6, 6, 96, 96},
+                                    {"bf16_128", Dtype::bf16, Dtype::bf16, 6, 6, 128, 128},
+                                    {"f16_192", Dtype::f16, Dtype::f16, 5, 5, 192, 128},
+                                    {"bf16_256", Dtype::bf16, Dtype::bf16, 5, 5, 256, 256}})
+    expect_end(problem, keys_of_one(kRequests - 1), {16});
+}
+
+}  // namespace
+}  // namespace quire::attn::testing
