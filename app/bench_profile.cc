@@ -9,6 +9,7 @@
 #include "base/op_times.h"
 #include "machine_limits.h"
 #include "model_client.h"
+#include "progress.h"
 #include "report.h"
 #include "session.h"
 
@@ -86,9 +87,15 @@ Report bench_profile(const ProfileOptions& options) {
   LimitSampler sampler(session.exec, {});
   sampler.sample();
   Report report{sampler.limits(), "", {}};
-  for (const int32_t depth : options.depths)
+  Progress progress;
+  for (const int32_t depth : options.depths) {
+    progress.say(cat("decode after ", depth, " tokens"));
     profile_decode(session, options.batch, depth, options.steps, report.results);
-  for (const int32_t tokens : options.prompts) profile_prefill(session, tokens, report.results);
+  }
+  for (const int32_t tokens : options.prompts) {
+    progress.say(cat("prefill of ", tokens, " tokens"));
+    profile_prefill(session, tokens, report.results);
+  }
   return report;
 }
 
