@@ -11,7 +11,7 @@ int32_t room_of(const AttentionLine& line, int32_t request) {
   return line.tokens_of(request) + kSpareTokens;
 }
 
-attn::Limits limits_of(const AttentionLine& line, int threads) {
+attn::Limits limits_of(const AttentionLine& line, attn::Device device, int threads) {
   return {.batch = line.batch,
           .context = line.most_tokens(),
           .page_size = PageSize(line.page),
@@ -20,7 +20,8 @@ attn::Limits limits_of(const AttentionLine& line, int threads) {
           .kv_heads = line.heads.kv,
           .key_dim = line.heads.dim,
           .value_dim = line.heads.value_dim,
-          .threads = threads};
+          .threads = threads,
+          .device = device};
 }
 
 attn::Mode mode_of(Kind kind) {

@@ -22,6 +22,7 @@ constexpr int kGpuMetadataRounds = 51, kQuickGpuMetadataRounds = 5;
 constexpr int32_t kWritersInGraph = 32;  // so that a graph's start is spread over them
 constexpr int32_t kStepsInARow = 64;     // launched before the host waits
 constexpr int32_t kKeys = 4096, kExtendTokens = 16, kEncoderTokens = 512;
+constexpr int32_t kMostQueries = 16;  // of a request, in any mode
 
 constexpr attn::Limits kLimits{.batch = 32,
                                .context = 16384,
@@ -32,7 +33,9 @@ constexpr attn::Limits kLimits{.batch = 32,
                                .chunk = 2048,
                                .encoder_context = kEncoderTokens,
                                .heads = 32,
-                               .kv_heads = 8};
+                               .kv_heads = 8,
+                               .device = attn::Device::cuda,
+                               .form = Form::materialised};
 
 struct GpuStep {
   const char* name;
@@ -68,6 +71,7 @@ class GpuMetadataWorld {
     return {.mode = step.mode,
             .form = step.form,
             .captured = kLimits.batch,
+            .query_rows = kLimits.batch * kMostQueries,
             .local = step.local,
             .encoder = step.encoder,
             .table = table_.view()};
@@ -130,13 +134,19 @@ Times times_of(const attn::StepShape& shape, GpuMetadataWorld& world, int rounds
   return {median(writer) * 1e6, median(host) * 1e6};
 }
 
+constexpr attn::Limits gpu_arena_limits() {
+  attn::Limits limits = kArenaLimits;
+  limits.device = attn::Device::cuda;
+  return limits;
+}
+
 // Arenas die after the clock was read.
 template <class Where>
 double us_to_create(Where&& where, int rounds) {
   std::vector<double> seconds;
   for (int round = 0; round < rounds; ++round) {
     std::optional<attn::MetadataArena> arena;
-    seconds.push_back(seconds_of([&] { arena.emplace(kArenaLimits, where); }));
+    seconds.push_back(seconds_of([&] { arena.emplace(gpu_arena_limits(), where); }));
   }
   return median(seconds) * 1e6;
 }
@@ -150,7 +160,7 @@ void add_arena_results(const BenchOptions& options, int rounds, std::vector<Resu
   if (cold.find(options.filter) != std::string::npos)
     results.push_back(gpu_result(cold, us_to_create(Place::device, rounds)));
   if (pooled.find(options.filter) == std::string::npos) return;
-  MemoryPool pool(attn::MetadataArena::bytes_for(kArenaLimits) + 256, Place::device);
+  MemoryPool pool(attn::MetadataArena::bytes_for(gpu_arena_limits()) + 256, Place::device);
   results.push_back(gpu_result(pooled, us_to_create(pool, rounds)));
 }
 

@@ -49,9 +49,12 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
       store_(static_cast<size_t>(layers_ * layer_bytes(line, table_)), Place::device),
       q_(static_cast<size_t>(query_elements(line) * size_of(line.query_type())), Place::device),
       out_(static_cast<size_t>(result_elements(line) * size_of(line.query_type())), Place::device),
-      arena_(limits_of(line, 1), Place::device),
+      arena_(limits_of(line, attn::Device::cuda, 1), Place::device),
       inputs_(arena_.limits(), Place::device),
-      shape_{.mode = mode_of(line.kind), .captured = line.batch, .table = table_.view()} {
+      shape_{.mode = mode_of(line.kind),
+             .captured = line.batch,
+             .query_rows = static_cast<int32_t>(line.rows()),
+             .table = table_.view()} {
   fill_randomly(store_, line.type);
   fill_randomly(q_, line.query_type());
   describe_requests();

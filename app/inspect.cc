@@ -44,9 +44,17 @@ using nlohmann::ordered_json;
 
 int64_t bytes_of(attn::Shape shape) { return shape.rows * shape.columns * static_cast<int64_t>(sizeof(int32_t)); }
 
+// Those that an arena of these limits has.
+std::vector<attn::BufferSpec> held_buffers(const Limits& limits) {
+  std::vector<attn::BufferSpec> held;
+  for (const attn::BufferSpec& buffer : attn::kBuffers)
+    if (is_held(buffer, limits)) held.push_back(buffer);
+  return held;
+}
+
 int64_t declared_bytes(const Limits& limits) {
   int64_t total = 0;
-  for (const attn::BufferSpec& buffer : attn::kBuffers) total += bytes_of(buffer.shape(limits));
+  for (const attn::BufferSpec& buffer : held_buffers(limits)) total += bytes_of(buffer.shape(limits));
   return total;
 }
 
@@ -63,18 +71,25 @@ ordered_json limits_json(const Limits& limits) {
           {"kv_heads", limits.kv_heads},
           {"key_dim", limits.key_dim},
           {"value_dim", limits.value_dim},
-          {"threads", limits.threads}};
+          {"threads", limits.threads},
+          {"device", to_string(limits.device)},
+          {"form", to_string(limits.form)}};
 }
 
 ordered_json buffer_json(const attn::BufferSpec& buffer, const Limits& limits) {
   const attn::Shape shape = buffer.shape(limits);
-  return {{"set", to_string(buffer.set)},         {"buffer", buffer.name},    {"element", to_string(buffer.element)},
-          {"shape", {shape.rows, shape.columns}}, {"bytes", bytes_of(shape)}, {"role", to_string(buffer.role)}};
+  return {{"set", to_string(buffer.set)},
+          {"buffer", buffer.name},
+          {"element", to_string(buffer.element)},
+          {"shape", {shape.rows, shape.columns}},
+          {"bytes", bytes_of(shape)},
+          {"role", to_string(buffer.role)},
+          {"on", to_string(buffer.on)}};
 }
 
 void print_metadata_json(const Limits& limits, size_t arena_bytes) {
   ordered_json buffers = ordered_json::array();
-  for (const attn::BufferSpec& buffer : attn::kBuffers) buffers.push_back(buffer_json(buffer, limits));
+  for (const attn::BufferSpec& buffer : held_buffers(limits)) buffers.push_back(buffer_json(buffer, limits));
   const ordered_json all{{"limits", limits_json(limits)},
                          {"buffers", std::move(buffers)},
                          {"declared_bytes", declared_bytes(limits)},
@@ -84,15 +99,16 @@ void print_metadata_json(const Limits& limits, size_t arena_bytes) {
 
 void print_metadata_table(const Limits& limits, size_t arena_bytes) {
   std::cout << to_string(limits) << "\n\n";
-  constexpr const char* kLine = "%-19s %-24s %-7s %22s %14s  %s\n";
-  std::printf(kLine, "set", "buffer", "element", "shape", "bytes", "role");
-  for (const attn::BufferSpec& buffer : attn::kBuffers) {
+  constexpr const char* kLine = "%-19s %-24s %-7s %22s %14s  %-6s %s\n";
+  std::printf(kLine, "set", "buffer", "element", "shape", "bytes", "role", "on");
+  const std::vector<attn::BufferSpec> buffers = held_buffers(limits);
+  for (const attn::BufferSpec& buffer : buffers) {
     const attn::Shape shape = buffer.shape(limits);
     std::printf(kLine, to_string(buffer.set), buffer.name, to_string(buffer.element),
                 cat(shape.rows, " x ", shape.columns).c_str(), std::to_string(bytes_of(shape)).c_str(),
-                to_string(buffer.role));
+                to_string(buffer.role), to_string(buffer.on));
   }
-  std::printf("\n%d buffers, %lld bytes declared, one arena of %zu bytes, never filled\n", attn::kBufferCount,
+  std::printf("\n%zu buffers, %lld bytes declared, one arena of %zu bytes, never filled\n", buffers.size(),
               static_cast<long long>(declared_bytes(limits)), arena_bytes);
 }
 
@@ -322,6 +338,7 @@ Limits limits_of(const Reader& in, const NamedMode& mode, int32_t live) {
     limits.draft_tokens = in.number("num_draft_tokens", 1, attn::kMostDrafts);
   if (mode.local) limits.chunk = in.number("chunk", 1);
   if (mode.encoder) limits.encoder_context = limits.context;
+  limits.form = attn::Form::materialised;
   limits.check();
   return limits;
 }
@@ -330,7 +347,6 @@ Limits limits_of(const Reader& in, const NamedMode& mode, int32_t live) {
 struct GivenStep {
   Limits limits;
   Table table, window_table;
-  kv::TableView window_view;
   attn::StepInputBuffers inputs;
   StepShape shape;
 };
@@ -395,19 +411,19 @@ std::unique_ptr<GivenStep> read_step(const Reader& in) {
       .limits = limits,
       .table = std::move(table),
       .window_table = std::move(window_table),
-      .window_view = {.pages = nullptr, .stride = 0, .rows = 0, .width = 0, .page_size = size, .pool_pages = 0},
       .inputs = attn::StepInputBuffers(limits),
       .shape = {.mode = mode.mode,
                 .form = attn::Form::materialised,
                 .captured = limits.batch,
+                .query_rows = 0,
                 .draft_step = attn::is_draft(mode.mode) ? in.number_or("step", 0, 0) : 0,
                 .local = mode.local,
                 .encoder = mode.encoder,
                 .table = {.pages = nullptr, .stride = 0, .rows = 0, .width = 0, .page_size = size, .pool_pages = 0}}});
   step->shape.table = step->table.view(size);
-  step->window_view = step->window_table.view(size);
-  if (mode.window) step->shape.window_table = &step->window_view;
+  if (mode.window) step->shape.window_table = step->window_table.view(size);
   fill_inputs(in, *step, request_rows);
+  step->shape.query_rows = std::numeric_limits<int32_t>::max();  // nobody attends
   check_step(step->shape, step->inputs.inputs(), limits);
   check_row_lengths(*step);
   return step;
@@ -459,7 +475,7 @@ class Printer {
   std::string set_text(attn::Set set) const {
     std::string text;
     for (const attn::BufferSpec& buffer : attn::kBuffers) {
-      if (buffer.set != set || is_own(buffer.name) || !is_used(buffer, step_.shape)) continue;
+      if (buffer.set != set || is_own(buffer.name) || !is_used(buffer, step_.shape, step_.limits.device)) continue;
       text += cat(text.empty() ? "\n    \"" : ",\n    \"", buffer.name, "\": ", values(buffer).dump());
     }
     return text;
@@ -518,6 +534,7 @@ struct LimitOptions {
                 .heads = 32,
                 .kv_heads = 8,
                 .threads = usable_cores()};
+  std::string device = "cpu", form = "in_place";
   bool json = false;
 };
 
@@ -539,6 +556,12 @@ void add_limit_options(CLI::App& app, LimitOptions& options) {
   add("--key-dim", limits.key_dim, "elements of a key");
   add("--value-dim", limits.value_dim, "elements of a value");
   add("--threads", limits.threads, "threads that attend");
+  app.add_option("--device", options.device, "where attention runs: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--form", options.form, "of the steps: in_place, or materialised for both")
+      ->check(CLI::IsMember({"in_place", "materialised"}))
+      ->capture_default_str();
   app.add_flag("--json", options.json, "print JSON");
 }
 
@@ -550,11 +573,11 @@ void exit_with(int code) {
 
 int inspect_metadata(const Limits& limits, bool json) {
   return with_one_line_errors("inspect metadata", [&] {
-    const attn::MetadataArena arena(limits);
+    const size_t bytes = attn::MetadataArena::bytes_for(limits);
     if (json)
-      print_metadata_json(limits, arena.bytes());
+      print_metadata_json(limits, bytes);
     else
-      print_metadata_table(limits, arena.bytes());
+      print_metadata_table(limits, bytes);
   });
 }
 
@@ -567,9 +590,11 @@ void add_inspect(CLI::App& app) {
   inspect->require_subcommand(1);
 
   const auto options = std::make_shared<LimitOptions>();
-  CLI::App* metadata = inspect->add_subcommand("metadata", "the declared buffers, their shapes and bytes");
+  CLI::App* metadata = inspect->add_subcommand("metadata", "the buffers of an arena, their shapes and bytes");
   add_limit_options(*metadata, *options);
   metadata->callback([options] {
+    options->limits.device = options->device == "cuda" ? attn::Device::cuda : attn::Device::cpu;
+    options->limits.form = options->form == "materialised" ? attn::Form::materialised : attn::Form::in_place;
     const auto read_page_size = [&] { options->limits.page_size = PageSize(options->page_size); };
     exit_with(with_one_line_errors("inspect metadata", read_page_size));
     exit_with(inspect_metadata(options->limits, options->json));

@@ -1,6 +1,6 @@
 // `quire inspect`: the step metadata and the files of models made visible, for people who integrate or debug.
 //
-//   quire inspect metadata [limits] [--json]   the declared table: every buffer, its type, shape, bytes and role
+//   quire inspect metadata [limits] [--json]   an arena's table: every buffer, its type, shape, bytes, role and readers
 //   quire inspect step FILE                    one step, given as JSON, and its materialised metadata as JSON
 //   quire inspect logits MODEL --ids IDS       what a model makes of token ids (inspect_logits.h)
 //   quire inspect model PATH [--json]          what is in a model's files (inspect_model.h)

@@ -48,14 +48,14 @@ class OneSequence {
 
   Rows<const float> extend(std::span<const int32_t> ids) {
     fill(ids);
-    forward_.run(shape(attn::Mode::extend), inputs_.inputs(), arena_, store_, exec_);
+    forward_.run(shape(attn::Mode::extend, static_cast<int32_t>(ids.size())), inputs_.inputs(), arena_, store_, exec_);
     return forward_.logits();
   }
 
   Rows<const float> decode(int32_t id) {
     if (graph_.size() == 0) {
       exec_.begin_capture(graph_);
-      forward_.run(shape(attn::Mode::decode), inputs_.inputs(), arena_, store_, exec_);
+      forward_.run(shape(attn::Mode::decode, 1), inputs_.inputs(), arena_, store_, exec_);
       exec_.end_capture();
     }
     fill({&id, 1});
@@ -64,7 +64,9 @@ class OneSequence {
   }
 
  private:
-  attn::StepShape shape(attn::Mode mode) const { return {.mode = mode, .captured = 1, .table = table_.view()}; }
+  attn::StepShape shape(attn::Mode mode, int32_t rows) const {
+    return {.mode = mode, .captured = 1, .query_rows = rows, .table = table_.view()};
+  }
 
   void fill(std::span<const int32_t> ids) {
     const model::StepRows& rows = forward_.rows();

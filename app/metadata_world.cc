@@ -1,5 +1,7 @@
 #include "metadata_world.h"
 
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -25,7 +27,8 @@ attn::Limits limits_of(int32_t batch, int32_t context, int threads) {
           .encoder_context = kEncoderTokens,
           .heads = 32,
           .kv_heads = 8,
-          .threads = threads};
+          .threads = threads,
+          .form = attn::Form::materialised};
 }
 
 int32_t row_pages(const attn::Limits& limits) { return limits.encoder_pages() + limits.text_pages(); }
@@ -43,8 +46,7 @@ MetadataWorld::MetadataWorld(int32_t batch, int32_t context, int threads)
       pool_(pool_pages(arena_.limits()), kPageSize),
       table_(pool_, batch + 1, row_pages(arena_.limits()) * kPageSize.tokens()),
       window_(pool_pages(arena_.limits()), kPageSize, batch + 1, row_pages(arena_.limits()) * kPageSize.tokens(),
-              kWindow),
-      window_view_(window_.table().view()) {
+              kWindow) {
   inputs_.live() = batch;
   for (int32_t i = 0; i < batch; ++i) {
     open_request(i);
@@ -56,10 +58,11 @@ attn::StepShape MetadataWorld::shape(attn::Mode mode, attn::LayerKind kind, attn
   return {.mode = mode,
           .form = form,
           .captured = arena_.limits().batch,
+          .query_rows = arena_.limits().batch * std::max(kExtendTokens, kTreeNodes),
           .local = kind == attn::LayerKind::local,
           .encoder = kind == attn::LayerKind::encoder,
           .table = table_.view(),
-          .window_table = kind == attn::LayerKind::window ? &window_view_ : nullptr};
+          .window_table = kind == attn::LayerKind::window ? std::optional(window_.table().view()) : std::nullopt};
 }
 
 void MetadataWorld::open_request(int32_t index) {

@@ -8,12 +8,14 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "allocation_counter.h"
 #include "attn/sequence.h"
 #include "attn/testing_case.h"
+#include "base/expect_refused.h"
 #include "base/graph.h"
 
 namespace quire::attn::testing {
@@ -285,6 +287,82 @@ TEST_F(GraphStep, VerifyTreeOfWindowLayers) {
   expect_replays_right_in_both_forms(Mode::verify_tree, LayerKind::window);
 }
 TEST_F(GraphStep, DraftExtend) { expect_replays_right_in_both_forms(Mode::draft_extend); }
+
+// --- steps that a recorded graph has no room for
+
+constexpr Mode kAllModes[] = {Mode::decode, Mode::extend,      Mode::draft,       Mode::draft_tree,
+                              Mode::verify, Mode::verify_tree, Mode::draft_extend};
+
+class TooFewRows : public GraphStep {
+ protected:
+  // Eight requests in a world with room for them, and a shape with room for less.
+  void lay_out(const Case& c, int32_t rows) {
+    world_.emplace(c.world());
+    world_->lay_out(c.step(), other_exec_);
+    world_->poison(Poison::guard);
+    shape_ = world_->shape();
+    shape_.query_rows = rows;
+  }
+  void attend_to(int32_t rows) {
+    AttendArgs args = world_->args();
+    args.keys = key_view(world_->arena(), shape_, LayerKind::full);
+    args.q.rows = args.out.rows = rows;
+    attend(args, exec_);
+  }
+
+  std::optional<World> world_;
+  StepShape shape_{
+      .mode = Mode::decode,
+      .captured = 0,
+      .query_rows = 0,
+      .table = {.pages = nullptr, .stride = 0, .rows = 0, .width = 0, .page_size = PageSize(1), .pool_pages = 0}};
+};
+
+// Kernels write a row of `out` for each query row of the step: the others would lie past its end.
+TEST_F(TooFewRows, AReplayWithMoreQueryRowsThanWereRecordedIsRefused) {
+  for (const Mode mode : kAllModes) {
+    SCOPED_TRACE(attn::to_string(mode));
+    const Case c = case_of(mode, LayerKind::full);
+    const int32_t all = rows_of(c, kMostRequests), few = all / 2;
+    lay_out(c, few);
+    Graph graph;
+    exec_.begin_capture(graph);
+    write_metadata(shape_, world_->inputs(), world_->arena(), exec_);
+    attend_to(few);
+    exec_.end_capture();
+    expect_refused(
+        [&] {
+          check_step(shape_, world_->inputs(), world_->arena().limits());
+          graph.replay(exec_);
+        },
+        cat("its requests have ", all, " query rows, the shape has room for ", few));
+    const std::vector<float> out = world_->result().out;
+    EXPECT_TRUE(std::ranges::all_of(out, [](float value) { return std::isnan(value); })) << "a row was written";
+  }
+}
+
+TEST_F(TooFewRows, RecordingAttentionWithFewerRowsThanTheShapeAllowsIsRefused) {
+  for (const Mode mode : kAllModes) {
+    SCOPED_TRACE(attn::to_string(mode));
+    const Case c = case_of(mode, LayerKind::full);
+    const int32_t all = rows_of(c, kMostRequests);
+    lay_out(c, all);
+    Graph graph;
+    exec_.begin_capture(graph);
+    expect_refused([&] { attend_to(all - 1); }, cat("a step of this shape has up to ", all, " query rows"));
+    EXPECT_NO_THROW(attend_to(all));
+    exec_.end_capture();
+  }
+}
+
+TEST_F(GraphStep, AnArenaOfAGpuIsRefusedOnTheCpu) {
+  const Case c = case_of(Mode::decode, LayerKind::full);
+  WorldSpec spec = c.world();
+  spec.limits.device = Device::cuda;
+  World world(spec);
+  world.lay_out(c.step(), exec_);
+  expect_refused([&] { attend(world.args(), exec_); }, "on the cpu, and the arena is made for");
+}
 
 // --- a whole draft round in one graph: one write, then every draft step stores, attends and chooses its branches
 

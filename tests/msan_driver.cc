@@ -46,6 +46,7 @@ struct Scene {
   Dtype query_type = Dtype::f32;
   Dtype kv_type = Dtype::f32;
   bool latent = false;
+  Device device = Device::cpu;  // cuda: what its kernels read, written and attended to by the reference
 };
 
 template <class T>
@@ -72,7 +73,6 @@ class Stage {
     window_ =
         std::make_unique<kv::WindowPool>(pages(), limits_.page_size, kCaptured + 2, row_tokens(), TokenCount{kWindow});
     window_store_ = std::make_unique<kv::KvStore>(layout());
-    window_view_ = window_->table().view();
   }
 
   // One step with the first `live` requests; `missing` is not written.
@@ -93,8 +93,10 @@ class Stage {
     }
   }
 
-  // Key prefix sums, and the query counts of branches, which are all 1, are for kernels outside quire.
+  // Key prefix sums, and the query counts of branches, which are all 1, are for kernels outside quire; the counters of
+  // a GPU's blocks for kernels that do not run here.
   static bool is_read_by_kernels(Buf id) {
+    if (spec(id).on == On::cuda) return false;
     const std::string name = spec(id).name;
     const bool is_branch = spec(id).set == Set::draft_branch || spec(id).set == Set::verify_tree_branch;
     return name.find("cu_seqlens_k") == std::string::npos && !(is_branch && name == "cu_seqlens_q");
@@ -114,7 +116,9 @@ class Stage {
             .kv_heads = scene.latent ? 1 : 2,
             .key_dim = scene.latent ? 576 : 64,
             .value_dim = scene.latent ? 512 : 64,
-            .threads = 2};
+            .threads = 2,
+            .device = scene.device,
+            .form = Form::materialised};
   }
 
   int32_t row_tokens() const { return (limits_.encoder_pages() + limits_.text_pages()) * limits_.page_size.tokens(); }
@@ -143,11 +147,12 @@ class Stage {
     return {.mode = scene_.mode,
             .form = scene_.form,
             .captured = kCaptured,
+            .query_rows = static_cast<int32_t>(most_rows()),
             .draft_step = is_draft(scene_.mode) ? limits_.planes() - 1 : 0,
             .local = scene_.kind == LayerKind::local,
             .encoder = scene_.kind == LayerKind::encoder,
             .table = table_.view(),
-            .window_table = window_ ? &*window_view_ : nullptr};
+            .window_table = window_ ? std::optional(window_->table().view()) : std::nullopt};
   }
 
   int64_t query_rows(int32_t live) const {
@@ -171,7 +176,7 @@ class Stage {
 
   void forget_everything() {
     for (const BufferSpec& buffer : kBuffers)
-      forget(arena_.words(buffer.id).data(), std::ssize(arena_.words(buffer.id)));
+      if (arena_.has(buffer.id)) forget(arena_.words(buffer.id).data(), std::ssize(arena_.words(buffer.id)));
     forget(queries_.data(), std::ssize(queries_.bytes()));
     forget(out_.data(), std::ssize(out_.bytes()));
     forget(lse_.data(), std::ssize(lse_.bytes()));
@@ -185,7 +190,7 @@ class Stage {
     forget_table(table_.view());
     if (!window_) return;
     forget_store(*window_store_);
-    forget_table(*window_view_);
+    forget_table(window_->table().view());
   }
 
   // --- requests
@@ -308,7 +313,7 @@ class Stage {
   void write_and_attend(int32_t live, Exec& exec) const {
     write(live, arena_, exec);
     check_readable();
-    attend(args(arena_), exec);
+    (scene_.device == Device::cuda ? ref::attend : cpu::attend)(args(arena_), exec);
   }
 
   // What kernels read must be noticed by itself; what only others would read, by asking for it. Partial results are
@@ -318,12 +323,13 @@ class Stage {
     const MetadataArena mutated = arena_.with_buffer_elsewhere(missing, decoy);
     write(live, mutated, exec);
     if (!is_read_by_kernels(missing)) check_readable();
+    if (scene_.device == Device::cuda) return;
     cpu::attend_items(args(spec(missing).role == Role::kernel ? mutated : arena_), exec);
     cpu::fold_partials(args(arena_), exec);
   }
 
   void write(int32_t live, const MetadataArena& arena, Exec& exec) const {
-    write_metadata(shape(), inputs_.inputs(), arena, exec);
+    (scene_.device == Device::cuda ? ref::write_metadata : cpu::write_metadata)(shape(), inputs_.inputs(), arena, exec);
     if (scene_.mode == Mode::draft_tree) follow(live, arena, exec);
   }
 
@@ -358,6 +364,7 @@ class Stage {
   // Everything that a reader of the step may read.
   void check_readable() const {
     for (const BufferSpec& buffer : kBuffers) {
+      if (!arena_.has(buffer.id)) continue;
       const Shape size = arena_.shape(buffer.id);
       for (int64_t row = 0; row < size.rows; ++row) {
         const int64_t count = readable(buffer, shape(), inputs_.inputs(), limits_, row);
@@ -382,7 +389,6 @@ class Stage {
   kv::KvStore store_;
   std::unique_ptr<kv::WindowPool> window_;
   std::unique_ptr<kv::KvStore> window_store_;
-  std::optional<kv::TableView> window_view_;
   MetadataArena arena_;
   StepInputBuffers inputs_;
   Buffer queries_, out_, lse_;
@@ -422,6 +428,9 @@ std::vector<Scene> every_scene() {
       for (const Mode mode : {Mode::decode, Mode::extend, Mode::verify_tree})
         scenes.push_back({.mode = mode, .query_type = query_type, .kv_type = kv_type});
   for (const Mode mode : kModes) scenes.push_back({.mode = mode, .kv_type = Dtype::bf16, .latent = true});
+  for (const Mode mode : kModes)
+    for (const Form form : {Form::in_place, Form::materialised})
+      scenes.push_back({.mode = mode, .form = form, .device = Device::cuda});
   return scenes;
 }
 
@@ -443,6 +452,7 @@ Scene scene_using(const BufferSpec& buffer) {
   Scene scene;
   const bool is_for_outside = !Stage::is_read_by_kernels(buffer.id);
   if (buffer.role == Role::table || is_for_outside) scene.form = Form::materialised;
+  if (buffer.on == On::cuda) scene.device = Device::cuda;
   switch (buffer.set) {
     case Set::decode:
       if (buffer.id == Buf::decode_page_table_draft_decode) scene.mode = Mode::draft;
@@ -529,7 +539,7 @@ int run_all() {
     steps += taken;
   }
   for (const BufferSpec& buffer : kBuffers) {
-    if (buffer.set == Set::split) continue;  // of a GPU alone
+    if (buffer.on == On::cuda && buffer.role == Role::kernel) continue;  // written by no one here
     const std::string name = to_string(buffer.id);
     ++controls;
     if (control_is_caught(name)) continue;

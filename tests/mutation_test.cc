@@ -20,6 +20,14 @@
 namespace quire::attn::testing {
 namespace {
 
+// Only then does a block of prefill take a tile by the counter: each request has one or more for each kv head.
+Case more_tiles_than_blocks() {
+  constexpr int32_t kRequests = 200;
+  return {.mode = Mode::extend,
+          .lengths = std::vector<int32_t>(kRequests, 3),
+          .extend = std::vector<int32_t>(kRequests, 2)};
+}
+
 // The step that reads the most of a set. It has more live sequences than the poison says, so that a count that was not
 // written loses some.
 Case step_using(const BufferSpec& buffer) {
@@ -70,6 +78,8 @@ Case step_using(const BufferSpec& buffer) {
       c.extend = {17, 3, 20, 1, 4, 18, 2};
       return c;
     case Set::split:
+      if (buffer.id == Buf::split_next_tile) return more_tiles_than_blocks();
+      [[fallthrough]];
     case Set::work:  // one sequence long enough to be split
       c.lengths = {1300};
       c.captured = 2;
@@ -94,7 +104,11 @@ bool is_for_the_shadow_alone(const BufferSpec& buffer) {
          name == "cu_parts";
 }
 
-bool splits_keys(GpuKernel kernel) { return kernel == GpuKernel::decode || kernel == GpuKernel::latent; }
+// Of what blocks leave for each other, kernels that split keys read the arrivals, and prefill its tiles' counter.
+bool is_read_by(GpuKernel kernel, const BufferSpec& buffer) {
+  if (buffer.id == Buf::split_arrivals) return kernel == GpuKernel::decode || kernel == GpuKernel::latent;
+  return buffer.id != Buf::split_next_tile || kernel == GpuKernel::prefill;
+}
 
 std::vector<std::byte> decoy_for(const MetadataArena& arena, Buf id) {
   return std::vector<std::byte>(arena.words(id).size_bytes());
@@ -136,11 +150,10 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
     return c;
   }
 
-  // Its bits there, in the world that it was laid out in. What kernels read of the split set are counts of arrivals, of
-  // which none may pass by chance.
+  // Its bits there, in the world that it was laid out in. Of counts of arrivals none may pass by chance.
   std::vector<std::byte> bytes_on_gpu(const Case& c, World& world, Exec& exec, bool is_mutated) const {
     world.poison(Poison::guard);
-    if (buffer().set == Set::split) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
+    if (buffer().id == Buf::split_arrivals) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
     const quire::Buffer decoy(decoy_for(world.arena(), buffer().id).size(), Place::pinned);
     const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy.bytes());
     const Launches launches;
@@ -176,7 +189,7 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
 };
 
 TEST_P(Buffer, IsMissedWhenNotWritten) {
-  if (buffer().set == Set::split) GTEST_SKIP() << "of a GPU alone";
+  if (buffer().on == On::cuda) GTEST_SKIP() << "of a GPU alone; the shadow's tests have it";
   if (buffer().role != Role::kernel) {
     EXPECT_EQ(shadow_says(false), "");
     const std::string said = shadow_says(true);
@@ -193,13 +206,13 @@ TEST_P(Buffer, IsMissedOnAGpuWhenNotWritten) {
   // A GPU's partial results are written and read in one launch, through one address, so their writes cannot be sent
   // elsewhere; the poison stands for them.
   if (buffer().role == Role::kernel) GTEST_SKIP() << "written by the kernel itself";
-  if (is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
+  if (buffer().on == On::cpu || is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
   quire::cuda::Stream stream;
   Exec exec(ExecOptions{.threads = 1, .stream = &stream});
   for (const GpuProblem& problem : kGpuProblems) {
     SCOPED_TRACE(problem.name);
     const Case c = step_on_gpu(problem);
-    if (buffer().set == Set::split && !splits_keys(expected_kernel(c.world().sizes, c.step()))) continue;
+    if (!is_read_by(expected_kernel(c.world().sizes, c.step()), buffer())) continue;
     World world(c.world());
     world.lay_out(c.step(), exec);
     const std::vector<std::byte> whole = bytes_on_gpu(c, world, exec, false);

@@ -137,6 +137,7 @@ AttendOp checked_op(const AttendArgs& args, const Exec& exec) {
                         .value_dim = args.kv.value_dim};
   const Choice choice = choose(problem, exec.isa());
   const Limits& limits = args.arena->limits();
+  check(limits.device == Device::cpu, problem, " on the cpu, and the arena is made for ", limits);
   check(choice.positions == tile_positions(limits.heads, limits.kv_heads, limits.key_dim) &&
             problem.heads <= limits.heads && problem.value_dim <= limits.value_dim,
         "the metadata was cut for other heads: ", problem, ", but ", limits);

@@ -35,6 +35,7 @@ struct KeyView {
   const int32_t* lengths;         // [sequences] keys in pages
   const int32_t* cu_items;        // [sequences + 1] work items before sequence b: tiles, or tiles x ranges if split
   const int32_t* cu_parts;        // [sequences + 1] items of split sequences before b; each leaves a partial result
+                                  // Both null on a GPU.
   const PageId* pages;            // page tables
   int64_t stride;                 // entries from one table row to the next
   const RequestRow* rows;         // [sequences] table row of sequence b; null: row b itself
@@ -46,6 +47,7 @@ struct KeyView {
   int64_t branch_stride;
   int32_t most_branch_tokens;  // bound of branch_lengths
   int32_t most_queries;        // bound of a sequence's query rows; 0: only the step knows
+  int32_t query_rows;          // bound of all sequences' query rows
   PageSize page_size;
 };
 
@@ -82,11 +84,11 @@ AttendFn attend;  // all addresses are the device's, or pinned
 }  // namespace cuda
 AttendFn attend;  // for callers: on the GPU when exec has a stream
 
-// The checks of the door, shared by all implementations.
+// The checks of the door, shared by all implementations. One is that q and out have a row for each that a step of this
+// shape may have: check_step() holds every replay to the shape, so no kernel writes past their end.
 void check_args(const AttendArgs& args);
 
-// That q and out have room for the step's query rows. The metadata must have been written, so only calls that run at
-// once make this check; a recorded one relies on check_step().
+// That q and out have room for the query rows of the step that was written, for calls on the host that run at once.
 void check_rows(const AttendArgs& args);
 
 }  // namespace quire::attn

@@ -41,6 +41,8 @@ void check_shapes(const AttendArgs& args) {
   check(args.out.dim == kv.value_dim, "outputs and values differ in dim", WholeAttention{args});
   check(args.out.rows == args.q.rows && args.out.heads == args.q.heads, "queries and outputs differ in shape",
         WholeAttention{args});
+  check(args.q.rows >= args.keys.query_rows, "a step of this shape has up to ", args.keys.query_rows, " query rows",
+        WholeAttention{args});
   check(args.q.rows >= 0 && args.q.row_stride >= int64_t{args.q.heads} * args.q.dim &&
             args.out.row_stride >= int64_t{args.out.heads} * args.out.dim,
         "rows overlap", WholeAttention{args});

@@ -24,6 +24,13 @@ void use_tables(KeyView& view, const MetadataArena& arena, Form form, const Tabl
   }
 }
 
+// A GPU's kernels cut the work themselves.
+void use_items(KeyView& view, const MetadataArena& arena, Buf items, Buf parts, int64_t plane) {
+  if (arena.limits().device == Device::cuda) return;
+  view.cu_items = arena.counts(items) + plane * arena.shape(items).columns;
+  view.cu_parts = arena.counts(parts) + plane * arena.shape(parts).columns;
+}
+
 void use_branches(KeyView& view, const MetadataArena& arena, const StepShape& shape, Buf lengths, Buf slots,
                   int32_t plane) {
   view.branch_lengths = arena.counts(lengths) + plane * arena.shape(lengths).columns;
@@ -50,6 +57,7 @@ KeyView empty_view(Set set, PageSize page_size) {
           .branch_stride = 0,
           .most_branch_tokens = 0,
           .most_queries = 0,
+          .query_rows = 0,
           .page_size = page_size};
 }
 
@@ -60,8 +68,7 @@ KeyView sequence_view(const MetadataArena& arena, const StepShape& shape, Set se
   view.live = arena.counts(ids.live_count);
   view.cu_q = arena.counts(ids.cu_seqlens_q);
   view.lengths = arena.counts(ids.cache_seqlens) + plane * arena.shape(ids.cache_seqlens).columns;
-  view.cu_items = arena.counts(ids.cu_items) + plane * arena.shape(ids.cu_items).columns;
-  view.cu_parts = arena.counts(ids.cu_parts) + plane * arena.shape(ids.cu_parts).columns;
+  use_items(view, arena, ids.cu_items, ids.cu_parts, plane);
   use_tables(view, arena, shape.form, tables, arena.rows(ids.request_row), arena.counts(ids.first_page));
   view.causal = !is_tree(shape.mode);  // every row of a tree sees the whole prefix
   return view;
@@ -88,8 +95,7 @@ KeyView local_view(const MetadataArena& arena, const StepShape& shape) {
   view.live = arena.counts(Buf::local_live_count);
   view.cu_q = arena.counts(Buf::local_local_query_start_loc);
   view.lengths = arena.counts(Buf::local_local_seqused_k);
-  view.cu_items = arena.counts(Buf::local_cu_items);
-  view.cu_parts = arena.counts(Buf::local_cu_parts);
+  use_items(view, arena, Buf::local_cu_items, Buf::local_cu_parts, 0);
   use_tables(view, arena, shape.form, {shape.table, Buf::local_local_block_table}, arena.rows(Buf::local_request_row),
              arena.counts(Buf::local_first_page));
   view.starts_at_first_page = shape.form == Form::in_place;
@@ -102,8 +108,7 @@ KeyView encoder_view(const MetadataArena& arena, const StepShape& shape) {
   view.live = arena.counts(text.live_count);
   view.cu_q = arena.counts(text.cu_seqlens_q);
   view.lengths = arena.counts(Buf::encoder_encoder_lens_int32);
-  view.cu_items = arena.counts(Buf::encoder_cu_items);
-  view.cu_parts = arena.counts(Buf::encoder_cu_parts);
+  use_items(view, arena, Buf::encoder_cu_items, Buf::encoder_cu_parts, 0);
   use_tables(view, arena, shape.form, {shape.table, Buf::encoder_encoder_page_table}, arena.rows(text.request_row),
              nullptr);
   view.causal = false;
@@ -117,7 +122,7 @@ bool is_written(const StepShape& shape, LayerKind kind) {
     case LayerKind::local:
       return shape.local;
     case LayerKind::window:
-      return shape.window_table != nullptr;
+      return shape.window_table.has_value();
     case LayerKind::encoder:
       return shape.encoder;
   }
@@ -147,6 +152,7 @@ KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind k
         " step: draft step ", shape.draft_step, " is not below ", planes);
   KeyView view = view_of(arena, shape, kind);
   view.most_queries = queries_of_all(shape.mode, arena.limits());
+  view.query_rows = shape.query_rows;
   return view;
 }
 

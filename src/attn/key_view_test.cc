@@ -17,7 +17,8 @@ struct Fixture {
                 .draft_steps = 4,
                 .draft_tokens = 3,
                 .chunk = 32,
-                .encoder_context = 20};
+                .encoder_context = 20,
+                .form = Form::materialised};
   MetadataArena arena{limits};
   std::vector<PageId> pages = std::vector<PageId>(4 * 8);
   kv::TableView table{
@@ -25,7 +26,9 @@ struct Fixture {
   kv::TableView window{
       .pages = pages.data() + 1, .stride = 7, .rows = 4, .width = 7, .page_size = PageSize(16), .pool_pages = 9};
 
-  StepShape shape(Mode mode, Form form) const { return {.mode = mode, .form = form, .captured = 4, .table = table}; }
+  StepShape shape(Mode mode, Form form) const {
+    return {.mode = mode, .form = form, .captured = 4, .query_rows = 12, .table = table};
+  }
 };
 
 TEST(KeyView, InPlaceReadsTheRequestTable) {
@@ -116,13 +119,42 @@ TEST(KeyView, EncoderKeysBeginTheRow) {
 TEST(KeyView, WindowLayersReadTheirOwnPool) {
   const Fixture f;
   StepShape step = f.shape(Mode::verify_tree, Form::in_place);
-  step.window_table = &f.window;
+  step.window_table = f.window;
   const KeyView view = key_view(f.arena, step, LayerKind::window);
   EXPECT_EQ(view.set, Set::window);
   EXPECT_EQ(view.pages, f.window.pages);
   EXPECT_EQ(view.stride, 7);
   EXPECT_EQ(view.branch_lengths, f.arena.counts(Buf::verify_tree_branch_cache_seqlens));
   EXPECT_EQ(view.branch_slots, f.arena.slots(Buf::window_branch_page_table));
+}
+
+TEST(KeyView, SaysHowManyQueryRowsTheStepMayHave) {
+  const Fixture f;
+  EXPECT_EQ(key_view(f.arena, f.shape(Mode::extend, Form::in_place), LayerKind::full).query_rows, 12);
+}
+
+// A GPU's kernels cut the work themselves.
+TEST(KeyView, OfAGpuHasNoItems) {
+  Fixture f;
+  f.limits.device = Device::cuda;
+  const MetadataArena arena(f.limits);
+  StepShape step = f.shape(Mode::extend, Form::in_place);
+  step.local = step.encoder = true;
+  for (const LayerKind kind : {LayerKind::full, LayerKind::local, LayerKind::encoder}) {
+    const KeyView view = key_view(arena, step, kind);
+    EXPECT_EQ(view.cu_items, nullptr);
+    EXPECT_EQ(view.cu_parts, nullptr);
+    EXPECT_NE(view.lengths, nullptr);
+  }
+}
+
+TEST(KeyView, RefusesTablesThatTheArenaDoesNotHave) {
+  Fixture f;
+  f.limits.form = Form::in_place;
+  const MetadataArena arena(f.limits);
+  EXPECT_NO_THROW(key_view(arena, f.shape(Mode::decode, Form::in_place), LayerKind::full));
+  expect_refused([&] { key_view(arena, f.shape(Mode::decode, Form::materialised), LayerKind::full); },
+                 "the arena has no buffer decode.page_table");
 }
 
 TEST(KeyView, RefusesKindsThatTheStepIsNotWrittenFor) {

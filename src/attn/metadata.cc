@@ -10,8 +10,8 @@ namespace quire::attn {
 
 constinit const std::array<BufferSpec, kBufferCount> kBuffers{{
 // clang-format off
-#define X(set, name, element, role, rows, columns)                      \
-  {Buf::set##_##name, Set::set, #name, Element::element, Role::role,    \
+#define X(set, name, element, role, on, rows, columns)                            \
+  {Buf::set##_##name, Set::set, #name, Element::element, Role::role, On::on,      \
    [](const Limits& l) -> Shape { return (void)l, Shape{rows, columns}; }},
     // clang-format on
     QUIRE_METADATA(X)
@@ -78,7 +78,30 @@ const char* to_string(Role role) {
   return "unknown role";
 }
 
+const char* to_string(On on) {
+  switch (on) {
+    case On::any:
+      return "any";
+    case On::cpu:
+      return "cpu";
+    case On::cuda:
+      return "cuda";
+  }
+  return "unknown devices";
+}
+
+const char* to_string(Form form) { return form == Form::in_place ? "in_place" : "materialised"; }
+const char* to_string(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
+
 std::string to_string(Buf id) { return cat(to_string(spec(id).set), ".", spec(id).name); }
+
+bool is_read_on(const BufferSpec& buffer, Device device) {
+  return buffer.on == On::any || (buffer.on == On::cuda) == (device == Device::cuda);
+}
+
+bool is_held(const BufferSpec& buffer, const Limits& limits) {
+  return is_read_on(buffer, limits.device) && (buffer.role != Role::table || limits.form == Form::materialised);
+}
 
 // Verification at the very end of the context still needs room for its drafts.
 int32_t Limits::text_tokens() const { return context + (draft_tokens > draft_steps ? draft_tokens : draft_steps); }
@@ -88,7 +111,7 @@ std::string to_string(const Limits& limits) {
              limits.topk, ", draft steps ", limits.draft_steps, ", draft tokens ", limits.draft_tokens, ", chunk ",
              limits.chunk, ", encoder context ", limits.encoder_context, ", heads ", limits.heads, ", kv heads ",
              limits.kv_heads, ", key dim ", limits.key_dim, ", value dim ", limits.value_dim, ", threads ",
-             limits.threads);
+             limits.threads, ", on ", to_string(limits.device), ", ", to_string(limits.form));
 }
 
 namespace {
@@ -130,8 +153,8 @@ void Limits::check() const {
   check_sum(*this, "branch slots", int64_t{1} + int64_t{topk} * (draft_steps + 1));
   check_sum(*this, "tree mask entries", int64_t{1} + int64_t{draft_tokens} * draft_tokens);
   constexpr int64_t kMostPartials = int64_t{1} << 44;  // floats: past any address space, short of overflow
-  quire::check(partial_rows(*this) <= kMostPartials / value_dim, "partial results of ", partial_rows(*this),
-               " rows fit no memory, in the limits: ", to_string(*this));
+  quire::check(device == Device::cuda || partial_rows(*this) <= kMostPartials / value_dim, "partial results of ",
+               partial_rows(*this), " rows fit no memory, in the limits: ", to_string(*this));
 }
 
 int64_t partial_rows(const Limits& limits) {
@@ -172,8 +195,10 @@ const Limits& checked(const Limits& limits) {
 // Measures the arena and, in the same walk, says where each buffer lies: size and use cannot drift apart.
 MetadataArena::Offsets MetadataArena::layout(const Limits& limits) {
   Offsets offsets{};
-  for (size_t i = 0; i < kBufferCount; ++i)
-    offsets[i + 1] = (offsets[i] + bytes_of(kBuffers[i].shape(limits)) + kAlign - 1) / kAlign * kAlign;
+  for (size_t i = 0; i < kBufferCount; ++i) {
+    const size_t bytes = is_held(kBuffers[i], limits) ? bytes_of(kBuffers[i].shape(limits)) : 0;
+    offsets[i + 1] = (offsets[i] + bytes + kAlign - 1) / kAlign * kAlign;
+  }
   return offsets;
 }
 
@@ -192,7 +217,13 @@ MetadataArena::MetadataArena(const Limits& limits, MemoryPool& pool) : limits_(c
 size_t MetadataArena::bytes_for(const Limits& limits) { return layout(checked(limits)).back(); }
 
 void MetadataArena::place_buffers(const Offsets& offsets) {
-  for (size_t i = 0; i < kBufferCount; ++i) address_[i] = memory_.data() + offsets[i];
+  for (size_t i = 0; i < kBufferCount; ++i)
+    address_[i] = is_held(kBuffers[i], limits_) ? memory_.data() + offsets[i] : nullptr;
+}
+
+void MetadataArena::refuse(Buf id) const {
+  throw CheckError(cat("the arena has no buffer ", id, " (role ", spec(id).role, ", read on ", spec(id).on,
+                       "): it is made for ", limits_));
 }
 
 MetadataArena::MetadataArena(const MetadataArena& other, Buf moved, std::byte* address)

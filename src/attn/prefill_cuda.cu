@@ -829,7 +829,7 @@ void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                   .args = args,
                   .group = args.q.heads / args.kv.kv_heads,
                   .box = choice.box,
-                  .next = args.arena->counts(Buf::split_arrivals),
+                  .next = args.arena->counts(Buf::split_next_tile),
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                   .cap_scale = args.softcap > 0 ? scale / args.softcap : 0};
   if (args.kv.type == Dtype::bf16)

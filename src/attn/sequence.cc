@@ -33,14 +33,14 @@ bool set_is_used(Set set, const StepShape& shape) {
     case Set::encoder:
       return shape.encoder;
     case Set::window:
-      return shape.window_table != nullptr;
+      return shape.window_table.has_value();
     case Set::draft_branch:
       return shape.mode == Mode::draft_tree;
     case Set::verify_tree_branch:
       return shape.mode == Mode::verify_tree;
     case Set::work:
-    case Set::split:
-      return false;
+    case Set::split:  // of every mode's kernels
+      return true;
     default:
       return set == main_set(shape.mode);
   }
@@ -70,15 +70,16 @@ SequenceSet sequence_set(Set set) {
 }
 
 SequenceTarget sequence_target(const MetadataArena& arena, const SequenceSet& set, Buf page_table) {
-  return {.live_count = arena.counts(set.live_count),
-          .lengths = arena.counts(set.cache_seqlens),
-          .cu_q = arena.counts(set.cu_seqlens_q),
-          .cu_k = arena.counts(set.cu_seqlens_k),
-          .rows = arena.rows(set.request_row),
-          .first_page = arena.counts(set.first_page),
-          .items = arena.counts(set.cu_items),
-          .parts = arena.counts(set.cu_parts),
-          .table = arena.pages(page_table),
+  const auto counts = [&](Buf id) { return reinterpret_cast<int32_t*>(arena.find(id)); };
+  return {.live_count = counts(set.live_count),
+          .lengths = counts(set.cache_seqlens),
+          .cu_q = counts(set.cu_seqlens_q),
+          .cu_k = counts(set.cu_seqlens_k),
+          .rows = reinterpret_cast<RequestRow*>(arena.find(set.request_row)),
+          .first_page = counts(set.first_page),
+          .items = counts(set.cu_items),
+          .parts = counts(set.cu_parts),
+          .table = reinterpret_cast<PageId*>(arena.find(page_table)),
           .table_stride = arena.shape(page_table).columns};
 }
 
@@ -122,7 +123,8 @@ int32_t branch_rows(Mode mode, const Limits& limits) {
   return mode == Mode::verify_tree ? limits.draft_tokens : 0;
 }
 
-bool is_used(const BufferSpec& buffer, const StepShape& shape) {
+bool is_used(const BufferSpec& buffer, const StepShape& shape, Device device) {
+  if (buffer.role == Role::kernel || !is_read_on(buffer, device)) return false;
   if (buffer.role == Role::table && shape.form == Form::in_place) return false;
   if (!set_is_used(buffer.set, shape)) return false;
   if (buffer.id == Buf::window_branch_page_table) return shape.mode == Mode::verify_tree;

@@ -17,7 +17,7 @@ struct SequenceSet {
 };
 SequenceSet sequence_set(Set set);  // throws CheckError for the other sets
 
-// The same, with their addresses, for writers.
+// The same, with their addresses, for writers. Null: the arena does not have it.
 struct SequenceTarget {
   int32_t* live_count;
   int32_t* lengths;  // [planes, batch]
@@ -45,8 +45,8 @@ int32_t sequence_planes(Mode mode, const Limits& limits);  // rows of cache_seql
 int32_t most_branch_tokens(Mode mode, const Limits& limits);
 // Query rows with a branch of their own, for each request; 0 without branches.
 int32_t branch_rows(Mode mode, const Limits& limits);
-// Whether any element of the buffer is written and read in such a step.
-bool is_used(const BufferSpec& buffer, const StepShape& shape);
+// Whether any element of the buffer is written for such a step on the device, and read.
+bool is_used(const BufferSpec& buffer, const StepShape& shape, Device device);
 
 struct StepView {
   const StepShape& shape;

@@ -14,11 +14,13 @@ namespace {
 constexpr int32_t kFirstPattern = 0x7f7f7f7f;
 constexpr int32_t kSecondPattern = -0x7e7e7e7f;
 
-bool is_shadowed(const BufferSpec& buffer) { return buffer.role != Role::kernel; }
+bool is_shadowed(const MetadataArena& arena, const BufferSpec& buffer) {
+  return arena.has(buffer.id) && buffer.role != Role::kernel;
+}
 
 void fill(const MetadataArena& arena, int32_t pattern) {
   for (const BufferSpec& buffer : kBuffers) {
-    if (!is_shadowed(buffer)) continue;
+    if (!is_shadowed(arena, buffer)) continue;
     const std::span<int32_t> words = arena.words(buffer.id);
     std::fill(words.begin(), words.end(), pattern);
   }
@@ -37,16 +39,19 @@ std::string to_string(const Named& named) { return cat(named.id, "[", named.row,
 Shadow::Shadow(const MetadataArena& arena, const std::function<void()>& write) : arena_(arena), written_(kBufferCount) {
   fill(arena, kFirstPattern);
   write();
-  for (const BufferSpec& buffer : kBuffers)
+  for (const BufferSpec& buffer : kBuffers) {
+    if (!is_shadowed(arena, buffer)) continue;
     for (const int32_t word : arena.words(buffer.id))
-      written_[static_cast<size_t>(buffer.id)].push_back(is_shadowed(buffer) && word != kFirstPattern);
+      written_[static_cast<size_t>(buffer.id)].push_back(word != kFirstPattern);
+  }
   fill(arena, kSecondPattern);
   write();
   for (const BufferSpec& buffer : kBuffers) {
+    if (!is_shadowed(arena, buffer)) continue;
     const std::span<const int32_t> words = arena.words(buffer.id);
     std::vector<bool>& written = written_[static_cast<size_t>(buffer.id)];
     for (size_t i = 0; i < words.size(); ++i)
-      if (is_shadowed(buffer) && words[i] != kSecondPattern) written[i] = true;
+      if (words[i] != kSecondPattern) written[i] = true;
   }
 }
 
@@ -54,6 +59,7 @@ bool Shadow::written(Buf id, int64_t row, int64_t column) const {
   const Shape shape = arena_.shape(id);
   check(row >= 0 && row < shape.rows && column >= 0 && column < shape.columns, Named{id, row, column},
         " is outside the buffer, which is ", shape.rows, " x ", shape.columns);
+  check(is_shadowed(arena_, spec(id)), "the shadow has no ", id, " for ", arena_.limits());
   return written_[static_cast<size_t>(id)][row * shape.columns + column];
 }
 
@@ -102,7 +108,7 @@ SequenceBuffers whole_sequences(const StepShape& shape, LayerKind kind) {
           .page_table = has_pool ? set.page_table : main_page_table(shape.mode),
           .cu_k = set.cu_seqlens_k,
           .first_page = set.first_page,
-          .table = has_pool ? shape.window_table : &shape.table,
+          .table = has_pool ? &*shape.window_table : &shape.table,
           .plane = shape.mode == Mode::draft ? shape.draft_step : 0,
           .sequences = shape.captured};
 }
@@ -161,7 +167,10 @@ class Reader {
     read_pages(buffers);
     check_table_in_place(buffers);
     if (branches) read_branches(*branches);
-    check_items(buffers);
+    if (limits_.device == Device::cpu)
+      check_items(buffers);
+    else
+      check_counters();
     return sequences_;
   }
 
@@ -271,6 +280,15 @@ class Reader {
   void check_count(Buf id, int32_t plane, int32_t b, int64_t expected) const {
     check(shadow_.read(id, plane, b) == expected, Named{id, plane, b}, " is ", shadow_.read(id, plane, b),
           ", and the split rule gives ", expected);
+  }
+
+  // What a GPU's blocks count by, of every live request: also of those that a layer sees as many chunks.
+  void check_counters() const {
+    const int32_t live = shadow_.read(sequence_set(main_set(shape_.mode)).live_count, 0, 0);
+    check(shadow_.read(Buf::split_next_tile, 0, 0) == 0, Named{Buf::split_next_tile, 0, 0}, " is not 0");
+    for (int32_t b = 0; b < live; ++b)
+      for (int32_t c = 0; c < arrival_columns(limits_); ++c)
+        check(shadow_.read(Buf::split_arrivals, b, c) == 0, Named{Buf::split_arrivals, b, c}, " is not 0");
   }
 
   const AttendArgs& args_;

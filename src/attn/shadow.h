@@ -22,8 +22,8 @@ class UnwrittenRead : public std::runtime_error {
 class Shadow {
  public:
   // Runs `write` twice on the arena, which then holds the step's metadata over the second pattern. Both patterns lie
-  // outside every range, so that a read that escapes the shadow cannot pass unseen. The work set is left out: kernels
-  // write it.
+  // outside every range, so that a read that escapes the shadow cannot pass unseen. Left out is what kernels write for
+  // themselves, and what the arena does not have.
   Shadow(const MetadataArena& arena, const std::function<void()>& write);
 
   bool written(Buf id, int64_t row, int64_t column) const;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "attn/sequence.h"
 #include "attn/testing_case.h"
+#include "base/cuda.h"
 
 namespace quire::attn::testing {
 namespace {
@@ -19,6 +21,8 @@ namespace {
 struct Writer {
   const char* name;
   WriteMetadataFn* write;
+  Device device;  // that the metadata is for
+  bool on_gpu = false;
 };
 void PrintTo(const Writer& writer, std::ostream* out) { *out << writer.name; }
 
@@ -59,9 +63,29 @@ std::vector<Case> every_step() {
 
 class Shadowed : public ::testing::TestWithParam<Writer> {
  protected:
-  void write(World& world) { GetParam().write(world.shape(), world.inputs(), world.arena(), exec_); }
+  void SetUp() override {
+    if (!GetParam().on_gpu) return;
+    if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+    stream_.emplace();
+    on_gpu_.emplace(ExecOptions{.threads = 1, .stream = &*stream_});
+  }
 
+  WorldSpec world_of(const Case& c) const {
+    WorldSpec spec = c.world();
+    spec.limits.device = GetParam().device;
+    if (GetParam().on_gpu) spec.place = Place::pinned;
+    return spec;
+  }
+  Exec& exec() { return on_gpu_ ? *on_gpu_ : exec_; }
+  void write(World& world) {
+    GetParam().write(world.shape(), world.inputs(), world.arena(), exec());
+    exec().wait();
+  }
+
+ private:
   Exec exec_{{.threads = 1}};
+  std::optional<quire::cuda::Stream> stream_;
+  std::optional<Exec> on_gpu_;
 };
 
 TEST_P(Shadowed, EveryStepReadsOnlyWhatWasWritten) {
@@ -69,8 +93,8 @@ TEST_P(Shadowed, EveryStepReadsOnlyWhatWasWritten) {
     for (const int32_t page_size : {1, 16}) {
       c.page_size = page_size;
       SCOPED_TRACE(to_string(c));
-      World world(c.world());
-      world.lay_out(c.step(), exec_);
+      World world(world_of(c));
+      world.lay_out(c.step(), exec());
       world.poison(Poison::out_of_range);
       const Shadow shadow(world.arena(), [&] { write(world); });
       attend_shadowed(world.args(), world.shape(), c.kind, shadow);
@@ -89,8 +113,8 @@ TEST_P(Shadowed, LongSequencesAreDividedAsTheRuleSays) {
     if (c.chunk) c.chunk = 832;
     if (!c.encoder.empty()) c.encoder = {20, 1500, 0};
     SCOPED_TRACE(to_string(c));
-    World world(c.world());
-    world.lay_out(c.step(), exec_);
+    World world(world_of(c));
+    world.lay_out(c.step(), exec());
     const Shadow shadow(world.arena(), [&] { write(world); });
     EXPECT_NO_THROW(attend_shadowed(world.args(), world.shape(), c.kind, shadow));
   }
@@ -99,8 +123,8 @@ TEST_P(Shadowed, LongSequencesAreDividedAsTheRuleSays) {
 // The writer's output, then one element taken back: the shadow names it.
 TEST_P(Shadowed, AnUnwrittenElementIsNamed) {
   const Case c{.form = Form::materialised, .lengths = {17, 40}, .captured = 3};
-  World world(c.world());
-  world.lay_out(c.step(), exec_);
+  World world(world_of(c));
+  world.lay_out(c.step(), exec());
   int pass = 0;
   const Shadow shadow(world.arena(), [&] {
     const int32_t before = world.arena().counts(Buf::decode_cu_seqlens_k)[0];
@@ -123,10 +147,10 @@ TEST_P(Shadowed, AnUnwrittenElementIsNamed) {
 TEST_P(Shadowed, EveryDeclaredBufferIsRead) {
   std::vector<bool> caught(kBufferCount);
   for (const Case& c : every_step()) {
-    World world(c.world());
-    world.lay_out(c.step(), exec_);
+    World world(world_of(c));
+    world.lay_out(c.step(), exec());
     for (const BufferSpec& buffer : kBuffers) {
-      if (caught[static_cast<size_t>(buffer.id)] || !is_used(buffer, world.shape())) continue;
+      if (caught[static_cast<size_t>(buffer.id)] || !is_used(buffer, world.shape(), GetParam().device)) continue;
       const Shadow shadow(world.arena(), [&] {
         const std::span<int32_t> words = world.arena().words(buffer.id);
         const std::vector<int32_t> before(words.begin(), words.end());
@@ -142,7 +166,8 @@ TEST_P(Shadowed, EveryDeclaredBufferIsRead) {
     }
   }
   for (const BufferSpec& buffer : kBuffers)
-    EXPECT_TRUE(buffer.role == Role::kernel || buffer.set == Set::split || caught[static_cast<size_t>(buffer.id)])
+    EXPECT_EQ(caught[static_cast<size_t>(buffer.id)],
+              buffer.role != Role::kernel && is_read_on(buffer, GetParam().device))
         << to_string(buffer.id);
 }
 
@@ -172,10 +197,13 @@ TEST_P(Shadowed, DisagreementsAreRefused) {
                          {Buf::verify_tree_branch_cache_seqlens, 0, 0, -1},
                          {Buf::verify_tree_branch_cu_seqlens_q, 0, 1, 1},
                          {Buf::verify_tree_branch_cu_seqlens_k, 0, 5, 1},
-                         {Buf::verify_tree_branch_page_table, 0, 0, 1 << 20}}) {
+                         {Buf::verify_tree_branch_page_table, 0, 0, 1 << 20},
+                         {Buf::split_arrivals, 1, 1, 1},
+                         {Buf::split_next_tile, 0, 0, 1}}) {
+    if (!is_read_on(spec(lie.id), GetParam().device)) continue;
     SCOPED_TRACE(cat(to_string(lie.id), "[", lie.row, "][", lie.column, "] is wrong by ", lie.by));
-    World world(c.world());
-    world.lay_out(c.step(), exec_);
+    World world(world_of(c));
+    world.lay_out(c.step(), exec());
     const Shadow shadow(world.arena(), [&] {
       write(world);
       world.arena().words(lie.id)[lie.row * world.arena().shape(lie.id).columns + lie.column] += lie.by;
@@ -192,7 +220,18 @@ TEST(Shadow, RefusesElementsOutsideABuffer) {
   EXPECT_THROW(shadow.read(Buf::decode_cache_seqlens, 1, 0), CheckError);
 }
 
-const Writer kWriters[] = {{"ref", ref::write_metadata}, {"cpu", cpu::write_metadata}};
+TEST(Shadow, RefusesBuffersThatItDoesNotSee) {
+  const MetadataArena arena({.batch = 2, .context = 64, .page_size = PageSize(16), .threads = 2});
+  const Shadow shadow(arena, [] {});
+  EXPECT_THROW(shadow.read(Buf::split_next_tile, 0, 0), CheckError);    // of another device
+  EXPECT_THROW(shadow.read(Buf::decode_page_table, 0, 0), CheckError);  // of another form
+  EXPECT_THROW(shadow.read(Buf::work_partial_max, 0, 0), CheckError);   // the kernels' own
+}
+
+const Writer kWriters[] = {{"ref", ref::write_metadata, Device::cpu},
+                           {"ref_for_cuda", ref::write_metadata, Device::cuda},
+                           {"cpu", cpu::write_metadata, Device::cpu},
+                           {"cuda", cuda::write_metadata, Device::cuda, true}};
 INSTANTIATE_TEST_SUITE_P(Writers, Shadowed, ::testing::ValuesIn(kWriters),
                          [](const auto& test) { return test.param.name; });
 

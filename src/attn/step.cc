@@ -124,6 +124,8 @@ void expect(const StepView& step, int32_t b, bool holds, const Parts&... parts) 
 void check_mode(const StepView& step) {
   const auto& [shape, inputs, limits] = step;
   const Mode mode = shape.mode;
+  expect(step, shape.form == Form::in_place || limits.form == Form::materialised,
+         "the limits are for steps in place, without tables: ", limits);
   if (is_draft(mode)) {
     expect(step, limits.draft_steps > 0, "the limits have no draft steps: ", to_string(limits));
     expect(step, shape.draft_step >= 0 && shape.draft_step < limits.planes(), "draft step ", shape.draft_step,
@@ -202,6 +204,7 @@ void check_row(const StepView& step, int32_t b, const char* name, const kv::Tabl
   const int32_t row = step.inputs.rows[b].value;
   expect(step, b, row >= 0 && row < table.rows, "request_rows[", b, "] = ", row, " is not a row of ", name,
          ", which has ", table.rows);
+  expect(step, b, row != 0, "request_rows[", b, "] = 0 is the reserved row of ", name, ", where padding points");
   const int32_t needed = row_pages(step, b);
   expect(step, b, needed <= table.width, "lengths[", b, "] = ", step.inputs.lengths[b].value, " needs ", needed,
          " pages, a row of ", name, " has ", table.width);
@@ -238,6 +241,14 @@ void check_request(const StepView& step, int32_t b) {
   if (step.shape.mode == Mode::verify_tree) check_mask(step, b);
 }
 
+// Kernels write one row of `out` for each, so more than it has would be written past its end.
+void check_query_rows(const StepView& step) {
+  int64_t rows = 0;
+  for (int32_t b = 0; b < step.live(); ++b) rows += queries(step, b);
+  expect(step, rows <= step.shape.query_rows, "its requests have ", rows, " query rows, the shape has room for ",
+         step.shape.query_rows);
+}
+
 }  // namespace
 
 void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits) {
@@ -249,6 +260,7 @@ void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& 
   check_counts(step);
   if (step.live() > 0) check_given(step);
   for (int32_t b = 0; b < step.live(); ++b) check_request(step, b);
+  check_query_rows(step);
 }
 
 namespace {
@@ -391,11 +403,17 @@ int64_t readable_encoder(const StepView& step, const Cell& cell) {
   }
 }
 
+// Arrivals are counted for every request, whatever its kernels; tiles for all together.
+int64_t readable_counters(const StepView& step, const Cell& cell) {
+  if (cell.id == Buf::split_next_tile) return cell.row == 0 ? 1 : 0;
+  return cell.row < step.live() ? arrival_columns(step.limits) : 0;
+}
+
 }  // namespace
 
 int64_t readable(const BufferSpec& buffer, const StepShape& shape, const StepInputs& inputs, const Limits& limits,
                  int64_t row, int32_t plane) {
-  if (!is_used(buffer, shape)) return 0;
+  if (!is_used(buffer, shape, limits.device)) return 0;
   const StepView step{shape, inputs, limits};
   const Cell cell{buffer.id, row, plane};
   if (buffer.id == Buf::window_branch_page_table) return readable_branches(step, cell);
@@ -407,6 +425,8 @@ int64_t readable(const BufferSpec& buffer, const StepShape& shape, const StepInp
       return readable_local(step, cell);
     case Set::encoder:
       return readable_encoder(step, cell);
+    case Set::split:
+      return readable_counters(step, cell);
     default:
       return readable_sequences(step, cell, sequence_set(buffer.set));
   }

@@ -2,6 +2,7 @@
 // step and therefore lies at fixed addresses (StepInputs).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "attn/metadata.h"
@@ -31,11 +32,12 @@ struct StepShape {
   Mode mode;
   Form form = Form::in_place;
   int32_t captured;        // sequences the step is padded to; live <= captured <= limits.batch
+  int32_t query_rows;      // most query rows of all sequences together: q and out of its attention have so many
   int32_t draft_step = 0;  // draft, draft_tree: which plane attention reads; the writer writes all of them
   bool local = false;      // decode, extend: also write the local set; not with encoder, whose pages shift the text
   bool encoder = false;    // decode, extend: also write the encoder set; text starts on the page after the encoder's
   kv::TableView table;     // the request table
-  const kv::TableView* window_table = nullptr;  // with layers of a window pool: its table; not with draft_tree
+  std::optional<kv::TableView> window_table = {};  // with layers of a window pool: its table; not with draft_tree
 };
 
 struct StepInputs {
@@ -74,8 +76,8 @@ class StepInputBuffers {
 };
 
 // Throws CheckError that names the request and prints the offending values unless the step fits the limits and the
-// tables: counts, lengths, rows, slots. O(batch x its small inputs); changes nothing. Call it on the host before a
-// step is written or replayed.
+// tables: counts, lengths, rows, slots; and its query rows the shape. O(batch x its small inputs); changes nothing.
+// Call it on the host before a step is written or replayed, with the shape that was recorded.
 void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits);
 
 // The check for tables that a RequestTable does not vouch for: every page id that the step may read lies in the

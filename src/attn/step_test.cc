@@ -32,7 +32,7 @@ class CheckStep : public ::testing::Test {
   }
 
   StepShape shape(Mode mode) const {
-    StepShape made{.mode = mode, .captured = 3, .table = table};
+    StepShape made{.mode = mode, .captured = 3, .query_rows = 24, .table = table};
     made.table.pages = pages.data();
     return made;
   }
@@ -138,6 +138,47 @@ TEST_F(CheckStep, Rows) {
     refuses(shape(Mode::decode),
             cat("request 1: request_rows[1] = ", row, " is not a row of the request table, which has 4"));
   }
+  inputs.rows()[1] = {0};
+  for (const Mode mode : kAllModes)
+    refuses(shape(mode), "request 1: request_rows[1] = 0 is the reserved row of the request table");
+}
+
+// What a recorded step's q and out have room for; kernels would write the other rows past their end.
+TEST_F(CheckStep, QueryRows) {
+  const auto rows_of_two = [](Mode mode) {
+    switch (mode) {
+      case Mode::decode:
+      case Mode::draft:
+        return 2;
+      case Mode::draft_tree:
+        return 2 * 2;
+      case Mode::verify:
+      case Mode::verify_tree:
+        return 2 * 4;
+      default:
+        return 3 + 3;
+    }
+  };
+  for (const Mode mode : kAllModes) {
+    StepShape step = shape(mode);
+    step.query_rows = rows_of_two(mode);
+    accepts(step);
+    step.query_rows -= 1;
+    refuses(step, cat("its requests have ", rows_of_two(mode), " query rows, the shape has room for ",
+                      rows_of_two(mode) - 1));
+    inputs.live() = 0;
+    step.query_rows = 0;
+    accepts(step);
+    inputs.live() = 2;
+  }
+}
+
+TEST_F(CheckStep, TheForm) {
+  StepShape step = shape(Mode::decode);
+  step.form = Form::materialised;
+  refuses(step, "the limits are for steps in place, without tables");
+  limits.form = Form::materialised;
+  accepts(step);
 }
 
 TEST_F(CheckStep, TheTableMustBeWideEnough) {
@@ -154,15 +195,15 @@ TEST_F(CheckStep, TheTableMustBeWideEnough) {
 
 TEST_F(CheckStep, TheWindowTableIsCheckedToo) {
   StepShape step = shape(Mode::verify);
-  step.window_table = &window;
+  step.window_table = window;
   accepts(step);
-  window.rows = 2;
+  step.window_table->rows = 2;
   refuses(step, "request 1: request_rows[1] = 2 is not a row of the window table");
-  window.rows = kRows;
-  window.width = 1;
+  step.window_table->rows = kRows;
+  step.window_table->width = 1;
   refuses(step, "a row of the window table has 1");
-  window.width = width;
-  window.page_size = PageSize(32);
+  step.window_table->width = width;
+  step.window_table->page_size = PageSize(32);
   refuses(step, "the window table has pages of 32 tokens");
 }
 
@@ -223,7 +264,7 @@ TEST_F(CheckStep, EncoderLayers) {
 
 TEST_F(CheckStep, AWindowPoolHasNoDraftTree) {
   StepShape step = shape(Mode::draft_tree);
-  step.window_table = &window;
+  step.window_table = window;
   refuses(step, "no place for the slots of a draft tree");
 }
 
@@ -280,7 +321,7 @@ TEST_F(CheckStep, PagesOutsideThePool) {
 
 TEST_F(CheckStep, PagesMayLeaveTheWindowFromTheFrontOnly) {
   StepShape step = shape(Mode::decode);
-  step.window_table = &window;
+  step.window_table = window;
   inputs.lengths()[1] = {64};
   window_pages[2 * width] = window_pages[2 * width + 1] = kv::kReservedPage;
   accepts(step);
@@ -319,6 +360,26 @@ TEST_F(CheckStep, ReadableElementsOfBothForms) {
   EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 2, -1), 1);  // padding
   EXPECT_EQ(count(Buf::decode_page_table_draft_decode, 3, -1), 0);
   EXPECT_EQ(count(Buf::decode_page_table, 0, -1), 0);
+}
+
+// A CPU's kernels read how the work is cut, a GPU's the counters of its blocks, of live requests in either form.
+TEST_F(CheckStep, ReadableElementsOfBothDevices) {
+  for (const Form form : {Form::in_place, Form::materialised}) {
+    StepShape step = shape(Mode::decode);
+    step.form = form;
+    const auto count = [&](Buf id, int64_t row) { return readable(spec(id), step, inputs.inputs(), limits, row); };
+    limits.device = Device::cpu;
+    EXPECT_EQ(count(Buf::decode_cu_items, 0), 3);
+    EXPECT_EQ(count(Buf::split_arrivals, 0), 0);
+    EXPECT_EQ(count(Buf::split_next_tile, 0), 0);
+    limits.device = Device::cuda;
+    EXPECT_EQ(count(Buf::decode_cu_items, 0), 0);
+    EXPECT_EQ(count(Buf::decode_cache_seqlens, 0), form == Form::in_place ? 2 : 3);
+    EXPECT_EQ(count(Buf::split_arrivals, 1), arrival_columns(limits));
+    EXPECT_EQ(count(Buf::split_arrivals, 2), 0);  // padding
+    EXPECT_EQ(count(Buf::split_next_tile, 0), 1);
+    EXPECT_EQ(count(Buf::split_partial_out, 0), 0);
+  }
 }
 
 TEST(StepWords, HaveNames) {

@@ -22,6 +22,13 @@ Limits limits_of(const WorldSpec& spec) {
   limits.topk = spec.sizes.topk;
   limits.draft_tokens = spec.sizes.draft_tokens;
   limits.chunk = spec.sizes.chunk;
+  limits.form = Form::materialised;
+  return limits;
+}
+
+Limits gpu_limits_of(const WorldSpec& spec) {
+  Limits limits = limits_of(spec);
+  limits.device = Device::cuda;
   return limits;
 }
 
@@ -139,6 +146,7 @@ World::World(const WorldSpec& spec)
       store_(layout_of(spec), spec.place),
       arena_(limits_of(spec), spec.place),
       inputs_(arena_.limits(), spec.place) {
+  if (spec.place != Place::host) gpu_arena_.emplace(gpu_limits_of(spec), spec.place);
   arrange_pages(pool_, spec.layout, random_);
   arrange_rows(table_, spec.sizes.seed);
   scrub_all(store_);
@@ -149,7 +157,6 @@ World::World(const WorldSpec& spec)
                                                TokenCount{spec.window_pool}, spec.place);
     arrange_pages(window_->pool(), spec.layout, random_);
     arrange_rows(window_->table(), spec.sizes.seed);
-    window_view_ = window_->table().view();
     window_store_.emplace(layout_of(spec), spec.place);
     scrub_all(*window_store_);
     window_store_->set_scales(0, spec.sizes.key_scale, spec.sizes.value_scale);
@@ -167,6 +174,7 @@ World::World(const WorldSpec& spec)
 
 void World::lay_out(const Step& step, Exec& exec) {
   step_ = step;
+  on_gpu_ = exec.stream() != nullptr;
   check(query_rows(step, spec_.sizes) <= spec_.query_rows, "the world has room for ", spec_.query_rows, " query rows");
   for (const Sequence& sequence : step.sequences) {
     if (!requests_.contains(sequence.request)) open(sequence, exec);
@@ -453,7 +461,8 @@ void World::fill_queries() {
 void World::poison(Poison poison) {
   const int32_t word = poison == Poison::guard ? kGuard : kOutOfRange;
   for (const BufferSpec& buffer : kBuffers) {
-    const std::span<int32_t> words = arena_.words(buffer.id);
+    if (!arena().has(buffer.id)) continue;
+    const std::span<int32_t> words = arena().words(buffer.id);
     std::fill(words.begin(), words.end(), buffer.element == Element::f32 ? -1 : word);  // -1 is a NaN
   }
   fill_bytes(out_, kNanByte);
@@ -475,11 +484,12 @@ StepShape World::shape() const {
   return {.mode = step_.mode,
           .form = step_.form,
           .captured = captured_of(step_),
+          .query_rows = query_rows(step_, spec_.sizes),
           .draft_step = step_.draft_step,
           .local = may_have_more_sets && limits.chunk > 0,
           .encoder = may_have_more_sets && limits.encoder_context > 0,
           .table = table_.view(),
-          .window_table = has_window_side() ? &*window_view_ : nullptr};
+          .window_table = has_window_side() ? std::optional(window_->table().view()) : std::nullopt};
 }
 
 AttendArgs World::args_with(const MetadataArena& arena) {

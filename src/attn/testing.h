@@ -43,7 +43,7 @@ enum class Poison {
 inline constexpr int32_t kGuard = 5;
 
 struct WorldSpec {
-  Limits limits;  // heads and dims are taken from `sizes`
+  Limits limits;  // heads and dims are taken from `sizes`; steps may have either form
   Sizes sizes;
   Dtype out_type = Dtype::f32;
   int32_t pages = 64;        // of each pool
@@ -82,8 +82,8 @@ class World {
   StepShape shape() const;
   StepInputs inputs() const { return inputs_.inputs(); }
   const Buffer& input_memory() const { return inputs_.memory(); }  // all of them, as StepInputBuffers lays them out
-  const MetadataArena& arena() const { return arena_; }
-  AttendArgs args() { return args_with(arena_); }
+  const MetadataArena& arena() const { return on_gpu_ ? *gpu_arena_ : arena_; }  // of whom the step was laid out for
+  AttendArgs args() { return args_with(arena()); }
   AttendArgs args_with(const MetadataArena& arena);  // for arenas with a buffer elsewhere
   // draft_tree: [live, topk] for follow_parents(), after the draft step `step`.
   const int32_t* draft_parents(int32_t step);
@@ -141,8 +141,9 @@ class World {
   kv::KvStore store_;
   std::unique_ptr<kv::WindowPool> window_;
   std::optional<kv::KvStore> window_store_;
-  std::optional<kv::TableView> window_view_;
   MetadataArena arena_;
+  std::optional<MetadataArena> gpu_arena_;
+  bool on_gpu_ = false;
   StepInputBuffers inputs_;
   std::map<int32_t, Request> requests_;
   Step step_;

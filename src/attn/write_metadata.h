@@ -1,10 +1,13 @@
 // The one writer of a step's metadata. The same call, with the same inputs, stands before warm-up, inside captured
 // graphs and before eager runs.
 //
-// After    every element that readable() names holds this step's value; nothing else is touched, but for the word by
-//          which a GPU says that the inputs have arrived.
+// After    every element that readable() names for the arena's device holds this step's value. Of the arena nothing
+// else
+//          is written: not the workspace of kernels, nor what lies past the live requests (in the materialised form:
+//          past the captured ones). Outside of it one word: a GPU puts the step's number at StepInputs::arrived.
 // Memory   allocates nothing; reads the inputs when it runs, not when it is recorded.
-// Errors   none of its own: check_step() stands before it on the host.
+// Errors   an arena of another device, or without the step's form, throws CheckError. The step itself is not looked at:
+//          check_step() stands before it on the host.
 #pragma once
 #include "attn/metadata.h"
 #include "attn/step.h"
@@ -14,7 +17,7 @@ namespace quire::attn {
 
 using WriteMetadataFn = void(const StepShape&, const StepInputs&, const MetadataArena&, Exec&);
 namespace ref {
-WriteMetadataFn write_metadata;
+WriteMetadataFn write_metadata;  // for the device of the arena, which the host addresses
 }  // namespace ref
 namespace cpu {
 WriteMetadataFn write_metadata;
@@ -40,7 +43,10 @@ FollowParentsFn follow_parents;
 }
 FollowParentsFn follow_parents;
 
-// The check of its door, shared by all implementations: a draft tree with a forward pass after `step`.
+// The check of the writers' doors: an arena for the device that writes, and for steps of this form.
+void check_arena(const StepShape& shape, const MetadataArena& arena, Device device);
+
+// The check of follow_parents' door, shared by all implementations: a draft tree with a forward pass after `step`.
 void check_follow(const StepShape& shape, const Limits& limits, int32_t step);
 // That every parent is a branch, for calls that run at once; a recorded one reads the parents later.
 void check_parents(const StepInputs& inputs, const Limits& limits, const int32_t* parents);

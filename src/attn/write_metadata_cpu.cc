@@ -495,6 +495,7 @@ void run_follow(const Follow& follow, Exec&) {
 }  // namespace
 
 void write_metadata(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, Exec& exec) {
+  check_arena(shape, arena, Device::cpu);
   exec.launch(&run_write, Write{shape, inputs, &arena});
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "attn/choose.h"
 #include "attn/sequence.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
@@ -46,8 +45,6 @@ struct LocalTarget {
   int32_t* lengths;
   RequestRow* rows;
   int32_t* first_page;
-  int32_t* items;
-  int32_t* parts;
   PageId* table;
   int64_t table_stride;
 };
@@ -55,8 +52,6 @@ struct LocalTarget {
 struct EncoderTarget {
   int32_t* lengths;
   int32_t* cu_k;
-  int32_t* items;
-  int32_t* parts;
   PageId* table;
   int64_t table_stride;
 };
@@ -73,9 +68,7 @@ struct Write {
   int32_t page_shift;
   int32_t added_keys;  // to the given length, at plane 0
   int32_t queries;     // of every request; 0: its extend length
-  int32_t branch;      // most tokens of a row's own branch
   int32_t chunk;
-  int32_t tile_positions, threads;  // how the work is cut
   int32_t draft_steps;
   StepInputs in;
   Target main, windowed;
@@ -83,7 +76,8 @@ struct Write {
   LocalTarget chunks;
   EncoderTarget encoded;
   int32_t* arrivals;  // [requests, arrival columns] of parts of split keys
-  int32_t arrival_count;
+  int32_t arrival_columns;
+  int32_t* next_tile;
   Errands errands;
 };
 
@@ -130,14 +124,6 @@ __device__ void scan(int32_t count, Sums& sums, Value value, Put put) {
   }
 }
 
-template <class Value>
-__device__ int64_t sum_of(int32_t count, Sums& sums, Value value) {
-  int64_t mine = 0, total;
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) mine += value(i);
-  block_prefix(mine, sums, total);
-  return total;
-}
-
 // --- what a mode makes of a request
 
 struct Step {
@@ -161,35 +147,12 @@ struct Step {
   __device__ int32_t row(int32_t b) const { return is_live(b) ? w.in.rows[b].value : 0; }
 };
 
-// --- how the work is cut
+// --- what the kernels count by
 
-struct Cut {
-  int64_t tiles, keys, ranges;
-};
-
-__device__ int64_t tiles_of(const Write& w, int32_t queries) {
-  return (queries + w.tile_positions - 1) / w.tile_positions;
-}
-
-// Items and parts in one scan, each in a half of the sum: both are below 2^31.
-template <class CutOf>
-__device__ void write_items(const Write& w, int32_t count, int32_t* items, int32_t* parts, Sums& sums, CutOf cut_of) {
-  const auto keys_of_tiles = [&](int32_t i) {
-    const Cut cut = cut_of(i);
-    return cut.tiles * cut.keys;
-  };
-  const int64_t total = w.threads > 1 ? sum_of(count, sums, keys_of_tiles) : 0;
-  scan(
-      count, sums,
-      [&](int32_t i) {
-        const Cut cut = cut_of(i);
-        const int64_t split = split_tile(cut.keys, total, w.threads) ? cut.tiles * cut.ranges : 0;
-        return (split ? split : cut.tiles) << 32 | split;
-      },
-      [&](int32_t i, int64_t before) {
-        items[i] = static_cast<int32_t>(before >> 32);
-        parts[i] = static_cast<int32_t>(before);
-      });
+__device__ void write_counters(const Step& step) {
+  const Write& w = step.w;
+  if (threadIdx.x == 0) *w.next_tile = 0;
+  for (int32_t i = threadIdx.x; i < step.live * w.arrival_columns; i += kThreads) w.arrivals[i] = 0;
 }
 
 // --- sets of whole sequences
@@ -208,13 +171,9 @@ __device__ void write_requests(const Step& step, const Target& to, Sums& sums) {
 __device__ void write_plane(const Step& step, const Target& to, int32_t plane, Sums& sums) {
   const Write& w = step.w;
   int32_t* lengths = to.lengths + int64_t{plane} * w.batch;
-  const int64_t sums_at = int64_t{plane} * (w.batch + 1);
   for (int32_t b = threadIdx.x; b < step.sequences(); b += kThreads) lengths[b] = step.keys(b, plane);
-  write_items(w, step.live, to.items + sums_at, to.parts + sums_at, sums, [&](int32_t b) {
-    const int64_t keys = int64_t{step.keys(b, plane)} + w.branch;
-    return Cut{tiles_of(w, step.queries(b)), keys, ranges_of(0, keys)};
-  });
   if (!w.materialised) return;
+  const int64_t sums_at = int64_t{plane} * (w.batch + 1);
   scan(
       step.sequences(), sums, [&](int32_t b) { return step.keys(b, plane); },
       [&](int32_t b, int64_t before) { to.cu_k[sums_at + b] = static_cast<int32_t>(before); });
@@ -307,12 +266,6 @@ __device__ void write_local(const Step& step, int32_t* shared, Sums& sums) {
     to.rows[i] = RequestRow{step.row(chunk.request)};
     to.first_page[i] = chunk.start >> w.page_shift;
   }
-  write_items(w, live, to.items, to.parts, sums, [&](int32_t i) {
-    const PlacedChunk chunk = chunk_at(chunks, i);
-    // A materialised row begins at its chunk, so its reader counts positions from there.
-    const int64_t first = w.materialised ? 0 : chunk.start;
-    return Cut{tiles_of(w, chunk.queries), chunk.keys, ranges_of(first, first + chunk.keys)};
-  });
 }
 
 // --- the encoder
@@ -321,10 +274,6 @@ __device__ void write_encoder(const Step& step, Sums& sums) {
   const Write& w = step.w;
   const EncoderTarget& to = w.encoded;
   for (int32_t b = threadIdx.x; b < step.sequences(); b += kThreads) to.lengths[b] = step.encoder_keys(b);
-  write_items(w, step.live, to.items, to.parts, sums, [&](int32_t b) {
-    const int64_t keys = step.encoder_keys(b);
-    return Cut{tiles_of(w, step.queries(b)), keys, ranges_of(0, keys)};
-  });
   if (!w.materialised) return;
   scan(
       step.sequences(), sums, [&](int32_t b) { return step.encoder_keys(b); },
@@ -476,8 +425,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   int32_t block = blockIdx.x;
   if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
   if (block < w.errands.planes) {
-    if (block == 0)
-      for (int32_t i = threadIdx.x; i < w.arrival_count; i += kThreads) w.arrivals[i] = 0;
+    if (block == 0) write_counters(step);
     write_sequences(step, w.main, block, sums);
     if (w.window) write_sequences(step, w.windowed, block, sums);
     return;
@@ -530,13 +478,18 @@ Target target_of(const MetadataArena& arena, const SequenceSet& set, Buf page_ta
   return {sequence_target(arena, set, page_table), table.pages, table.stride};
 }
 
+template <class T>
+T* found(const MetadataArena& arena, Buf id) {
+  return reinterpret_cast<T*>(arena.find(id));  // null: the arena does not have it, and no step writes it
+}
+
 BranchTarget branch_target(const MetadataArena& arena, Mode mode) {
   const bool draft = mode == Mode::draft_tree;
   const Buf slots = draft ? Buf::draft_branch_page_table : Buf::verify_tree_branch_page_table;
   return {
       .lengths = arena.counts(draft ? Buf::draft_branch_cache_seqlens : Buf::verify_tree_branch_cache_seqlens),
-      .cu_q = arena.counts(draft ? Buf::draft_branch_cu_seqlens_q : Buf::verify_tree_branch_cu_seqlens_q),
-      .cu_k = arena.counts(draft ? Buf::draft_branch_cu_seqlens_k : Buf::verify_tree_branch_cu_seqlens_k),
+      .cu_q = found<int32_t>(arena, draft ? Buf::draft_branch_cu_seqlens_q : Buf::verify_tree_branch_cu_seqlens_q),
+      .cu_k = found<int32_t>(arena, draft ? Buf::draft_branch_cu_seqlens_k : Buf::verify_tree_branch_cu_seqlens_k),
       .slots = arena.slots(slots),
       .window_slots = arena.slots(Buf::window_branch_page_table),
       .stride = arena.shape(slots).columns,
@@ -551,18 +504,14 @@ LocalTarget local_target(const MetadataArena& arena) {
           .lengths = arena.counts(Buf::local_local_seqused_k),
           .rows = arena.rows(Buf::local_request_row),
           .first_page = arena.counts(Buf::local_first_page),
-          .items = arena.counts(Buf::local_cu_items),
-          .parts = arena.counts(Buf::local_cu_parts),
-          .table = arena.pages(Buf::local_local_block_table),
+          .table = found<PageId>(arena, Buf::local_local_block_table),
           .table_stride = arena.shape(Buf::local_local_block_table).columns};
 }
 
 EncoderTarget encoder_target(const MetadataArena& arena) {
   return {.lengths = arena.counts(Buf::encoder_encoder_lens_int32),
-          .cu_k = arena.counts(Buf::encoder_encoder_cu_seqlens_k),
-          .items = arena.counts(Buf::encoder_cu_items),
-          .parts = arena.counts(Buf::encoder_cu_parts),
-          .table = arena.pages(Buf::encoder_encoder_page_table),
+          .cu_k = found<int32_t>(arena, Buf::encoder_encoder_cu_seqlens_k),
+          .table = found<PageId>(arena, Buf::encoder_encoder_page_table),
           .table_stride = arena.shape(Buf::encoder_encoder_page_table).columns};
 }
 
@@ -573,17 +522,14 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
   Write w{.mode = shape.mode,
           .materialised = materialised,
           .encoder = shape.encoder,
-          .window = shape.window_table != nullptr,
+          .window = shape.window_table.has_value(),
           .local = shape.local,
           .captured = shape.captured,
           .batch = limits.batch,
           .page_shift = limits.page_size.shift(),
           .added_keys = added_keys(shape.mode, limits),
           .queries = queries_of_all(shape.mode, limits),
-          .branch = most_branch_tokens(shape.mode, limits),
           .chunk = limits.chunk,
-          .tile_positions = tile_positions(limits.heads, limits.kv_heads, limits.key_dim),
-          .threads = limits.threads,
           .draft_steps = limits.draft_steps,
           .in = inputs,
           .main = target_of(arena, sequence_set(main_set(shape.mode)), main_page_table(shape.mode), shape.table),
@@ -592,7 +538,8 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .chunks = local_target(arena),
           .encoded = encoder_target(arena),
           .arrivals = arena.counts(Buf::split_arrivals),
-          .arrival_count = static_cast<int32_t>(arena.words(Buf::split_arrivals).size()),
+          .arrival_columns = arrival_columns(limits),
+          .next_tile = arena.counts(Buf::split_next_tile),
           .errands = {.planes = sequence_planes(shape.mode, limits),
                       .local = shape.local,
                       .encoder = shape.encoder,
@@ -609,6 +556,7 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
 void write_metadata(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, Exec& exec) {
   constexpr int32_t kMostBatch = 4096;  // two numbers of each request fit the shared memory that every GPU gives
   const Limits& limits = arena.limits();
+  check_arena(shape, arena, Device::cuda);
   check(limits.batch <= kMostBatch, "the writer of the GPU takes batches of ", kMostBatch, ", not of ", limits.batch);
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;

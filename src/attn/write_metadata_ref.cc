@@ -27,10 +27,11 @@ int64_t tiles_of(int64_t query_count, const Limits& limits) {
   return (query_count + positions - 1) / positions;
 }
 
-// sequence(i) describes the i-th of `count` live sequences.
+// sequence(i) describes the i-th of `count` live sequences. A GPU's kernels cut the work themselves.
 template <class SequenceAt>
 void write_items(const MetadataArena& arena, Buf items, Buf parts, int64_t plane, int32_t count, SequenceAt sequence) {
   const Limits& limits = arena.limits();
+  if (limits.device == Device::cuda) return;
   int64_t total_keys = 0;
   for (int32_t i = 0; i < count; ++i) total_keys += sequence(i).tiles * sequence(i).keys;
   int64_t items_before = 0, parts_before = 0;
@@ -43,6 +44,14 @@ void write_items(const MetadataArena& arena, Buf items, Buf parts, int64_t plane
     items_before += split ? s.tiles * s.ranges : s.tiles;
     parts_before += split ? s.tiles * s.ranges : 0;
   }
+}
+
+// What a GPU's blocks count by begins at 0, and its kernels leave it there for the next layer.
+void write_counters(const StepView& step, const MetadataArena& arena) {
+  if (step.limits.device == Device::cpu) return;
+  at(arena, Buf::split_next_tile, 0, 0) = 0;
+  for (int32_t b = 0; b < step.live(); ++b)
+    for (int32_t c = 0; c < arrival_columns(step.limits); ++c) at(arena, Buf::split_arrivals, b, c) = 0;
 }
 
 // --- sets of whole sequences
@@ -233,6 +242,7 @@ void run_write(const Write& write, Exec&) {
   const Mode mode = step.shape.mode;
   write_sequences(step, arena, sequence_set(main_set(mode)), step.shape.table, main_page_table(mode));
   write_branches(step, arena);
+  write_counters(step, arena);
   if (step.shape.local) write_local(step, arena);
   if (step.shape.encoder) write_encoder(step, arena);
   if (!step.shape.window_table) return;
@@ -269,6 +279,7 @@ void run_follow(const Follow& follow, Exec&) {
 }  // namespace
 
 void write_metadata(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, Exec& exec) {
+  check_arena(shape, arena, arena.limits().device);
   exec.launch(&run_write, Write{shape, inputs, &arena});
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <string>
@@ -25,7 +26,7 @@ constexpr int32_t kPoolPages = 5000;
 constexpr int32_t kUnwritten = 0x7f7f7f7f;  // no length, page, slot or sum of these tests
 
 // Long enough that sequences, chunks and encoders are split, with tiles that are no power of two.
-Limits limits_for(int32_t page_size) {
+Limits limits_for(int32_t page_size, Device device = Device::cpu) {
   return {.batch = 6,
           .context = 1500,
           .page_size = PageSize(page_size),
@@ -36,16 +37,19 @@ Limits limits_for(int32_t page_size) {
           .encoder_context = 700,
           .heads = 12,
           .kv_heads = 1,
-          .threads = 3};
+          .threads = 3,
+          .device = device};
 }
 
-// The writers of a CPU have no part in them.
-bool is_left_to_kernels(Set set) { return set == Set::work || set == Set::split; }
+Limits for_both_forms(Limits limits) {
+  limits.form = Form::materialised;
+  return limits;
+}
 
 // A request table with random pages, a window table with others, inputs, and an arena full of kUnwritten.
 struct World {
   explicit World(const Limits& of, uint64_t seed = 1, Place place = Place::host)
-      : limits(of),
+      : limits(for_both_forms(of)),
         inputs(limits, place),
         arena(limits, place),
         random(seed),
@@ -75,11 +79,17 @@ struct World {
   }
   void poison() {
     for (const BufferSpec& buffer : kBuffers)
-      if (!is_left_to_kernels(buffer.set)) std::ranges::fill(arena.words(buffer.id), kUnwritten);
+      if (has_writer(buffer)) std::ranges::fill(arena.words(buffer.id), kUnwritten);
   }
+  // Whether the arena has it, and it is not left to the kernels.
+  bool has_writer(const BufferSpec& buffer) const { return arena.has(buffer.id) && buffer.role != Role::kernel; }
 
   StepShape shape(Mode mode, Form form, int32_t captured) const {
-    return {.mode = mode, .form = form, .captured = captured, .table = table};
+    return {.mode = mode,
+            .form = form,
+            .captured = captured,
+            .query_rows = limits.batch * (limits.context + limits.draft_tokens),
+            .table = table};
   }
 
   void draw_inputs(int32_t live) {
@@ -87,7 +97,7 @@ struct World {
     for (int32_t b = 0; b < live; ++b) {
       // Short, long and edge lengths alike; at most the context, of which drafts may need the last few.
       const int32_t length = draw(0, 3) ? draw(1, limits.context) : draw(0, 1) ? limits.context : draw(1, 17);
-      inputs.rows()[b] = {draw(0, kRows - 1)};
+      inputs.rows()[b] = {draw(1, kRows - 1)};
       inputs.lengths()[b] = {length};
       inputs.extend_lengths()[b] = {draw(0, 1) ? draw(1, length) : 1};
       inputs.encoder_lengths()[b] = {draw(0, limits.encoder_context)};
@@ -139,6 +149,7 @@ struct Writer {
   WriteMetadataFn* write;
   FollowParentsFn* follow;
   Place place = Place::host;
+  Device device = Device::cpu;
 
   bool is_available() const { return place == Place::host || quire::cuda::devices() > 0; }
   Exec& exec() const {
@@ -152,12 +163,15 @@ void PrintTo(const Writer& writer, std::ostream* out) { *out << writer.name; }
 
 const Writer kFormulas{"ref", ref::write_metadata, ref::follow_parents};
 const Writer kFastWriters[] = {{"cpu", cpu::write_metadata, cpu::follow_parents},
-                               {"cuda", cuda::write_metadata, cuda::follow_parents, Place::pinned}};
+                               {"cuda", cuda::write_metadata, cuda::follow_parents, Place::pinned, Device::cuda}};
 
 // Every readable element was written, nothing else was touched.
 void expect_written_exactly(const World& world, const StepShape& step) {
   for (const BufferSpec& buffer : kBuffers) {
-    if (is_left_to_kernels(buffer.set)) continue;
+    if (!world.has_writer(buffer)) {
+      ASSERT_EQ(readable(buffer, step, world.inputs.inputs(), world.limits, 0), 0) << to_string(buffer.id);
+      continue;
+    }
     const std::span<int32_t> words = world.arena.words(buffer.id);
     const Shape shape = world.arena.shape(buffer.id);
     for (int64_t r = 0; r < shape.rows; ++r) {
@@ -172,7 +186,7 @@ void expect_written_exactly(const World& world, const StepShape& step) {
 
 void expect_same(const World& a, const World& b) {
   for (const BufferSpec& buffer : kBuffers) {
-    if (is_left_to_kernels(buffer.set)) continue;
+    if (!a.has_writer(buffer)) continue;
     const auto left = a.arena.words(buffer.id), right = b.arena.words(buffer.id);
     const auto [at, other] = std::mismatch(left.begin(), left.end(), right.begin());
     ASSERT_TRUE(at == left.end()) << to_string(buffer.id) << " word " << at - left.begin() << ": " << *at << " and "
@@ -187,7 +201,7 @@ bool is_prefix_sum(const std::string& name) {
 void expect_invariants(const World& world, const StepShape& step) {
   for (const BufferSpec& buffer : kBuffers) {
     const int32_t slots = kPoolPages * world.limits.page_size.tokens();
-    for (int64_t r = 0; !is_left_to_kernels(buffer.set) && r < world.arena.shape(buffer.id).rows; ++r) {
+    for (int64_t r = 0; world.has_writer(buffer) && r < world.arena.shape(buffer.id).rows; ++r) {
       const Numbers values = world.row(buffer.id, step, r);
       if (values.empty()) continue;
       if (is_prefix_sum(buffer.name)) {
@@ -204,6 +218,9 @@ void expect_invariants(const World& world, const StepShape& step) {
 }
 
 // --- every mode, page size and form: the fast writer against the formulas
+
+constexpr Mode kAllModes[] = {Mode::decode, Mode::extend,      Mode::draft,       Mode::draft_tree,
+                              Mode::verify, Mode::verify_tree, Mode::draft_extend};
 
 struct Layers {
   bool local = false, encoder = false, window = false;
@@ -227,7 +244,8 @@ class Writers : public ::testing::TestWithParam<std::tuple<Writer, Mode, int>> {
 
 void expect_writers_agree(const Writer& writer, Mode mode, int32_t page_size, Form form, const Layers& layers,
                           uint64_t seed) {
-  World fast(limits_for(page_size), seed, writer.place), plain(limits_for(page_size), seed);
+  World fast(limits_for(page_size, writer.device), seed, writer.place),
+      plain(limits_for(page_size, writer.device), seed);
   const auto live = static_cast<int32_t>(seed % 6);
   const auto captured = static_cast<int32_t>(std::clamp<uint64_t>(live + seed / 6 % 3, 1, 6));
   for (World* world : {&fast, &plain}) {
@@ -236,7 +254,7 @@ void expect_writers_agree(const Writer& writer, Mode mode, int32_t page_size, Fo
     StepShape step = world->shape(mode, form, captured);
     step.local = layers.local;
     step.encoder = layers.encoder;
-    step.window_table = layers.window ? &world->window : nullptr;
+    step.window_table = layers.window ? std::optional(world->window) : std::nullopt;
     ASSERT_NO_THROW(check_step(step, world->inputs.inputs(), world->limits));
     const Writer& used = world == &fast ? writer : kFormulas;
     used.write(step, world->inputs.inputs(), world->arena, used.exec());
@@ -265,9 +283,7 @@ std::string case_name(const ::testing::TestParamInfo<Writers::ParamType>& info) 
   return cat(writer.name, "_", to_string(mode), "_pages_of_", page_size);
 }
 INSTANTIATE_TEST_SUITE_P(AllModes, Writers,
-                         ::testing::Combine(::testing::ValuesIn(kFastWriters),
-                                            ::testing::Values(Mode::decode, Mode::extend, Mode::draft, Mode::draft_tree,
-                                                              Mode::verify, Mode::verify_tree, Mode::draft_extend),
+                         ::testing::Combine(::testing::ValuesIn(kFastWriters), ::testing::ValuesIn(kAllModes),
                                             ::testing::Values(1, 16, 32, 64, 128)),
                          case_name);
 
@@ -276,7 +292,7 @@ INSTANTIATE_TEST_SUITE_P(Fast, WriterTest, ::testing::ValuesIn(kFastWriters), wr
 
 TEST_P(WriterTest, TreesOfEverySizeAgree) {
   for (int32_t nodes = 1; nodes <= 40; ++nodes) {
-    Limits limits = limits_for(16);
+    Limits limits = limits_for(16, GetParam().device);
     limits.draft_tokens = nodes;
     World fast(limits, nodes, GetParam().place), plain(limits, nodes);
     for (World* world : {&fast, &plain}) {
@@ -292,11 +308,83 @@ TEST_P(WriterTest, TreesOfEverySizeAgree) {
   }
 }
 
+// What a GPU's writer must write, by the formulas, also where there is no GPU.
+TEST(WriteMetadata, TheFormulasWriteExactlyWhatAGpuReads) {
+  for (const Mode mode : kAllModes)
+    for (const Form form : {Form::in_place, Form::materialised})
+      for (const Layers& layers : layers_of(mode))
+        for (const int32_t live : {0, 1, 4}) {
+          SCOPED_TRACE(cat(to_string(mode), " ", to_string(form), ", live ", live));
+          World world(limits_for(16, Device::cuda), 3);
+          world.draw_inputs(live);
+          StepShape step = world.shape(mode, form, 5);
+          step.local = layers.local;
+          step.encoder = layers.encoder;
+          if (layers.window) step.window_table = world.window;
+          ref::write_metadata(step, world.inputs.inputs(), world.arena, one_thread());
+          expect_written_exactly(world, step);
+          expect_invariants(world, step);
+          EXPECT_EQ(*world.arena.counts(Buf::split_next_tile), 0);
+        }
+}
+
+// Workspace is the kernels' own: of it no writer touches a word.
+TEST_P(WriterTest, LeaveTheWorkspaceOfKernelsAlone) {
+  for (const Mode mode : kAllModes) {
+    World world(limits_for(16, GetParam().device), 5, GetParam().place);
+    for (const BufferSpec& buffer : kBuffers)
+      if (world.arena.has(buffer.id)) std::ranges::fill(world.arena.words(buffer.id), kUnwritten);
+    world.draw_inputs(6);
+    const StepShape step = world.shape(mode, Form::materialised, 6);
+    GetParam().write(step, world.inputs.inputs(), world.arena, GetParam().exec());
+    GetParam().exec().wait();
+    for (const BufferSpec& buffer : kBuffers) {
+      if (!world.arena.has(buffer.id) || buffer.role != Role::kernel) continue;
+      const std::span<const int32_t> words = world.arena.words(buffer.id);
+      EXPECT_TRUE(std::ranges::all_of(words, [](int32_t word) { return word == kUnwritten; }))
+          << to_string(mode) << " " << to_string(buffer.id);
+    }
+  }
+}
+
+// Who records a step may give the window's table from a frame that is gone when the step is replayed.
+TEST(WriteMetadata, ARecordedStepHasItsWindowTableByValue) {
+  World world(limits_for(16), 9), fresh(limits_for(16), 9);
+  Graph graph;
+  kv::TableView view = world.window;
+  StepShape step = world.shape(Mode::verify_tree, Form::materialised, 6);
+  step.window_table = view;
+  one_thread().begin_capture(graph);
+  write_metadata(step, world.inputs.inputs(), world.arena, one_thread());
+  one_thread().end_capture();
+  view = world.table;  // what a later frame leaves in its place
+  for (World* of : {&world, &fresh}) of->draw_inputs(5);
+  graph.replay(one_thread());
+  StepShape expected = fresh.shape(Mode::verify_tree, Form::materialised, 6);
+  expected.window_table = fresh.window;
+  ref::write_metadata(expected, fresh.inputs.inputs(), fresh.arena, one_thread());
+  expect_same(world, fresh);
+}
+
+TEST(WriteMetadata, RefusesArenasOfAnotherDeviceOrForm) {
+  World of_cpu(limits_for(16)), of_gpu(limits_for(16, Device::cuda));
+  for (World* world : {&of_cpu, &of_gpu}) world->draw_inputs(1);
+  const auto write = [](WriteMetadataFn* writer, const World& world, Form form, const MetadataArena& arena) {
+    writer(world.shape(Mode::decode, form, 1), world.inputs.inputs(), arena, one_thread());
+  };
+  expect_refused([&] { write(cpu::write_metadata, of_gpu, Form::in_place, of_gpu.arena); },
+                 "the metadata is written on cpu, and the arena is made for batch 6");
+  const MetadataArena in_place(limits_for(16));
+  for (WriteMetadataFn* writer : {&cpu::write_metadata, &ref::write_metadata}) {
+    EXPECT_NO_THROW(write(writer, of_cpu, Form::in_place, in_place));
+    expect_refused([&] { write(writer, of_cpu, Form::materialised, in_place); },
+                   "a materialised decode step needs tables");
+  }
+}
+
 // Stale rows and stale tails of a larger step before must not show.
 TEST(WriteMetadata, ShrinkingAndGrowingBatchesOnOneRecordedGraph) {
-  constexpr Mode kModes[] = {Mode::decode, Mode::extend,      Mode::draft,       Mode::draft_tree,
-                             Mode::verify, Mode::verify_tree, Mode::draft_extend};
-  for (const Mode mode : kModes) {
+  for (const Mode mode : kAllModes) {
     World world(limits_for(16), 7);
     StepShape step = world.shape(mode, Form::materialised, 6);
     step.local = step.mode == Mode::decode || step.mode == Mode::extend;
@@ -311,7 +399,7 @@ TEST(WriteMetadata, ShrinkingAndGrowingBatchesOnOneRecordedGraph) {
       fresh.inputs.live() = live;
       ref::write_metadata(step, world.inputs.inputs(), fresh.arena, one_thread());
       for (const BufferSpec& buffer : kBuffers)
-        for (int64_t r = 0; !is_left_to_kernels(buffer.set) && r < world.arena.shape(buffer.id).rows; ++r) {
+        for (int64_t r = 0; world.has_writer(buffer) && r < world.arena.shape(buffer.id).rows; ++r) {
           const int64_t count = readable(buffer, step, world.inputs.inputs(), world.limits, r);
           const int32_t* expected = fresh.arena.words(buffer.id).data() + r * fresh.arena.shape(buffer.id).columns;
           ASSERT_EQ(world.row(buffer.id, step, r), Numbers(expected, expected + count))
@@ -599,7 +687,8 @@ TEST(FollowParents, PathsMoveAndSlotsDoNot) {
 
 TEST_P(WriterTest, FollowParentsAndTouchOnlyLiveRows) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    World fast(limits_for(16), seed, GetParam().place), plain(limits_for(16), seed);
+    const Limits limits = limits_for(16, GetParam().device);
+    World fast(limits, seed, GetParam().place), plain(limits, seed);
     const auto live = static_cast<int32_t>(seed % 7);
     for (World* world : {&fast, &plain}) {
       world->draw_inputs(live);

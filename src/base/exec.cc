@@ -194,9 +194,8 @@ void Exec::end_capture() {
   if (stream_) graph.set_captured(stream_->end_capture());
 }
 
-Graph& Exec::recording() {
-  check(!stream_, "an operation of the processor cannot be recorded into a graph of the GPU");
-  return *capture_;
+void Exec::refuse_beside_stream() {
+  throw CheckError("an operation of the processor was given to an Exec with a stream, whose work it would overtake");
 }
 
 void Exec::wait() {

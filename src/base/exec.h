@@ -47,7 +47,8 @@ class Exec {
   size_t scratch_bytes() const;
 
   // Runs op(params, *this) now or, between begin_capture and end_capture, records it with a copy of params. For
-  // operations of the team; those of the GPU go to the stream, which records for itself.
+  // operations of the team: with a stream, which the operation would overtake, it throws CheckError. Operations of the
+  // GPU go to the stream, which records for itself.
   template <class Params>
   void launch(void (*op)(const Params&, Exec&), const Params& params);
 
@@ -60,7 +61,7 @@ class Exec {
   OpTimes* times() const { return times_; }
 
  private:
-  Graph& recording();  // refuses when the graph is one of the GPU
+  [[noreturn]] static void refuse_beside_stream();
 
   struct Team;
   std::unique_ptr<Team> team_;
@@ -82,8 +83,10 @@ namespace quire {
 template <class Params>
 void Exec::launch(void (*op)(const Params&, Exec&), const Params& params) {
   static_assert(std::is_trivially_copyable_v<Params>, "recorded parameters are copied as bytes");
+  if (stream_) [[unlikely]]
+    refuse_beside_stream();
   if (capture_)
-    recording().record(op, params);
+    capture_->record(op, params);
   else if (times_) [[unlikely]]
     times_->time(typeid(Params), [&] { op(params, *this); });
   else

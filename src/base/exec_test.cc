@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <set>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/expect_refused.h"
 
 namespace quire {
 namespace {
@@ -149,6 +151,16 @@ TEST(Exec, DefaultsToTheUsableCores) {
 }
 
 TEST(Exec, RefusesANegativeTeam) { EXPECT_THROW(make(-1), CheckError); }
+
+// An operation of the team would run while the stream still works on what was given to it before.
+TEST(Exec, WithAStreamRefusesOperationsOfTheTeam) {
+  alignas(cuda::Stream) std::byte nowhere[sizeof(cuda::Stream)];  // no stream: whoever used it would fail
+  Exec exec(ExecOptions{.threads = 1, .stream = reinterpret_cast<cuda::Stream*>(nowhere)});
+  bool has_run = false;
+  const auto run = [](bool* const& ran, Exec&) { *ran = true; };
+  expect_refused([&] { exec.launch<bool*>(run, &has_run); }, "was given to an Exec with a stream");
+  EXPECT_FALSE(has_run);
+}
 
 TEST(Exec, RefusesAnAbsentInstructionSet) {
   if (best_isa() == Isa::amx) GTEST_SKIP() << "all instruction sets are present";

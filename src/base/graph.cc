@@ -24,7 +24,12 @@ void* Graph::append(const std::type_info& kind, Thunk thunk, void (*op)(), size_
 }
 
 void Graph::replay(Exec& exec) const {
-  if (captured_) return exec.stream()->launch(*captured_);
+  if (captured_) {
+    check(exec.stream() != nullptr, "a graph of the GPU is replayed by an Exec with a stream");
+    return exec.stream()->launch(*captured_);
+  }
+  check(ops_.empty() || exec.stream() == nullptr, "a graph of ", ops_.size(),
+        " operations of the processor is replayed by an Exec without a stream");
   if (OpTimes* times = exec.times()) [[unlikely]] {
     for (const Op& op : ops_) times->time(*op.kind, [&] { op.thunk(op.op, params_.data() + op.params_offset, exec); });
     return;

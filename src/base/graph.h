@@ -1,7 +1,7 @@
 // A step recorded once and replayed many times: a list of operations with their parameters by value and
 // every address fixed. Replaying plans nothing, allocates nothing and chooses nothing; what changes from
 // step to step changes in the memory that the recorded addresses point to. With a stream of the GPU it is a graph of
-// CUDA, replayed by one call.
+// CUDA, replayed by one call. Replaying either kind on an Exec of the other throws CheckError.
 //
 // GraphSet holds one graph for each padded batch size and replays the smallest that fits.
 #pragma once

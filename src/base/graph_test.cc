@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/exec.h"
+#include "base/expect_refused.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -132,6 +135,27 @@ TEST(Graph, CapturesDoNotNest) {
   exec.begin_capture(graph);
   EXPECT_THROW(exec.begin_capture(other), CheckError);
   exec.end_capture();
+}
+
+TEST(Graph, OfAGpuIsRefusedWithoutAStream) {
+  Exec exec(ExecOptions{.threads = 1});
+  Graph graph;
+  graph.set_captured(std::make_unique<cuda::CapturedGraph>(nullptr));
+  expect_refused([&] { graph.replay(exec); }, "a graph of the GPU is replayed by an Exec with a stream");
+}
+
+TEST(Graph, OfTheTeamIsRefusedWithAStream) {
+  Exec exec(ExecOptions{.threads = 1});
+  alignas(cuda::Stream) std::byte nowhere[sizeof(cuda::Stream)];  // no stream: whoever used it would fail
+  Exec on_gpu(ExecOptions{.threads = 1, .stream = reinterpret_cast<cuda::Stream*>(nowhere)});
+  Log log;
+  Graph graph;
+  EXPECT_NO_THROW(graph.replay(on_gpu)) << "it does nothing";
+  exec.begin_capture(graph);
+  exec.launch(put, Put{log.values, &log.used, 1});
+  exec.end_capture();
+  expect_refused([&] { graph.replay(on_gpu); }, "a graph of 1 operations of the processor");
+  EXPECT_EQ(log.used, 0);
 }
 
 TEST(GraphSet, ReplaysTheSmallestSizeThatFits) {

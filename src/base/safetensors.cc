@@ -23,7 +23,8 @@ using nlohmann::json;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr size_t kMostIndexBytes = 100'000'000;
-constexpr int kMostIndexDepth = 8;  // the map has two; the metadata beside it is free in form
+// The map has two levels; the metadata beside it is free in form.
+constexpr JsonLimits kIndexLimits{.depth = 8, .keys = 500'000, .values = 1'000'000};
 
 // Which file holds which tensor.
 using WeightMap = std::map<std::string, std::string>;
@@ -53,7 +54,7 @@ WeightMap read_index(const std::string& path) {
   return errors_about(path, [&] {
     check(file.bytes().size() <= kMostIndexBytes, "has ", file.bytes().size(), " bytes, more than ", kMostIndexBytes);
     const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-    return weight_map_of(parse_strict_json(text, kMostIndexDepth));
+    return weight_map_of(parse_strict_json(text, kIndexLimits));
   });
 }
 

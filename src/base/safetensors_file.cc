@@ -19,8 +19,10 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
-constexpr int kMostDepth = 3;                       // the header, a tensor, its shape
 constexpr size_t kMostDims = 8;
+// The header, a tensor, its shape; more tensors than the largest models have in all their files, and of each its facts.
+// A tensor takes some 1 KB while the header is read.
+constexpr JsonLimits kHeaderLimits{.depth = 3, .keys = 200'000, .values = 3'000'000};
 
 // A tensor as the header describes it, not yet held against the file's data.
 struct Claim {
@@ -38,7 +40,7 @@ json read_header(ByteReader& reader) {
   const auto header = reader.take(bytes, "the header");
   const std::string_view text{reinterpret_cast<const char*>(header.data()), header.size()};
   check(text.starts_with('{'), "has a header that begins with ", in_quotes(text.substr(0, 1)), ", not with {");
-  return errors_about("header", [&] { return parse_strict_json(text, kMostDepth); });
+  return errors_about("header", [&] { return parse_strict_json(text, kHeaderLimits); });
 }
 
 const json& field(const json& tensor, const char* name) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/expect_refused.h"
+#include "base/safetensors_file.h"
 #include "base/temporary_folder.h"
 
 namespace quire {
@@ -140,6 +141,29 @@ TEST_F(Safetensors, HeadersThatAreNoHeader) {
   refuse(safetensors_bytes(R"({"__metadata__":{"a":1}})", ""), "__metadata__: \"a\" is not a string but number");
   refuse(safetensors_bytes("{\"t\":" + std::string(1'000'000, '['), ""), "nested deeper than 3");
   refuse(safetensors_bytes(R"({"t":{"dtype":"F32","shape":[[2]],"data_offsets":[0,8]}})", "12345678"), "nested deeper");
+}
+
+std::string object_of_keys(int count) {
+  std::string text = "{";
+  for (int i = 0; i < count; ++i) text += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
+  return text + "}";
+}
+
+// A key takes a hundred times its own bytes in memory, a value ten times.
+TEST_F(Safetensors, HeadersThatTakeMuchMoreMemoryThanTheirBytes) {
+  const auto refuse_header = [](const std::string& header, const std::string& part) {
+    const std::string file = safetensors_bytes(header, "");
+    expect_refused([&] { read_safetensors(std::as_bytes(std::span(file))); }, part);
+  };
+  refuse_header(object_of_keys(200'001), "header: an object of the JSON has more than 200000 keys");
+  std::string many_values = R"({"t":{"shape":[0)";
+  for (int i = 0; i < 3'000'000; ++i) many_values += ",0";
+  refuse_header(many_values + "]}}", "header: the JSON has more than 3000000 values");
+}
+
+TEST_F(Safetensors, IndicesOfTooManyTensors) {
+  refuse_index(R"({"weight_map":)" + object_of_keys(500'001) + "}",
+               "model.safetensors.index.json: an object of the JSON has more than 500000 keys");
 }
 
 TEST_F(Safetensors, NamesThatOccurTwice) {

@@ -74,6 +74,10 @@ nlohmann::json parse_strict_json(std::string_view text, int most_depth) {
   return parse<nlohmann::json>(text, {.depth = most_depth, .keys = kAny, .values = kAny});
 }
 
+nlohmann::json parse_strict_json(std::string_view text, const JsonLimits& limits) {
+  return parse<nlohmann::json>(text, limits);
+}
+
 nlohmann::ordered_json parse_strict_ordered_json(std::string_view text, const JsonLimits& limits) {
   return parse<nlohmann::ordered_json>(text, limits);
 }

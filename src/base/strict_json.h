@@ -21,6 +21,7 @@ struct JsonLimits {
   int64_t keys;    // of one object
   int64_t values;  // in all, objects and arrays included
 };
+nlohmann::json parse_strict_json(std::string_view text, const JsonLimits& limits);
 nlohmann::ordered_json parse_strict_ordered_json(std::string_view text, const JsonLimits& limits);
 
 }  // namespace quire

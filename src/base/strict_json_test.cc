@@ -41,6 +41,7 @@ TEST(StrictJson, KeepsTheOrderOfKeysWithinLimits) {
   expect_refused([&] { parse_strict_ordered_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [1, 2, 3, 4]})", limits); }, "more than 5 values");
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [[]]})", limits); }, "nested deeper than 2");
+  expect_refused([&] { parse_strict_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
 void Runner::capture(int32_t most) {
   fill({});
   decode_graphs_.capture(exec_, padded_sizes(most), [&](int size) {
-    forward_.run(shape(attn::Mode::decode, size), inputs_.inputs(), arena_, store_, exec_);
+    forward_.run(shape(attn::Mode::decode, size, size), inputs_.inputs(), arena_, store_, exec_);
   });
 }
 
@@ -42,8 +42,9 @@ Runner::Outputs Runner::run(const Batch& batch) {
   fill(batch);
   const auto live = static_cast<int32_t>(batch.shares.size());
   const bool decode = batch.only_single_tokens();
+  const int32_t padded = decode ? decode_graphs_.padded_size(live) : live;
   const attn::StepShape step =
-      decode ? shape(attn::Mode::decode, decode_graphs_.padded_size(live)) : shape(attn::Mode::extend, live);
+      decode ? shape(attn::Mode::decode, padded, padded) : shape(attn::Mode::extend, padded, batch.rows);
   attn::check_step(step, inputs_.inputs(), arena_.limits());
   if (decode)
     decode_graphs_.replay(exec_, live);
@@ -102,8 +103,8 @@ void Runner::fill_wanted(const Batch& batch) {
   *forward_.rows().logits_count = batch.draws + batch.scored;
 }
 
-attn::StepShape Runner::shape(attn::Mode mode, int32_t captured) const {
-  return {.mode = mode, .captured = captured, .table = table_.view()};
+attn::StepShape Runner::shape(attn::Mode mode, int32_t captured, int32_t rows) const {
+  return {.mode = mode, .captured = captured, .query_rows = rows, .table = table_.view()};
 }
 
 }  // namespace quire::engine

@@ -41,7 +41,7 @@ class Runner {
   void fill(const Batch& batch);
   void fill_share(const Share& share, int32_t index);
   void fill_wanted(const Batch& batch);
-  attn::StepShape shape(attn::Mode mode, int32_t captured) const;
+  attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
 
   const kv::RequestTable& table_;
   Exec& exec_;

@@ -179,11 +179,10 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
       fine(limits.wanted_rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}}),
            std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width}, int64_t{config.vocabulary}})) {}
 
-// Rows past the live ones are cleared by attention, so a view has no more room than the step can need.
+// Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape, const Exec& exec) const {
-  const bool decodes = shape.mode == attn::Mode::decode;
-  check(decodes || shape.mode == attn::Mode::extend, "a step in the mode ", shape.mode);
-  const int64_t room = decodes ? shape.captured : exec.capturing() ? limits.rows : *rows.count;
+  check(shape.mode == attn::Mode::decode || shape.mode == attn::Mode::extend, "a step in the mode ", shape.mode);
+  const int64_t room = shape.query_rows;
   check(room >= 0 && room <= limits.rows, "a step of ", room, " rows, up to ", limits.rows, " have room");
   if (!exec.capturing()) check_counts(room);
   return room;

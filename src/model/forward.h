@@ -57,9 +57,8 @@ class Forward {
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
 
   // Writes the step's metadata, runs every layer over the rows, computes what is wanted. Records while exec
-  // captures. Modes decode (one row a sequence; room for shape.captured of them) and extend. Before: check_step()
-  // passed, ids are in the vocabulary, positions and slots are those of the rows. The arena is of the model's heads and
-  // head dim.
+  // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, ids are in the
+  // vocabulary, positions and slots are those of the rows. The arena is of the model's heads and head dim.
   void run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
            const kv::KvStore& store, Exec& exec) const;
 

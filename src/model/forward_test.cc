@@ -189,15 +189,17 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
                       .key_dim = 16,
                       .value_dim = 16};
   const kv::KvStore store(layout);
-  const auto run = [&](attn::Mode mode, int32_t captured, const kv::KvStore& with) {
-    forward.run({.mode = mode, .captured = captured, .table = table.view()}, inputs.inputs(), arena, with, exec);
+  const auto run = [&](attn::Mode mode, int32_t rows, const kv::KvStore& with) {
+    forward.run({.mode = mode, .captured = 4, .query_rows = rows, .table = table.view()}, inputs.inputs(), arena, with,
+                exec);
   };
   *forward.rows().count = *forward.rows().wanted_count = *forward.rows().logits_count = 0;
   EXPECT_NO_THROW(run(attn::Mode::decode, 4, store));
   expect_refused([&] { run(attn::Mode::decode, 5, store); }, "a step of 5 rows, up to 4");
   expect_refused([&] { run(attn::Mode::verify, 1, store); }, "verify");
-  *forward.rows().count = 5;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "a step of 5 rows, up to 4");
+  expect_refused([&] { run(attn::Mode::extend, 5, store); }, "a step of 5 rows, up to 4");
+  *forward.rows().count = 2;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "2 rows in a step of 1");
   *forward.rows().count = 1;
   *forward.rows().wanted_count = 5;
   expect_refused([&] { run(attn::Mode::extend, 1, store); }, "5 wanted rows, up to 4");

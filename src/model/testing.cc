@@ -139,19 +139,19 @@ Requests::Logits Requests::decode_recorded(std::span<const Chunk> chunks) {
 }
 
 void Requests::run(attn::Mode mode) {
-  const attn::StepShape step = shape(mode, inputs_.live());
+  const attn::StepShape step = shape(mode, inputs_.live(), *forward_.rows().count);
   attn::check_step(step, inputs_.inputs(), arena_.limits());
   forward_.run(step, inputs_.inputs(), arena_, store_, exec_);
 }
 
 void Requests::record_decode() {
   exec_.begin_capture(decode_graph_);
-  forward_.run(shape(attn::Mode::decode, options_.batch), inputs_.inputs(), arena_, store_, exec_);
+  forward_.run(shape(attn::Mode::decode, options_.batch, options_.batch), inputs_.inputs(), arena_, store_, exec_);
   exec_.end_capture();
 }
 
 void Requests::replay_decode() {
-  attn::check_step(shape(attn::Mode::decode, options_.batch), inputs_.inputs(), arena_.limits());
+  attn::check_step(shape(attn::Mode::decode, options_.batch, options_.batch), inputs_.inputs(), arena_.limits());
   decode_graph_.replay(exec_);
 }
 
@@ -187,8 +187,8 @@ void Requests::add_token(const Request& of, int32_t id, int32_t position) {
   *rows.logits_count = *rows.wanted_count;
 }
 
-attn::StepShape Requests::shape(attn::Mode mode, int32_t captured) const {
-  return {.mode = mode, .captured = captured, .table = table_.view()};
+attn::StepShape Requests::shape(attn::Mode mode, int32_t captured, int32_t rows) const {
+  return {.mode = mode, .captured = captured, .query_rows = rows, .table = table_.view()};
 }
 
 Requests::Logits Requests::logits() const {

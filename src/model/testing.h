@@ -88,7 +88,7 @@ class Requests {
   };
   Request& request(int32_t id);
   void add_token(const Request& of, int32_t id, int32_t position);
-  attn::StepShape shape(attn::Mode mode, int32_t captured) const;
+  attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
 
   const Model& model_;
   Exec& exec_;

@@ -275,6 +275,7 @@ BAD_STEPS = {
     "lengths missing one": ({**DECODE, "lengths": [5]}, "lengths has 1 elements, not 2"),
     "lengths is a number": ({**DECODE, "lengths": 5}, "lengths is not an array but number"),
     "row outside": ({**DECODE, "request_rows": [2, 3]}, "request_rows[1] = 3 is not a row"),
+    "reserved row": ({**DECODE, "request_rows": [0, 1]}, "request_rows[0] = 0 is the reserved row"),
     "negative row": ({**DECODE, "request_rows": [-1, 1]}, "request_rows[0] = -1 is not a row"),
     "row too short": ({**DECODE, "lengths": [33, 5]}, "request_table[2] has 2 pages, request 0 of length 33 needs 3"),
     "table is text": ({**DECODE, "request_table": "none"}, "request_table is not an array"),
@@ -372,10 +373,14 @@ def test_input_without_end():
     assert "longer than" in refusal(" " * (64 * 2**20 + 1))
 
 
+def metadata(*arguments):
+    done = run("metadata", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def test_metadata_json():
-    done = run("metadata", "--json", "--batch", "5", "--context", "100", "--draft-tokens", "7", "--topk", "3")
-    assert done.returncode == 0
-    table = json.loads(done.stdout)
+    table = metadata("--batch", "5", "--context", "100", "--draft-tokens", "7", "--topk", "3", "--form", "materialised")
     assert table["limits"]["batch"] == 5
     buffers = {(b["set"], b["buffer"]): b for b in table["buffers"]}
     assert len(buffers) == len(table["buffers"])
@@ -387,6 +392,20 @@ def test_metadata_json():
         assert buffer["bytes"] == 4 * buffer["shape"][0] * buffer["shape"][1]
     assert table["declared_bytes"] == sum(b["bytes"] for b in table["buffers"])
     assert table["arena_bytes"] >= table["declared_bytes"]
+
+
+def test_metadata_of_a_device_and_a_form():
+    server = ["--batch", "160", "--context", "131072", "--threads", "16"]
+    tables = {(d, f): metadata(*server, "--device", d, "--form", f) for d in ("cpu", "cuda") for f in ("in_place", "materialised")}
+    for (device, form), table in tables.items():
+        assert (table["limits"]["device"], table["limits"]["form"]) == (device, form)
+        sets = {b["set"] for b in table["buffers"]}
+        assert ("work" in sets, "split" in sets) == (device == "cpu", device == "cuda")
+        assert any(b["role"] == "table" for b in table["buffers"]) == (form == "materialised")
+        assert {b["on"] for b in table["buffers"]} == {"any", device}
+    assert tables["cpu", "in_place"]["arena_bytes"] > 17e9  # address space, for what sixteen threads leave behind
+    assert tables["cuda", "in_place"]["arena_bytes"] < 32e6
+    assert tables["cuda", "materialised"]["arena_bytes"] < 128e6
 
 
 def test_metadata_table_has_a_line_for_every_buffer():
