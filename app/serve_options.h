@@ -21,7 +21,7 @@ struct ServeOptions {
   http::ServerOptions http = {.port = 30000};
   bool disable_radix_cache = false;
   std::string config_file;
-  std::string served_model_name;
+  std::vector<std::string> served_model_names;
   std::string chat_template_file;
   std::string tool_call_parser;
   SamplingDefaults sampling_defaults;
@@ -30,7 +30,7 @@ struct ServeOptions {
   std::string admin_api_key;
   std::string metrics_key;
   std::string allow_origin;
-  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds
+  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30, heartbeat_interval = 15;  // seconds
   std::string log_level = "info";
 };
 void add_serve_options(CLI::App& command, ServeOptions& options);

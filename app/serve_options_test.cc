@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
 
@@ -70,6 +71,25 @@ TEST_F(ApiKeys, WhatCannotBeAKeyIsRefused) {
   expect_refused([&] { api_keys(options_); }, "empty");
   options_.api_keys = {"with space"};
   expect_refused([&] { api_keys(options_); }, "a header cannot carry");
+}
+
+TEST(ServiceOptionsOf, HaveAsManyNamesAsTheModelIsGiven) {
+  const auto options_for = [](const std::string& arguments) {
+    ServeOptions options;
+    CLI::App command;
+    add_serve_options(command, options);
+    command.parse(arguments);
+    return service_options(options, "/m/x.gguf");
+  };
+  const serve::ServiceOptions service =
+      options_for("--served-model-name one,two --served-model-name three --heartbeat-interval 0.5");
+  EXPECT_EQ(service.served_model_name, "one");
+  EXPECT_EQ(service.aliases, (std::vector<std::string>{"two", "three"}));
+  EXPECT_EQ(service.heartbeat.count(), 500);
+  EXPECT_TRUE(options_for("").aliases.empty());
+  ServeOptions nameless;
+  nameless.served_model_names = {"one", ""};
+  expect_refused([&] { service_options(nameless, "/m/x.gguf"); }, "a name is empty");
 }
 
 TEST(ServiceOptionsOf, TakeTheFilesTemplateAndTimes) {

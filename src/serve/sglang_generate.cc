@@ -6,6 +6,7 @@
 #include "serve/api_error.h"
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
+#include "serve/heartbeat.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -41,6 +42,11 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
         running.push_back(
             service.run(std::move(jobs[i].job), exchange_,
                         [self = shared_from_this(), i](const Progress& progress) { self->hear(i, progress); }));
+      if (streams_)
+        beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
+          const auto self = weak.lock();
+          return self && self->beat();
+        });
     } catch (const ApiError& error) {
       given_up_ = true;
       for (const auto& job : running) job->cancel();
@@ -48,8 +54,20 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
     }
   }
 
+  bool beat() {
+    if (heard_ || given_up_) return false;
+    begin_stream();
+    exchange_->write(std::string(kHeartbeat));
+    return true;
+  }
+
+  void begin_stream() {
+    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+  }
+
   void hear(size_t i, const Progress& progress) {
     if (given_up_) return;
+    heard_ = true;
     GenerateAnswer& answer = answers_[i];
     answer.hear(progress);
     if (progress.end) --open_;
@@ -63,7 +81,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   void send_part(GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
     if (error && !begun_ && answers_.size() == 1) return exchange_->respond(error_response(*error, Interface::sglang));
-    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+    begin_stream();
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
@@ -87,6 +105,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   std::vector<GenerateAnswer> answers_;
   size_t open_;            // answers that have not ended
   bool begun_ = false;     // the stream
+  bool heard_ = false;     // of any answer
   bool given_up_ = false;  // not all could be started: the error is the answer
 };
 
