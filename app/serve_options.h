@@ -21,7 +21,7 @@ struct ServeOptions {
   http::ServerOptions http = {.port = 30000};
   bool disable_radix_cache = false;
   std::string config_file;
-  std::string served_model_name;
+  std::vector<std::string> served_model_names;
   std::string chat_template_file;
   std::string tool_call_parser;
   std::string reasoning_parser;
@@ -33,7 +33,7 @@ struct ServeOptions {
   std::string admin_api_key;
   std::string metrics_key;
   std::vector<std::string> allow_origins;
-  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds
+  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30, heartbeat_interval = 15;  // seconds
   std::string log_level = "info", log_format = "text";
 };
 void add_serve_options(CLI::App& command, ServeOptions& options);

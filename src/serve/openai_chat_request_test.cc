@@ -85,7 +85,7 @@ TEST_F(ChatRequest, HarmlessFieldsAreAccepted) {
 }
 
 TEST_F(ChatRequest, WhatIsRefusedByName) {
-  expect_refusal("\"model\": \"gpt-4o\"", "model", "gpt-4o", 404);
+  expect_refusal("\"model\": 4", "model");
   expect_refusal("\"audio\": {\"voice\": \"x\"}", "audio");
   expect_refusal("\"modalities\": [\"text\", \"audio\"]", "modalities");
   expect_refusal("\"web_search_options\": {}", "web_search_options");
