@@ -55,7 +55,8 @@ class Compiler {  // const use from many threads
   ~Compiler();
 
   std::shared_ptr<const Compiled> compile(const Source& source) const;
-  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than compiling.
+  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than
+  // compiling.
   std::vector<std::string> unenforced(const Source& source) const;
   // A fresh text at its beginning.
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled) const;

@@ -1,7 +1,7 @@
 // One schema that says what two say together: for "allOf", and for what stands beside "$ref", "anyOf" and "oneOf".
 //
-// References are followed, and annotations of the second are left out. Where the two contradict each other the result is
-// false, which no value satisfies.
+// References are followed, and annotations of the second are left out. Where the two contradict each other the result
+// is false, which no value satisfies.
 #pragma once
 #include <optional>
 

@@ -219,12 +219,12 @@ class SchemaReader {
   // Keywords speak of values of one type; of a schema without "type" we make values of that type.
   Expression read_untyped(SchemaObject& schema) {
     static const std::pair<const char*, const char*> kTypeOfKeyword[] = {
-        {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-        {"propertyNames", "object"}, {"multipleOf", "number"}, {"uniqueItems", "array"},
-        {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-        {"maxItems", "array"},    {"pattern", "string"},          {"format", "string"},
-        {"minLength", "string"},  {"maxLength", "string"},        {"minimum", "number"},
-        {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+        {"properties", "object"},    {"required", "object"},         {"additionalProperties", "object"},
+        {"propertyNames", "object"}, {"multipleOf", "number"},       {"uniqueItems", "array"},
+        {"items", "array"},          {"prefixItems", "array"},       {"minItems", "array"},
+        {"maxItems", "array"},       {"pattern", "string"},          {"format", "string"},
+        {"minLength", "string"},     {"maxLength", "string"},        {"minimum", "number"},
+        {"maximum", "number"},       {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
     };
     for (const auto& [keyword, type] : kTypeOfKeyword) {
       if (schema.has(keyword)) return read_type(type, schema);

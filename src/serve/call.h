@@ -22,7 +22,7 @@ struct Answered {
   bool complete;  // false: the client left, or the answer was cut off
   std::chrono::duration<double> time;
   int64_t prompt_tokens, generated_tokens;
-  std::string failure;  // of the server itself, for its log
+  std::string failure;       // of the server itself, for its log
   std::string ignored = {};  // parameters without an effect (ignored.h)
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread

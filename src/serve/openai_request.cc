@@ -48,9 +48,9 @@ void accept_only_off(Fields& fields, std::string_view name, double off) {
 void refuse_unsupported(Fields& fields) {
   accept_only_false(fields, "return_hidden_states", "hidden states are not given out");
   accept_only_false(fields, "use_beam_search", "is not supported");
-  constexpr const char* kRefused[] = {"lora_path",     "lora",           "session_params",    "custom_logit_processor",
-                                      "custom_params", "stop_regex",     "logits_processors", "structural_tag",
-                                      "bad_words",     "prompt_embeds",  "allowed_token_ids", "truncate_prompt_tokens",
+  constexpr const char* kRefused[] = {"lora_path",      "lora",           "session_params",    "custom_logit_processor",
+                                      "custom_params",  "stop_regex",     "logits_processors", "structural_tag",
+                                      "bad_words",      "prompt_embeds",  "allowed_token_ids", "truncate_prompt_tokens",
                                       "bootstrap_host", "bootstrap_port", "bootstrap_room",    "prompt_logprobs"};
   for (const char* name : kRefused) accept_only_empty(fields, name);
   constexpr std::pair<const char*, double> kOff[] = {
@@ -148,7 +148,8 @@ int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise) {
   for (const char* name : {"max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict"}) {
     given |= fields.is_there(name);
     const auto one = fields.integer(name, -1, kMostTokens);
-    if (one && *one >= 0 && *one < least) refuse(fields.path_of(name), cat("expected at least ", least, ", or -1 for no limit"));
+    if (one && *one >= 0 && *one < least)
+      refuse(fields.path_of(name), cat("expected at least ", least, ", or -1 for no limit"));
     if (!limit) limit = one;
   }
   return limit ? static_cast<int32_t>(*limit) : given ? -1 : otherwise;
