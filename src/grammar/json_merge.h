@@ -10,6 +10,7 @@
 
 namespace quire::grammar {
 
-std::optional<Json> merged(const Json& one, const Json& other, const FindReferred& find);  // none: it is beyond us
+// Counts steps down from what is left; where none are, and where keywords cannot be made one, there is no result.
+std::optional<Json> merged(const Json& one, const Json& other, const FindReferred& find, int& steps_left);
 
 }  // namespace quire::grammar

@@ -269,6 +269,16 @@ TEST(JsonSchema, SchemasBesideThemselvesComeToAnEnd) {
   for (int i = 0; i < 20; ++i)
     members += cat(i ? "," : "", "\"p", i, R"(":{"$ref":"#/$defs/a","required":["p)", i, "\"]}");
   EXPECT_EQ(error_of(cat(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{)", members, "}}}}")), "");
+  // Each definition has twice the next one, on both sides.
+  std::string doubling;
+  for (int i = 0; i < 30; ++i)
+    for (const char* side : {"a", "b"}) {
+      const std::string next = cat(R"({"$ref":"#/$defs/)", side, i + 1, "\"}");
+      doubling += cat("\"", side, i, R"(":{"properties":{"x":)", next, R"(,"y":)", next, "}},");
+    }
+  EXPECT_EQ(error_of(cat(R"({"allOf":[{"$ref":"#/$defs/a0"},{"$ref":"#/$defs/b0"}],"$defs":{)", doubling,
+                         R"("a30":{"minimum":1},"b30":{"maximum":2}}})")),
+            "the JSON schema: \"allOf\" of schemas that cannot be made one is not supported, at \"#\"");
   EXPECT_EQ(error_of(R"({"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"required":["q"]}]}}})"),
             "the JSON schema: it matches no text");
 }

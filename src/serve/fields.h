@@ -5,7 +5,7 @@
 //   Fields fields(body, "", &ignored);            path "" at the top; fields inside say "stream_options.include_usage"
 //   const int n = fields.integer("n", 1, 128).value_or(1);
 //   fields.ignore("user");                        accepted, as it has no effect anywhere
-//   fields.no_effect("store", "is not done");     unless it is absent, null or false: named as ignored or, strictly, 400
+//   fields.no_effect("store", "is not done");     unless it is absent, null or false: as if nobody had read it
 //   fields.refuse("audio", "audio output is not supported");     400 unless it is absent or null
 //   fields.finish();                              what is left is named as ignored or, strictly, a 400 that names it
 //

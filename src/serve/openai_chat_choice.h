@@ -57,8 +57,8 @@ class ChatChoice {
   const std::unique_ptr<ToolParser> parser_;
   std::optional<ReasoningParser> reasoning_;
   std::optional<int32_t> reasoning_end_;  // the token that is its last
-  std::string unsent_reasoning_;  // in streams that have it in one piece
-  int64_t reasoning_tokens_ = 0;  // up to the tag that ends it
+  std::string unsent_reasoning_;          // in streams that have it in one piece
+  int64_t reasoning_tokens_ = 0;          // up to the tag that ends it
   bool reasoning_counted_ = false;
   nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
   std::string reasoning_text_, content_;                               // not in streams

@@ -110,12 +110,10 @@ int32_t read_choices(Fields& fields, const Service& service) {
   return static_cast<int32_t>(fields.integer("n", 1, service.options().most_choices).value_or(1));
 }
 
-// Does something with the constraint, if there is one; what is wrong with it is the field's fault.
-template <class Use>
-void use_constraint(const CallSettings& settings, const Use& use) {
+void apply_constraint(const CallSettings& settings, const Service& service, engine::Request& request) {
   if (!settings.constraint) return;
   try {
-    use(*settings.constraint);
+    constrain(*settings.constraint, service, request);
   } catch (const CheckError& error) {
     throw ApiError(400, cat(settings.constraint_field, ": ", error.what()), settings.constraint_field);
   }
@@ -174,9 +172,7 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
 }
 
 void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored) {
-  use_constraint(settings, [&](const grammar::Source& source) {
-    note_unenforced(source, settings.constraint_field, service, ignored);
-  });
+  if (settings.constraint) note_unenforced(*settings.constraint, settings.constraint_field, service, ignored);
 }
 
 void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
@@ -184,9 +180,7 @@ void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
     Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()), .request = request, .text = settings.text};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
-    use_constraint(settings, [&](const grammar::Source& source) {
-      constrain(source, service, job.request);  // each text has a mask of its own
-    });
+    apply_constraint(settings, service, job.request);  // each text has a mask of its own
     jobs.push_back(std::move(job));
   }
 }

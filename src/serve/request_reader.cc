@@ -111,7 +111,11 @@ void constrain(const grammar::Source& source, const Service& service, engine::Re
 }
 
 void note_unenforced(const grammar::Source& source, std::string_view field, const Service& service, Ignored& ignored) {
-  for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
+  try {
+    for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
+  } catch (const CheckError& error) {
+    refuse(std::string(field), error.what());
+  }
 }
 
 }  // namespace quire::serve

@@ -33,7 +33,8 @@ std::optional<grammar::Source> read_source(Fields& fields, std::string_view name
 // json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
 void constrain(const grammar::Source& source, const Service& service, engine::Request& request);
-// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems".
+// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems". Throws ApiError 400 for what
+// is no schema.
 void note_unenforced(const grammar::Source& source, std::string_view field, const Service& service, Ignored& ignored);
 
 }  // namespace quire::serve

@@ -4,7 +4,7 @@
 // Schemas of functions that are not strict are loose: what they say is kept to where that is possible, and what is not
 // is named. Where a schema is too much as a whole, any object is taken.
 //
-// Errors   CheckError: a strict function's schema cannot be enforced.
+// Errors   ApiError 400: a strict function's schema cannot be enforced.
 #pragma once
 #include <string_view>
 #include <vector>

@@ -4,8 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/expect_refused.h"
-#include "serve/testing_service.h"
+#include "serve/openai_testing.h"
 
 namespace quire::serve {
 namespace {
@@ -105,12 +104,10 @@ TEST_F(CompiledToolGrammar, WhatCannotBeEnforcedIsLooseUnlessStrict) {
   EXPECT_TRUE(allows(loose, R"({"name": "f", "arguments": {"a": [true]}})"));
   EXPECT_FALSE(allows(loose, R"({"name": "f", "arguments": {"b": 1}})")) << "the rest is kept to";
   EXPECT_FALSE(allows(loose, R"({"name": "add", "arguments": {"b": 1}})"));
-  expect_refused(
-      [&] {
-        compiler().compile(
-            enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", compiler(), ignored_));
-      },
-      "not");
+  const auto strictly = [&] {
+    enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", compiler(), ignored_);
+  };
+  testing::expect_api_error(strictly, 400, "tools", "\"not\" is not supported");
   ToolFunction huge = function("f", kNumber);
   huge.parameters["description"] = std::string(70'000, 'x');
   const grammar::Source any = enforceable_tool_grammar({huge}, true, "arguments", compiler(), ignored_);
