@@ -317,7 +317,8 @@ def test_reasoning_is_told_apart(thinker):
     answer = chat(thinker, list(thoughts_before()), max_tokens=30)
     message = answer.choices[0].message
     assert message.reasoning_content == "I greet Eve." and message.content == "Hello, Eve!"
-    deltas = [c.delta for chunk in chat(thinker, list(thoughts_before()), max_tokens=30, stream=True) for c in chunk.choices]
+    chunks = chat(thinker, list(thoughts_before()), max_tokens=30, stream=True)
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
     assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "I greet Eve."
     assert "".join(delta.content or "" for delta in deltas) == "Hello, Eve!"
     together = chat(thinker, list(thoughts_before()), max_tokens=30, extra_body={"separate_reasoning": False})
