@@ -8,7 +8,6 @@ import pathlib
 import resource
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -494,7 +493,6 @@ def test_a_proxy_for_http(hub, fetch, proxy):
     fetch(http_proxy=f"http://me:secret@127.0.0.1:{proxy.port}")
     assert len(proxy.heads) == len(hub.seen) == 4
     assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in head for head in proxy.heads)
-    assert not any("Proxy-Authorization" in headers for _, server, _, headers in hub.seen if server == "direct")
     fetch(http_proxy=f"http://127.0.0.1:{proxy.port}", no_proxy="127.0.0.1")
     assert len(proxy.heads) == 4
 
