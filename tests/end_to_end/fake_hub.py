@@ -169,6 +169,13 @@ class IgnoresRange:
         handler.answer(200, {}, content)
 
 
+class AnotherPart:
+    """Not the one that was asked for."""
+
+    def send(self, handler, content):
+        handler.answer(206, {"Content-Range": f"bytes 1-{len(content) - 1}/{len(content)}"}, content[1:])
+
+
 class OtherBytes:
     """A whole answer, with these bytes."""
 

@@ -13,7 +13,7 @@ import sys
 import threading
 
 import pytest
-from fake_hub import COMMIT, Chunked, Cut, Hub, IgnoresRange, OtherBytes, Silent, Status, Trickle
+from fake_hub import COMMIT, AnotherPart, Chunked, Cut, Hub, IgnoresRange, OtherBytes, Silent, Status, Trickle
 from program import QUIRE, environment, one_line
 from served import serve
 
@@ -261,6 +261,13 @@ def test_a_server_that_cannot_continue_starts_over(hub, fetch):
     hub.faults = [Cut(3000), IgnoresRange()]
     fetch()
     assert hub.bodies() == ["whole", "bytes=3000-"]
+
+
+@pytest.mark.parametrize("fault", [AnotherPart(), Status(416)], ids=["another part", "416"])
+def test_a_server_that_continues_elsewhere_is_asked_for_all(hub, fetch, fault):
+    hub.faults = [Cut(3000), fault]
+    fetch()
+    assert hub.bodies() == ["whole", "bytes=3000-", "whole"]
 
 
 def test_errors_that_pass_are_waited_out(hub, fetch):
