@@ -29,7 +29,6 @@ class WindowPool {
 
   PagePool& pool() { return pool_; }
   RequestTable& table() { return table_; }
-  const RequestTable& table() const { return table_; }
   TokenCount window() const { return window_; }
 
  private:
