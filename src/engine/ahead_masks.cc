@@ -3,11 +3,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/processor_time.h"
 
 namespace quire::engine {
 namespace {
 
-constexpr std::chrono::milliseconds kQuick{5};
+constexpr std::chrono::milliseconds kQuick{5};  // of processor time
 
 }  // namespace
 
@@ -24,14 +25,14 @@ void AheadMask::drew(int32_t token) {
 }
 
 void AheadMask::compute() {
-  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::nanoseconds start = thread_processor_time();
   try {
     if (drawn_ >= 0) mask_->accept(drawn_);
     bits_ = mask_->next();
   } catch (...) {
     failure_ = std::current_exception();
   }
-  quick_ = std::chrono::steady_clock::now() - start < kQuick;
+  quick_ = thread_processor_time() - start < kQuick;
   state_.store(State::ready, std::memory_order_release);
 }
 

@@ -460,10 +460,13 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
     Stepped stepped(model(), small_options());
     const auto held = std::make_shared<HeldMask>(vocabulary, held_at);
     request.mask = held;
-    const RequestId slow = stepped.submit(request), free = stepped.submit(greedy(ids(40, 2), 150));
+    const RequestId slow = stepped.submit(request);
+    while (std::ssize(stepped.heard(slow).tokens) < held_at) stepped.engine().step();
+    const int64_t steps = stepped.engine().stats().steps;
+    const RequestId free = stepped.submit(greedy(ids(40, 2), 150));
     while (stepped.heard(free).finish == Finish::none) stepped.engine().step();
     EXPECT_EQ(std::ssize(stepped.heard(slow).tokens), held_at);
-    EXPECT_LT(stepped.engine().stats().steps, 160) << "the row was not computed again and again";
+    EXPECT_LT(stepped.engine().stats().steps - steps, 160);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(stepped.engine().step()) << "it waits for the mask";
     held->let_go();
     stepped.drain();

@@ -5,15 +5,16 @@
 // mask: its tokens are not drawn again.
 #pragma once
 #include <cstdint>
-#include <stdexcept>
+
+#include "base/check.h"
 
 namespace quire::engine {
 
 // What next() and accept() throw when the constraint itself is to blame: its request is refused. Whatever else they
 // throw is a fault of the server: the request fails.
-class ConstraintRefused : public std::runtime_error {
+class ConstraintRefused : public CheckError {
  public:
-  using std::runtime_error::runtime_error;
+  using CheckError::CheckError;
 };
 
 class TokenMask {

@@ -2,7 +2,7 @@
 
 #include <xgrammar/step_hook.h>
 
-#include <ctime>
+#include "base/processor_time.h"
 
 namespace quire::grammar {
 namespace {
@@ -17,21 +17,15 @@ thread_local Clock::time_point first_possible_end;
 thread_local nanoseconds end;  // in processor time
 thread_local int steps_to_look = 0;
 
-nanoseconds processor_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
-}
-
 void step() {
   if (--steps_to_look > 0) return;
   steps_to_look = kStepsBetweenLooks;
-  if (Clock::now() >= first_possible_end && processor_time() >= end) throw TimeOver();
+  if (Clock::now() >= first_possible_end && thread_processor_time() >= end) throw TimeOver();
 }
 
 }  // namespace
 
-TimeGuard::TimeGuard(nanoseconds limit) : began_(processor_time()) {
+TimeGuard::TimeGuard(nanoseconds limit) : began_(thread_processor_time()) {
   first_possible_end = Clock::now() + limit;
   end = began_ + limit;
   steps_to_look = kStepsBetweenLooks;
@@ -40,6 +34,6 @@ TimeGuard::TimeGuard(nanoseconds limit) : began_(processor_time()) {
 
 TimeGuard::~TimeGuard() { xgrammar::step_hook = nullptr; }
 
-nanoseconds TimeGuard::used() const { return processor_time() - began_; }
+nanoseconds TimeGuard::used() const { return thread_processor_time() - began_; }
 
 }  // namespace quire::grammar

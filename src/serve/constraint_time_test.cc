@@ -54,7 +54,7 @@ TEST(ConstraintTime, BeforeTheAnswerHasBegunItIs400) {
 }
 
 TEST(ConstraintTime, AStreamThatHasBegunEndsWithTheError) {
-  TinyService tiny(with_mask_time(1000us));
+  TinyService tiny(with_mask_time(5ms));
   for (const auto& exchange : {answered(generate, tiny.service(), generate_body(1, true)),
                                answered(chat_completions, tiny.service(), chat_body(1, true))}) {
     EXPECT_EQ(exchange->status(), 200);
