@@ -118,13 +118,13 @@ namespace {
 
 void check_range(const Limits& limits, const char* name, int32_t value, int32_t least, int32_t most) {
   check(value >= least && value <= most, name, " ", value, " is not between ", least, " and ", most,
-        ", in the limits: ", to_string(limits));
+        ", in the limits: ", limits);
 }
 
 // Prefix sums and row indices are 32 bits wide, so what a whole batch can add up to must fit.
 void check_sum(const Limits& limits, const char* what, int64_t for_each) {
   check(limits.batch * for_each <= std::numeric_limits<int32_t>::max(), "a batch of ", limits.batch, " with ", for_each,
-        " ", what, " each is more than 32 bits count, in the limits: ", to_string(limits));
+        " ", what, " each is more than 32 bits count, in the limits: ", limits);
 }
 
 }  // namespace
@@ -145,16 +145,16 @@ void Limits::check() const {
   check_range(*this, "value dim", value_dim, 1, kMostHeads);
   check_range(*this, "threads", threads, 1, kMostHeads);
   quire::check(heads % kv_heads == 0, "heads ", heads, " is not a multiple of kv heads ", kv_heads,
-               ", in the limits: ", to_string(*this));
+               ", in the limits: ", *this);
   quire::check(chunk % page_size.tokens() == 0, "chunk ", chunk, " is not a multiple of the page size ",
-               page_size.tokens(), ", in the limits: ", to_string(*this));
+               page_size.tokens(), ", in the limits: ", *this);
   check_sum(*this, "text tokens", int64_t{1} + text_tokens());
   check_sum(*this, "encoder keys", int64_t{1} + encoder_context);
   check_sum(*this, "branch slots", int64_t{1} + int64_t{topk} * (draft_steps + 1));
   check_sum(*this, "tree mask entries", int64_t{1} + int64_t{draft_tokens} * draft_tokens);
   constexpr int64_t kMostPartials = int64_t{1} << 44;  // floats: past any address space, short of overflow
   quire::check(device == Device::cuda || partial_rows(*this) <= kMostPartials / value_dim, "partial results of ",
-               partial_rows(*this), " rows fit no memory, in the limits: ", to_string(*this));
+               partial_rows(*this), " rows fit no memory, in the limits: ", *this);
 }
 
 int64_t partial_rows(const Limits& limits) {

@@ -127,12 +127,12 @@ void check_mode(const StepView& step) {
   expect(step, shape.form == Form::in_place || limits.form == Form::materialised,
          "the limits are for steps in place, without tables: ", limits);
   if (is_draft(mode)) {
-    expect(step, limits.draft_steps > 0, "the limits have no draft steps: ", to_string(limits));
+    expect(step, limits.draft_steps > 0, "the limits have no draft steps: ", limits);
     expect(step, shape.draft_step >= 0 && shape.draft_step < limits.planes(), "draft step ", shape.draft_step,
            " is not below ", limits.planes(), ", the draft steps with a forward pass");
   }
   if (mode == Mode::verify || mode == Mode::verify_tree)
-    expect(step, limits.draft_tokens > 0, "the limits have no draft tokens: ", to_string(limits));
+    expect(step, limits.draft_tokens > 0, "the limits have no draft tokens: ", limits);
 }
 
 void check_layers(const StepView& step) {
@@ -140,14 +140,13 @@ void check_layers(const StepView& step) {
   const bool plain = shape.mode == Mode::decode || shape.mode == Mode::extend;
   if (shape.local) {
     expect(step, plain, "local layers are for decode and extend");
-    expect(step, limits.chunk > 0, "local layers, but the limits have no chunk: ", to_string(limits));
+    expect(step, limits.chunk > 0, "local layers, but the limits have no chunk: ", limits);
     // The first page of a chunk says where it starts in the text, so text must start with the row.
     expect(step, !shape.encoder, "local layers and encoder layers exclude each other");
   }
   if (shape.encoder) {
     expect(step, plain, "encoder layers are for decode and extend");
-    expect(step, limits.encoder_context > 0,
-           "encoder layers, but the limits have no encoder context: ", to_string(limits));
+    expect(step, limits.encoder_context > 0, "encoder layers, but the limits have no encoder context: ", limits);
   }
   expect(step, !shape.window_table || shape.mode != Mode::draft_tree,
          "a window pool has no place for the slots of a draft tree");
