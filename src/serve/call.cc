@@ -100,7 +100,9 @@ void Call::report(bool complete) {
     answered = {.method = request().method,
                 .path = request().path,
                 .peer = request().peer,
-                .status = status_ ? status_ : failure_.empty() ? kClientClosed : kFailed,
+                .status = status_            ? status_
+                          : failure_.empty() ? kClientClosed
+                                             : kFailed,
                 .complete = complete && !gone_,
                 .time = std::chrono::steady_clock::now() - began_,
                 .prompt_tokens = prompt_tokens_,

@@ -30,7 +30,7 @@ nlohmann::ordered_json body_of(const http::Request& request);
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
 int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
-std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
+std::vector<std::string> read_stops(Fields& fields);          // stop: none of them is empty
 
 // json_schema, regex or ebnf (at most one), as strings or objects.
 std::optional<grammar::Source> read_constraint(Fields& fields);
