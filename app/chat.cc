@@ -69,8 +69,8 @@ Chat::Chat(const ChatOptions& options)
     : options_(options),
       session_(options.session),
       conversation_(session_, options.system),
-      sampling_(sampling_params(
-          options.sampling, default_sampling(options.sampling_defaults, session_.path, {.temperature = kTemperature}))) {
+      sampling_(sampling_params(options.sampling, default_sampling(options.sampling_defaults, session_.path,
+                                                                   {.temperature = kTemperature}))) {
   session_.render({{{"role", "user"}, {"content", ""}}});  // a model that cannot chat says so before anybody types
 }
 

@@ -30,8 +30,7 @@ std::string_view presented_key(const http::Request& request) {
   return value;
 }
 
-std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys,
-                                  const std::string& admin_key) {
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys, const std::string& admin_key) {
   const bool is_admin = !admin_key.empty() && equal_in_constant_time(key, admin_key);
   const bool is_everybody = admin_key.empty() && keys.size() <= 1;
   Caller caller{.name = is_admin ? "admin" : "", .may_manage = is_admin || is_everybody};

@@ -18,7 +18,6 @@ bool equal_in_constant_time(std::string_view one, std::string_view other);
 std::string_view presented_key(const http::Request& request);
 
 // Looks at all keys, whichever fits. None: no key fits. Without keys everybody does.
-std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys,
-                                  const std::string& admin_key);
+std::optional<Caller> caller_with(std::string_view key, const std::vector<ApiKey>& keys, const std::string& admin_key);
 
 }  // namespace quire::serve

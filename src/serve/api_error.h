@@ -1,8 +1,8 @@
 // What goes wrong with one call, as its caller is told: a status, a sentence, and the parameter that is to blame.
 //
-// Handlers throw it before the answer has begun; routes.cc turns it into the error body of the interface that was called.
-// Whatever else they throw, CheckError included, is a fault of the server: 500, with its cause in the log. So what rooms
-// below say about a caller's input is turned into this where they are asked.
+// Handlers throw it before the answer has begun; routes.cc turns it into the error body of the interface that was
+// called. Whatever else they throw, CheckError included, is a fault of the server: 500, with its cause in the log. So
+// what rooms below say about a caller's input is turned into this where they are asked.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <stdexcept>

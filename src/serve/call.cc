@@ -119,7 +119,9 @@ void Call::report(bool complete) {
                 .peer = request().peer,
                 .id = request().id,
                 .caller = caller_,
-                .status = status_ ? status_ : failure_.empty() ? kClientClosed : kFailed,
+                .status = status_            ? status_
+                          : failure_.empty() ? kClientClosed
+                                             : kFailed,
                 .complete = complete && !gone_,
                 .client_left = gone_,
                 .time = std::chrono::steady_clock::now() - began_,

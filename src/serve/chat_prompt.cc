@@ -57,9 +57,8 @@ std::vector<int32_t> chat_prompt(ChatInput input, const Service& service) {
 
   const Marks::Text prompt = marks.unmarked(service.render(std::move(context)) + beginning);
   check_text_length(prompt.text, service, "messages");
-  return encoded_text(prompt.text,
-                      {.add_special = false, .parse_special = true, .never_special = prompt.never_special}, service,
-                      "messages");
+  return encoded_text(prompt.text, {.add_special = false, .parse_special = true, .never_special = prompt.never_special},
+                      service, "messages");
 }
 
 }  // namespace quire::serve

@@ -1,5 +1,5 @@
-// Signs of life in a stream whose first token is long in coming: proxies and clients take a silent connection for a dead
-// one. A comment of server-sent events, which readers skip.
+// Signs of life in a stream whose first token is long in coming: proxies and clients take a silent connection for a
+// dead one. A comment of server-sent events, which readers skip.
 //
 // A stream's head is sent with the first sign, so what fails until then has a status of its own, and what fails later,
 // a wait that became too long say, is the stream's last event.

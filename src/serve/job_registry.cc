@@ -21,8 +21,7 @@ void JobRegistry::remove(uint64_t number) {
   jobs_.erase(found);
 }
 
-std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_prefix,
-                                                       std::optional<int32_t> key) const {
+std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_prefix, std::optional<int32_t> key) const {
   std::vector<std::shared_ptr<JobRun>> found;
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_)

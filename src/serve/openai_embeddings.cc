@@ -131,8 +131,8 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     std::string body = R"({"object":"list","data":[)";
     for (size_t i = 0; i < vectors_.size(); ++i)
       body.append(cat(i > 0 ? "," : "", R"({"object":"embedding","index":)", i, R"(,"embedding":)", vectors_[i], "}"));
-    body.append(cat(R"(],"model":)", json_string(call_.model), R"(,"usage":{"prompt_tokens":)",
-                    tokens_, R"(,"total_tokens":)", tokens_, "}}"));
+    body.append(cat(R"(],"model":)", json_string(call_.model), R"(,"usage":{"prompt_tokens":)", tokens_,
+                    R"(,"total_tokens":)", tokens_, "}}"));
     exchange_->respond({.body = std::move(body)});
   }
 

@@ -31,7 +31,7 @@ nlohmann::ordered_json body_of(const http::Request& request);
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
 int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
-std::vector<std::string> read_stops(Fields& fields);  // stop: none of them is empty
+std::vector<std::string> read_stops(Fields& fields);          // stop: none of them is empty
 
 // A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
 // Schemas are loose unless the fields are read strictly.

@@ -151,15 +151,13 @@ TEST(Constraint, SchemasAreLooseUnlessReadStrictly) {
 }
 
 TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {
-  testing::TinyService tiny({.change =
-                                 [](ServiceOptions& options) {
-                                   options.sampling = {.temperature = 0.2f,
-                                                       .top_k = 20,
-                                                       .top_p = 0.9f,
-                                                       .min_p = 0.1f,
-                                                       .repetition_penalty = 1.5f};
-                                 },
-                             .loop = false});
+  testing::TinyService tiny(
+      {.change =
+           [](ServiceOptions& options) {
+             options.sampling = {
+                 .temperature = 0.2f, .top_k = 20, .top_p = 0.9f, .min_p = 0.1f, .repetition_penalty = 1.5f};
+           },
+       .loop = false});
   const auto read = [&](const char* text) {
     const ordered_json body = ordered_json::parse(text);
     Fields fields(body, "");

@@ -184,9 +184,8 @@ TEST(Routes, FaultsOfTheServerAreItsOwn) {
   Logged logged;
   Routes routes({.on_answered = logged.listener()});
   routes.set_service(&tiny.service());
-  const http::Response response = answer_to(
-      routes, request_of("POST", "/v1/chat/completions",
-                         R"({"messages": [{"role": "user", "content": "a"}],
+  const http::Response response = answer_to(routes, request_of("POST", "/v1/chat/completions",
+                                                               R"({"messages": [{"role": "user", "content": "a"}],
                              "tools": [{"type": "function", "function": {"name": "f"}}]})"));
   EXPECT_EQ(response.status, 500);
   EXPECT_EQ(message(response), "the server failed at this request") << "what failed is not the caller's business";

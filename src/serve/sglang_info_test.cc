@@ -37,9 +37,7 @@ TEST(SglangInfo, ModelInfoHasWhatTheRouterReads) {
 }
 
 TEST(SglangInfo, ModelInfoHasTheModelsOwnSampling) {
-  TinyService tiny({.change = [](ServiceOptions& options) {
-    options.sampling = {.temperature = 0.2f, .top_k = 20};
-  }});
+  TinyService tiny({.change = [](ServiceOptions& options) { options.sampling = {.temperature = 0.2f, .top_k = 20}; }});
   EXPECT_EQ(asked(model_info, tiny).at("preferred_sampling_params").dump(), R"({"temperature":0.2,"top_k":20})");
 }
 

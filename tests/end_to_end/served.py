@@ -58,7 +58,7 @@ class Server:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             for line in response:
                 line = line.decode().rstrip("\n")
-                if line:
+                if line and not line.startswith(":"):  # a heartbeat
                     assert line.startswith("data: "), line
                     yield line.removeprefix("data: ")
 

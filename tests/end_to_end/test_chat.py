@@ -98,6 +98,16 @@ def test_odd_bytes_are_taken_as_they_are():
     assert done.returncode == 0 and done.stdout.decode()
 
 
+def test_tokens_are_drawn_as_the_models_makers_advise():
+    def answer(*arguments):
+        options = ["--seed", 3, "--max-tokens", 24]
+        return quire("chat", *options, *arguments, text="Tell me a story.\n").stdout
+
+    advised, openai = answer(), answer("--sampling-defaults", "openai")
+    assert advised == answer("--temperature", 0.2, "--top-p", 0.9)
+    assert openai == answer("--temperature", 1, "--top-p", 1) != advised
+
+
 class Terminal:
     """A chat at a pty, as a person would have it."""
 

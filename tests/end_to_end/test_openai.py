@@ -82,6 +82,14 @@ def test_names_of_the_model(client):
     assert error.value.code == "model_not_found" and error.value.param == "model"
 
 
+def test_tokens_are_drawn_as_the_models_makers_advise(client):
+    def answer(**options):
+        made = client.chat.completions.create(model="small", messages=HELLO, max_tokens=24, seed=3, **options)
+        return made.choices[0].message.content
+
+    assert answer() == answer(temperature=0.2, top_p=0.9) != answer(temperature=1, top_p=1)
+
+
 def test_a_stream_is_the_same_text(client):
     chunks = list(chat(client, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"

@@ -155,6 +155,7 @@ def test_keys(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# ours\nfirst name=alice\nsecond salt\n")
     arguments = ["--api-key-file", keys, "--api-key", "third", "--metrics-key", "fourth", "--log-level", "debug"]
+    arguments += ["--admin-api-key", "sixth"]
     with serve(tmp_path, *arguments, QUIRE_API_KEY="fifth") as server:
         for path in ["/", "/health", "/health_generate"]:
             assert server.get(path).status == 200, path
@@ -169,10 +170,13 @@ def test_keys(tmp_path):
             assert server.get("/v1/models", **{"X-API-Key": key}).status == 200, key
         assert server.get("/metrics", Authorization="Bearer fourth").status == 200
         assert server.get("/metrics", Authorization="Bearer first").status == 401
+        for key, status in {"first": 403, "sixth": 200}.items():
+            for path, body in {"/flush_cache": {}, "/abort_request": {"abort_all": True}}.items():
+                assert server.post(path, body, Authorization=f"Bearer {key}").status == status, (key, path)
         log = server.log.read_text()
         assert re.search(r"GET /v1/models 200, \d+ ms, peer 127\.0\.0\.1:\d+, key alice, id req-\w+\n", log)
-        assert ", key key-2, " in log
-        assert not any(key in log for key in ["first", "second", "third", "fourth", "fifth", "wrong"])
+        assert ", key key-2, " in log and ", key admin, " in log
+        assert not any(key in log for key in ["first", "second", "third", "fourth", "fifth", "sixth", "wrong"])
 
 
 def test_the_log_has_no_prompts(tmp_path):
