@@ -21,7 +21,7 @@ TEST(ManPage, HasEveryCommandWithItsOptions) {
            ".SH NOTES\n.nf\nQUIRE_MODEL",
        })
     EXPECT_NE(page.find(part), page.npos) << part << "\nis not in\n" << page;
-  EXPECT_EQ(page.find(".SS quire bench\n"), page.npos);  // which does nothing by itself
+  EXPECT_EQ(page.find(".SS quire bench\n"), page.npos) << "which does nothing by itself";
 }
 
 }  // namespace
