@@ -24,7 +24,7 @@ hub::FetchEvents FetchDisplay::events() {
           .progress = [this](const hub::FetchProgress& progress) { show(progress); }};
 }
 
-void FetchDisplay::say(const std::string& line) const {
+void FetchDisplay::say(const std::string& line) {
   if (watched_) progress_.say("");
   std::cerr << "quire: " << line << '\n';
 }

@@ -19,12 +19,12 @@ class FetchDisplay {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void say(const std::string& line) const;
+  void say(const std::string& line);
   void show(const hub::FetchProgress& progress);
   std::string line_of(const hub::FetchProgress& progress) const;
 
   const bool watched_;
-  const Progress progress_;
+  Progress progress_;
   bool begun_ = false, ended_ = false;
   int64_t first_done_ = 0;  // what was there before this began
   Clock::time_point begin_, shown_;

@@ -46,7 +46,8 @@ MetadataWorld::MetadataWorld(int32_t batch, int32_t context, int threads)
       pool_(pool_pages(arena_.limits()), kPageSize),
       table_(pool_, batch + 1, row_pages(arena_.limits()) * kPageSize.tokens()),
       window_(pool_pages(arena_.limits()), kPageSize, batch + 1, row_pages(arena_.limits()) * kPageSize.tokens(),
-              kWindow) {
+              kWindow),
+      window_view_(window_.table().view()) {
   inputs_.live() = batch;
   for (int32_t i = 0; i < batch; ++i) {
     open_request(i);
@@ -62,7 +63,7 @@ attn::StepShape MetadataWorld::shape(attn::Mode mode, attn::LayerKind kind, attn
           .local = kind == attn::LayerKind::local,
           .encoder = kind == attn::LayerKind::encoder,
           .table = table_.view(),
-          .window_table = kind == attn::LayerKind::window ? std::optional(window_.table().view()) : std::nullopt};
+          .window_table = kind == attn::LayerKind::window ? std::optional(window_view_) : std::nullopt};
 }
 
 void MetadataWorld::open_request(int32_t index) {

@@ -27,6 +27,7 @@ class MetadataWorld {
   kv::PagePool pool_;
   kv::RequestTable table_;
   kv::WindowPool window_;
+  kv::TableView window_view_;
 };
 
 inline constexpr int32_t kTreeNodes = 16;  // nodes of a verified tree

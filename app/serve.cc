@@ -69,7 +69,8 @@ class ServeCommand {
         log_(log_level_from(options.log_level), options.log_format == "json" ? LogFormat::json : LogFormat::text),
         signals_(speaks_tls() ? StopSignals::Hangup::reloads : StopSignals::Hangup::ends_it),
         routes_(route_options()),
-        server_(options.http, [this](std::shared_ptr<http::Exchange> exchange) { routes_.handle(std::move(exchange)); },
+        server_(http_options(options),
+                [this](std::shared_ptr<http::Exchange> exchange) { routes_.handle(std::move(exchange)); },
                 {.judge = [this](const http::Request& head) { return routes_.judge(head); },
                  .on_refused = [this](const http::Refused& refused) { routes_.report(refused); }}) {}
 

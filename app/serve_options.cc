@@ -21,7 +21,10 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
   constexpr const char* kGroup = "Model";
   for (const char* name : {"--model", "--context-length"}) command.get_option(name)->group(kGroup);
   command
-      .add_option("--served-model-name", options.served_model_name, "what callers call it; default: its file's name")
+      .add_option("--served-model-name", options.served_model_names,
+                  "what callers call it; more names after commas, or by repeating this; default: its file's name")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(kGroup);
   command
       .add_option("--chat-template", options.chat_template_file, "a file with a template instead of the model's own")
@@ -92,6 +95,8 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
           "seconds after which a request that still waits gets 503; 0: never");
   seconds("--run-timeout", options.run_timeout, "seconds after which a request ends with what it has; 0: never");
   seconds("--shutdown-timeout", options.shutdown_timeout, "seconds that running requests have after SIGTERM or Ctrl-C");
+  seconds("--heartbeat-interval", options.heartbeat_interval,
+          "seconds between the comments in a stream that waits for its first token; 0: none");
   command
       .add_flag("--strict-fields", options.strict_fields,
                 "400 for parameters that are not known, instead of an x-quire-ignored header that names them")
@@ -223,16 +228,27 @@ SessionOptions session_options(const ServeOptions& options) {
   return session;
 }
 
+http::ServerOptions http_options(const ServeOptions& options) {
+  http::ServerOptions http = options.http;
+  http.limits.peer_body_bytes = std::max(http.limits.peer_body_bytes, http.limits.body_bytes);
+  http.limits.all_body_bytes = std::max(http.limits.all_body_bytes, 4 * http.limits.peer_body_bytes);
+  return http;
+}
+
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path) {
   serve::ServiceOptions service{.model_path = model_path,
-                                .served_model_name = options.served_model_name,
                                 .tool_call_parser = options.tool_call_parser,
                                 .reasoning_parser = options.reasoning_parser,
                                 .queue_time = milliseconds(options.queue_timeout),
                                 .run_time = milliseconds(options.run_timeout),
+                                .heartbeat = milliseconds(options.heartbeat_interval),
                                 .strict_fields = options.strict_fields,
                                 .max_completion_tokens = options.max_completion_tokens};
-  if (service.served_model_name.empty()) service.served_model_name = name_of_model(model_path);
+  std::vector<std::string> names = options.served_model_names;
+  for (const std::string& name : names) check(!name.empty(), "--served-model-name: a name is empty");
+  if (names.empty()) names = {name_of_model(model_path)};
+  service.served_model_name = names[0];
+  service.aliases.assign(names.begin() + 1, names.end());
   if (!options.chat_template_file.empty())
     service.chat_template = read_file(options.chat_template_file, "chat template");
   return service;

@@ -21,7 +21,7 @@ struct ServeOptions {
   http::ServerOptions http = {.port = 30000};
   bool disable_radix_cache = false;
   std::string config_file;
-  std::string served_model_name;
+  std::vector<std::string> served_model_names;
   std::string chat_template_file;
   std::string tool_call_parser;
   std::string reasoning_parser;
@@ -33,7 +33,7 @@ struct ServeOptions {
   std::string admin_api_key;
   std::string metrics_key;
   std::vector<std::string> allow_origins;
-  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30;  // seconds
+  double queue_timeout = 0, run_timeout = 0, shutdown_timeout = 30, heartbeat_interval = 15;  // seconds
   std::string log_level = "info", log_format = "text";
 };
 void add_serve_options(CLI::App& command, ServeOptions& options);
@@ -43,6 +43,8 @@ void add_serve_options(CLI::App& command, ServeOptions& options);
 std::vector<serve::ApiKey> api_keys(const ServeOptions& options);
 
 SessionOptions session_options(const ServeOptions& options);
+http::ServerOptions http_options(
+    const ServeOptions& options);  // an address may always send one body of the largest size
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path);
 
 // What callers call a model that was given no name: the file's or folder's, without the type of its weights.

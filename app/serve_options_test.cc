@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
 
@@ -91,6 +92,34 @@ TEST_F(ApiKeys, WhatCannotBeAKeyIsRefused) {
   expect_refused([&] { api_keys(options_); }, "empty");
   options_.api_keys = {"with space"};
   expect_refused([&] { api_keys(options_); }, "a header cannot carry");
+}
+
+TEST(HttpOptionsOf, LeaveRoomForALargestBody) {
+  ServeOptions options;
+  EXPECT_EQ(http_options(options).limits.peer_body_bytes, size_t{128} << 20);
+  EXPECT_EQ(http_options(options).limits.all_body_bytes, size_t{512} << 20);
+  options.http.limits.body_bytes = size_t{1} << 30;
+  EXPECT_EQ(http_options(options).limits.peer_body_bytes, size_t{1} << 30);
+  EXPECT_EQ(http_options(options).limits.all_body_bytes, size_t{4} << 30);
+}
+
+TEST(ServiceOptionsOf, HaveAsManyNamesAsTheModelIsGiven) {
+  const auto options_for = [](const std::string& arguments) {
+    ServeOptions options;
+    CLI::App command;
+    add_serve_options(command, options);
+    command.parse(arguments);
+    return service_options(options, "/m/x.gguf");
+  };
+  const serve::ServiceOptions service =
+      options_for("--served-model-name one,two --served-model-name three --heartbeat-interval 0.5");
+  EXPECT_EQ(service.served_model_name, "one");
+  EXPECT_EQ(service.aliases, (std::vector<std::string>{"two", "three"}));
+  EXPECT_EQ(service.heartbeat.count(), 500);
+  EXPECT_TRUE(options_for("").aliases.empty());
+  ServeOptions nameless;
+  nameless.served_model_names = {"one", ""};
+  expect_refused([&] { service_options(nameless, "/m/x.gguf"); }, "a name is empty");
 }
 
 TEST(ServiceOptionsOf, TakeTheFilesTemplateAndTimes) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <ostream>
 
 #include "attn/gpu_choice.h"
 #include "attn/testing_case.h"
@@ -30,6 +31,8 @@ struct GpuProblem {
     return c;
   }
 };
+
+inline void PrintTo(const GpuProblem& problem, std::ostream* out) { *out << problem.name; }
 
 inline constexpr GpuProblem kGpuProblems[] = {
     {"bf16_64", Dtype::bf16, Dtype::bf16, 8, 1, 64, 64},

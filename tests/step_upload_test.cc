@@ -16,6 +16,7 @@
 #include "attn/write_metadata.h"
 #include "base/cuda.h"
 #include "cuda_call_counter.h"
+#include "gpu_problems.h"
 
 namespace quire::attn::testing {
 namespace {
@@ -43,6 +44,15 @@ std::vector<Uploaded> every_mode() {
   add("decode", Mode::decode);
   Case& narrow = add("decode_bf16", Mode::decode);
   narrow.query_type = narrow.kv_type = Dtype::bf16;
+  Case& latent = add("latent_bf16", Mode::decode);
+  latent.query_type = latent.kv_type = Dtype::bf16;
+  latent.kv_heads = 1;
+  latent.key_dim = 576;
+  latent.value_dim = 512;
+  latent.latent = true;
+  Case& prefill = add("extend_bf16", Mode::extend);
+  prefill.query_type = prefill.kv_type = Dtype::bf16;
+  prefill.extend = {30, 40, 1};
   add("materialised", Mode::decode).form = Form::materialised;
   add("local", Mode::decode).kind = LayerKind::local;
   all.back().c.chunk = 64;
@@ -86,13 +96,16 @@ TEST_P(EveryMode, IsOneUploadAndOneLaunch) {
   world.poison(Poison::guard);
   const MetadataArena arena(world.arena().limits(), Place::device);
   StepUpload upload(arena.limits(), kCopies, exec);
+  const bool is_narrow = c.kv_type != Dtype::f32;
+  const Launches launches;
   Graph graph;
   exec.begin_capture(graph);
   write_metadata(world.shape(), upload.inputs(), arena, exec);
   attend(world.args_with(arena), exec);
   exec.end_capture();
+  launches.expect_only(is_narrow ? expected_kernel(c.world().sizes, c.step()) : GpuKernel::general, 1);
   const Attention expected = world.expected();
-  const float tolerance = c.kv_type == Dtype::f32 ? 2e-5f : 1e-2f;
+  const float tolerance = is_narrow ? kGpuTolerance : 2e-5f;
   for (int32_t step = 0; step < 2 * kCopies; ++step) {
     forget_cuda_calls();
     std::memcpy(upload.next().memory().data(), world.input_memory().data(), world.input_memory().size());

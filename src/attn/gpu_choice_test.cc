@@ -2,10 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 
 #include "attn/testing_case.h"
 #include "base/expect_refused.h"
+
+namespace quire::attn {
+
+void PrintTo(GpuKernel kernel, std::ostream* out) { *out << to_string(kernel); }
+
+}  // namespace quire::attn
 
 namespace quire::attn::testing {
 namespace {

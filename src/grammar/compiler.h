@@ -58,7 +58,8 @@ class Compiler {  // const use from many threads
   ~Compiler();
 
   std::shared_ptr<const Compiled> compile(const Source& source) const;
-  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than compiling.
+  // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than
+  // compiling.
   std::vector<std::string> unenforced(const Source& source) const;
   std::shared_ptr<MaskAllowance> allowance() const;  // of one call
   // A fresh text at its beginning, which shares the allowance with the others of its call, or is alone.

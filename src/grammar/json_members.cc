@@ -69,7 +69,9 @@ Expression json_object(Rules& rules, JsonRules& json, std::span<const JsonMember
   Expression after = sequence({json.space(), text("}")}), next = nothing();
   if (other) {
     const RuleId id = rules.add();
-    const Expression key = key_of_others ? *key_of_others : members.empty() ? json.string() : key_but(rules, json, members);
+    const Expression key = key_of_others     ? *key_of_others
+                           : members.empty() ? json.string()
+                                             : key_but(rules, json, members);
     next = refer(rules.add(sequence({member(json, key, *other), refer(id)})));
     Expression body = after_members(json, next, true);
     rules[id].body = std::move(body);

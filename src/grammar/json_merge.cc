@@ -48,12 +48,12 @@ Json joined(Json list, const Json& more) {
 
 class Merger {
  public:
-  explicit Merger(const FindReferred& find) : find_(find) {}
+  Merger(const FindReferred& find, int& steps_left) : find_(find), steps_left_(steps_left) {}
 
   MaybeJson merge(const Json& one, const Json& other) {
     if (one.is_boolean()) return one.get<bool>() ? other : one;
     if (other.is_boolean()) return other.get<bool>() ? one : other;
-    if (!one.is_object() || !other.is_object() || depth_ >= kMostDepth) return std::nullopt;
+    if (!one.is_object() || !other.is_object() || depth_ >= kMostDepth || --steps_left_ < 0) return std::nullopt;
     ++depth_;
     MaybeJson both = merge_objects(one, other);
     --depth_;
@@ -135,13 +135,14 @@ class Merger {
   }
 
   const FindReferred& find_;
+  int& steps_left_;
   int depth_ = 0;
 };
 
 }  // namespace
 
-std::optional<Json> merged(const Json& one, const Json& other, const FindReferred& find) {
-  return Merger(find).merge(one, other);
+std::optional<Json> merged(const Json& one, const Json& other, const FindReferred& find, int& steps_left) {
+  return Merger(find, steps_left).merge(one, other);
 }
 
 }  // namespace quire::grammar

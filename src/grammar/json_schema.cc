@@ -85,7 +85,7 @@ class SchemaReader {
       return json_.value();
     }
     const Json beside = schema.beside("$ref");
-    const auto both = beside.empty() ? std::nullopt : merged(*target, beside, find_);
+    const auto both = beside.empty() ? std::nullopt : merged(*target, beside, find_, merges_left_);
     if (!both) return read_later(reference, *target, reference);
     schema.take_all();
     return read_merged(*both, schema);
@@ -146,7 +146,7 @@ class SchemaReader {
     const Json beside = schema.beside(keyword);
     std::vector<Json> each;
     for (const Json& one : schemas) {
-      auto both = beside.empty() ? std::nullopt : merged(one, beside, find_);
+      auto both = beside.empty() ? std::nullopt : merged(one, beside, find_, merges_left_);
       if (both) each.push_back(*std::move(both));
     }
     const bool together = each.size() == schemas.size();
@@ -178,7 +178,7 @@ class SchemaReader {
     Json all = schema.beside("allOf");
     if (all.empty() && schemas.size() == 1) return read(schemas.front(), schema.path("allOf/0"));
     for (size_t i = 0; i < schemas.size(); ++i) {
-      auto both = merged(all, schemas[i], find_);
+      auto both = merged(all, schemas[i], find_, merges_left_);
       if (both)
         all = *std::move(both);
       else
@@ -219,12 +219,12 @@ class SchemaReader {
   // Keywords speak of values of one type; of a schema without "type" we make values of that type.
   Expression read_untyped(SchemaObject& schema) {
     static const std::pair<const char*, const char*> kTypeOfKeyword[] = {
-        {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-        {"propertyNames", "object"}, {"multipleOf", "number"}, {"uniqueItems", "array"},
-        {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-        {"maxItems", "array"},    {"pattern", "string"},          {"format", "string"},
-        {"minLength", "string"},  {"maxLength", "string"},        {"minimum", "number"},
-        {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
+        {"properties", "object"},    {"required", "object"},         {"additionalProperties", "object"},
+        {"propertyNames", "object"}, {"multipleOf", "number"},       {"uniqueItems", "array"},
+        {"items", "array"},          {"prefixItems", "array"},       {"minItems", "array"},
+        {"maxItems", "array"},       {"pattern", "string"},          {"format", "string"},
+        {"minLength", "string"},     {"maxLength", "string"},        {"minimum", "number"},
+        {"maximum", "number"},       {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"},
     };
     for (const auto& [keyword, type] : kTypeOfKeyword) {
       if (schema.has(keyword)) return read_type(type, schema);
@@ -350,7 +350,7 @@ class SchemaReader {
   }
 
   Expression read_key(const Json& names, SchemaObject& schema) {
-    const auto texts = merged(names, {{"type", "string"}}, find_);
+    const auto texts = merged(names, {{"type", "string"}}, find_, merges_left_);
     if (texts) return read(*texts, schema.path("propertyNames"));
     schema.leave_out("propertyNames", "\"propertyNames\" is not supported there,");
     return json_.string();
@@ -387,6 +387,7 @@ class SchemaReader {
   std::vector<Pending> pending_;
   std::deque<Json> merged_;  // schemas that nobody wrote; they stay where they are
   size_t merged_bytes_ = 0;
+  int merges_left_ = 2000;  // each copies schemas, and references let them double
 };
 
 }  // namespace

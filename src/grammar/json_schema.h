@@ -5,13 +5,13 @@
 //
 // Every keyword is enforced, an annotation, or not enforced, which is refused by name or, loosely, noted. Enforced are
 // type, enum, const, properties, required, additionalProperties, propertyNames (of an object without properties, or
-// fixed names), items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (json_formats.h), minimum,
-// maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (schema_numbers.h), anyOf, oneOf (of alternatives that exclude
-// each other, json_apart.h), allOf and $ref to the root or into its $defs or definitions, with what stands beside them
-// where the two can be made one (json_merge.h).
+// fixed names), items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (json_formats.h),
+// minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (schema_numbers.h), anyOf, oneOf (of alternatives
+// that exclude each other, json_apart.h), allOf and $ref to the root or into its $defs or definitions, with what stands
+// beside them where the two can be made one (json_merge.h).
 //
-// Errors   CheckError that names the keyword and its place, like #/properties/tags: what is no schema, and strictly what
-//          is not enforced.
+// Errors   CheckError that names the keyword and its place, like #/properties/tags: what is no schema and, strictly,
+//          what is not enforced.
 #pragma once
 #include <cstddef>
 #include <string_view>

@@ -104,10 +104,10 @@ INSTANTIATE_TEST_SUITE_P(
         R"({"properties":{"kind":{"enum":["b","c"]},"n":{"type":"integer"}}}]})",
         R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n",)"
         R"("required":["next"]},{"type":"null"}]}}}}})",
-        R"({"enum":[1,2,3],"const":2})",
-        R"({"type":"integer","multipleOf":5})", R"({"type":"integer","multipleOf":8})",
-        R"({"type":"integer","multipleOf":7,"minimum":-20,"exclusiveMaximum":49})", R"({"type":"number","multipleOf":25})",
-        R"({"type":"number","multipleOf":0.01})", R"({"type":"integer","multipleOf":0.5,"maximum":3,"minimum":0})",
+        R"({"enum":[1,2,3],"const":2})", R"({"type":"integer","multipleOf":5})", R"({"type":"integer","multipleOf":8})",
+        R"({"type":"integer","multipleOf":7,"minimum":-20,"exclusiveMaximum":49})",
+        R"({"type":"number","multipleOf":25})", R"({"type":"number","multipleOf":0.01})",
+        R"({"type":"integer","multipleOf":0.5,"maximum":3,"minimum":0})",
         R"({"type":"object","propertyNames":{"type":"string"},"additionalProperties":{"type":"integer"}})",
         R"({"type":"object","propertyNames":{"pattern":"^[a-c]{1,2}$"},"additionalProperties":{"type":"integer"}})",
         R"({"type":"object","propertyNames":{"enum":["x","y"]},"additionalProperties":{"type":"null"},"required":["y"]})",
@@ -257,7 +257,8 @@ TEST(JsonSchema, WhatIsNotEnforcedIsNotedIfLoose) {
 
 TEST(JsonSchema, SchemasThatContradictEachOtherMatchNothing) {
   for (const char* schema :
-       {R"({"allOf":[{"type":"null"},{"type":"string"}]})", R"({"$ref":"#/$defs/a","const":2,"$defs":{"a":{"const":1}}})",
+       {R"({"allOf":[{"type":"null"},{"type":"string"}]})",
+        R"({"$ref":"#/$defs/a","const":2,"$defs":{"a":{"const":1}}})",
         R"({"allOf":[{"type":"object","properties":{"a":{}},"required":["a"]},{"additionalProperties":false}]})"})
     EXPECT_EQ(error_of(schema), "the JSON schema: it matches no text") << schema;
 }
@@ -265,8 +266,19 @@ TEST(JsonSchema, SchemasThatContradictEachOtherMatchNothing) {
 TEST(JsonSchema, SchemasBesideThemselvesComeToAnEnd) {
   // Each reading of a leads to readings of a, with more beside it.
   std::string members;
-  for (int i = 0; i < 20; ++i) members += cat(i ? "," : "", "\"p", i, R"(":{"$ref":"#/$defs/a","required":["p)", i, "\"]}");
+  for (int i = 0; i < 20; ++i)
+    members += cat(i ? "," : "", "\"p", i, R"(":{"$ref":"#/$defs/a","required":["p)", i, "\"]}");
   EXPECT_EQ(error_of(cat(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{)", members, "}}}}")), "");
+  // Each definition has twice the next one, on both sides.
+  std::string doubling;
+  for (int i = 0; i < 30; ++i)
+    for (const char* side : {"a", "b"}) {
+      const std::string next = cat(R"({"$ref":"#/$defs/)", side, i + 1, "\"}");
+      doubling += cat("\"", side, i, R"(":{"properties":{"x":)", next, R"(,"y":)", next, "}},");
+    }
+  EXPECT_EQ(error_of(cat(R"({"allOf":[{"$ref":"#/$defs/a0"},{"$ref":"#/$defs/b0"}],"$defs":{)", doubling,
+                         R"("a30":{"minimum":1},"b30":{"maximum":2}}})")),
+            "the JSON schema: \"allOf\" of schemas that cannot be made one is not supported, at \"#\"");
   EXPECT_EQ(error_of(R"({"$ref":"#/$defs/a","$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"required":["q"]}]}}})"),
             "the JSON schema: it matches no text");
 }

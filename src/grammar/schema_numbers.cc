@@ -60,9 +60,7 @@ int64_t whole_bound(const Bound& bound, bool from_below) {
 
 // --- multiples
 
-void leave_out_step(SchemaObject& schema) {
-  schema.leave_out("multipleOf", "\"multipleOf\" is not supported there,");
-}
+void leave_out_step(SchemaObject& schema) { schema.leave_out("multipleOf", "\"multipleOf\" is not supported there,"); }
 
 // Whether all whole numbers are multiples: of 1, 0.5, 0.1.
 bool is_step_of_all(const Json& step) {

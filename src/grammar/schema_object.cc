@@ -10,10 +10,9 @@ namespace {
 
 // They say something about a value, not which values are right. $defs are read when something refers to them.
 constexpr std::string_view kAnnotations[] = {
-    "$anchor",       "$comment",         "$defs",         "$id",         "$schema",     "$vocabulary",
-    "contentSchema", "contentMediaType", "default",       "definitions", "deprecated",  "contentEncoding",
-    "description",   "discriminator",    "externalDocs",  "example",     "examples",    "id",
-    "readOnly",      "title",            "writeOnly"};
+    "$anchor",          "$comment", "$defs",       "$id",        "$schema",         "$vocabulary", "contentSchema",
+    "contentMediaType", "default",  "definitions", "deprecated", "contentEncoding", "description", "discriminator",
+    "externalDocs",     "example",  "examples",    "id",         "readOnly",        "title",       "writeOnly"};
 
 }  // namespace
 

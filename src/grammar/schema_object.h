@@ -20,8 +20,8 @@ namespace quire::grammar {
 
 using Json = nlohmann::ordered_json;
 
-std::string written(const Json& value);  // in one line
-bool is_whole(const Json& value);        // a number without a fraction
+std::string written(const Json& value);        // in one line
+bool is_whole(const Json& value);              // a number without a fraction
 bool is_annotation(std::string_view keyword);  // which says something about a value, not which values are right
 
 using Places = std::vector<std::string>;  // of keywords, like #/properties/tags/uniqueItems

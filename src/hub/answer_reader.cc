@@ -27,7 +27,7 @@ int64_t chunk_size(std::string_view line) {
 
 // Only when all that was read is taken: what is told to sinks stays where it is until then.
 bool AnswerReader::fill() {
-  const size_t received = connection_.read(std::span<char>(buffer_.data(), buffer_.size()));
+  const size_t received = source_(std::span<char>(buffer_.data(), buffer_.size()));
   rest_ = std::string_view(buffer_).substr(0, received);
   return received > 0;
 }

@@ -1,23 +1,26 @@
-// An answer as it comes over a connection: its head, then its body without the framing (a length, chunks, or all until
+// An answer as its bytes come: its head, then its body without the framing (a length, chunks, or all until
 // the end).
 //
 // Errors   NetworkError: the connection ends before the answer does. CheckError: what is not HTTP.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include "hub/connection.h"
+#include "hub/network_error.h"
 #include "hub/response_head.h"
 
 namespace quire::hub {
 
+using ByteSource = std::function<size_t(std::span<char>)>;  // how many came; 0: the other side has ended
 using BodySink = std::function<void(std::string_view)>;
 
 class AnswerReader {
  public:
-  explicit AnswerReader(Connection& connection) : connection_(connection), buffer_(size_t{256} << 10, '\0') {}
+  explicit AnswerReader(ByteSource source) : source_(std::move(source)), buffer_(size_t{256} << 10, '\0') {}
 
   ResponseHead read_head();  // of the answer itself: what only says "go on" (1xx) is passed over
   void read_body(const ResponseHead& head, const BodySink& sink);
@@ -29,9 +32,9 @@ class AnswerReader {
   void pass_on(int64_t bytes, const BodySink& sink);
   void read_chunks(const BodySink& sink);
 
-  Connection& connection_;
+  const ByteSource source_;
   std::string buffer_;
-  std::string_view rest_;  // read from the connection, not yet taken
+  std::string_view rest_;  // read from the source, not yet taken
 };
 
 }  // namespace quire::hub

@@ -80,6 +80,15 @@ std::vector<std::string> revisions_at(const fs::path& repository, const std::str
   return revisions;
 }
 
+// Files may share their bytes.
+int64_t bytes_of(const fs::path& snapshot, const std::vector<std::string>& files) {
+  std::set<fs::path> blobs;
+  for (const std::string& file : files) blobs.insert(fs::canonical(snapshot / file));
+  int64_t sum = 0;
+  for (const fs::path& blob : blobs) sum += static_cast<int64_t>(fs::file_size(blob));
+  return sum;
+}
+
 // What is still coming is left to whoever fetches it.
 void remove_unused_blobs(const fs::path& repository) {
   std::set<fs::path> used;
@@ -206,7 +215,7 @@ std::vector<CachedModel> cached_models(const fs::path& cache) {
                           .commit = commit,
                           .folder = snapshot,
                           .files = own.files_of(commit)};
-        for (const std::string& file : model.files) model.bytes += static_cast<int64_t>(fs::file_size(snapshot / file));
+        model.bytes = bytes_of(snapshot, model.files);
         models.push_back(std::move(model));
       }
     }

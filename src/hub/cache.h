@@ -54,7 +54,7 @@ struct CachedModel {
   std::string commit;
   std::filesystem::path folder;
   std::vector<std::string> files;  // whole ones
-  int64_t bytes = 0;               // of these
+  int64_t bytes = 0;               // of these, shared ones once
 };
 std::vector<CachedModel> cached_models(const std::filesystem::path& cache);  // by name, then commit; no folder: none
 

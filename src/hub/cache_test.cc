@@ -73,12 +73,15 @@ TEST_F(HubCache, AFileIsThereWhenItsBlobIs) {
 
 TEST_F(HubCache, AList) {
   put(fs::path(folder.path()) / "datasets--a--b" / "snapshots" / kOne / "x", "");
+  repository.link(kOne, "same.json", "aa");
   const auto models = cached_models(folder.path());
   ASSERT_EQ(models.size(), 2u);
   EXPECT_EQ(models[0].repository, "org/name");
   EXPECT_EQ(models[0].revisions, (Paths{"v1"}));
   EXPECT_EQ(models[1].revisions, (Paths{"main", "refs/pr/1"}));
   EXPECT_EQ(models[1].files, (Paths{"both.json", "two.gguf"}));
+  EXPECT_EQ(models[0].files, (Paths{"both.json", "same.json", "sub/one.gguf"}));
+  EXPECT_EQ(models[0].bytes, 22);
   EXPECT_EQ(models[1].bytes, 22);
   EXPECT_TRUE(cached_models(folder.path("nowhere")).empty());
 }

@@ -1,7 +1,9 @@
 #include "hub/choose_file.h"
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/in_quotes.h"

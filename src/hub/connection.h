@@ -13,18 +13,11 @@
 #include <string>
 #include <string_view>
 
-#include "base/check.h"
+#include "hub/network_error.h"
 
 struct addrinfo;
 
 namespace quire::hub {
-
-// No answer, or only a part of one: the next try may do better.
-class NetworkError : public CheckError {
- public:
-  NetworkError(const std::string& text, bool connected) : CheckError(text), was_connected(connected) {}
-  const bool was_connected;  // false: the other side was not reached at all
-};
 
 // The system's authorities: loaded once, shared by connections. SSL_CERT_FILE and SSL_CERT_DIR name others.
 std::shared_ptr<SSL_CTX> trusted_authorities();

@@ -28,6 +28,10 @@ std::string request_text(const HttpCall& call, const std::string& target, const 
   return text + more + "\r\n";
 }
 
+AnswerReader answers_of(Connection& connection) {
+  return AnswerReader([&connection](std::span<char> bytes) { return connection.read(bytes); });
+}
+
 Url next_of(const Url& from, const ResponseHead& head) {
   Url to = redirected(from, head.header("location").value());
   check(to.is_https() || !from.is_https(), from.host, " redirects from https to http, which is not followed");
@@ -56,7 +60,7 @@ std::unique_ptr<Connection> HttpClient::connect_through(const Url& proxy, const 
   const std::string place = (url.host.find(':') == url.host.npos ? url.host : "[" + url.host + "]") + ":" + url.port;
   connection->write(
       cat("CONNECT ", place, " HTTP/1.1\r\nHost: ", place, "\r\n", proxy_authorization(credentials), "\r\n"));
-  const int status = AnswerReader(*connection).read_head().status;
+  const int status = answers_of(*connection).read_head().status;
   if (status / 100 != 2)
     throw NetworkError(cat("the proxy ", proxy.authority(), " does not connect to ", url.host, ": status ", status),
                        false);
@@ -79,7 +83,7 @@ HttpClient::Asked HttpClient::ask(const HttpCall& call) {
     more = proxy_authorization(proxy->credentials);
   }
   asked.connection->write(request_text(call, target, more));
-  asked.answer = std::make_unique<AnswerReader>(*asked.connection);
+  asked.answer = std::make_unique<AnswerReader>(answers_of(*asked.connection));
   return asked;
 }
 

@@ -17,6 +17,7 @@
 
 #include "hub/answer_reader.h"
 #include "hub/connection.h"
+#include "hub/pipe_signal.h"
 #include "hub/response_head.h"
 #include "hub/settings.h"
 #include "hub/url.h"
@@ -49,6 +50,7 @@ class HttpClient {
   std::unique_ptr<Connection> connect_through(const Url& proxy, const std::string& credentials, const Url& url);
   const std::shared_ptr<SSL_CTX>& authorities();
 
+  const PipeSignalIgnored pipe_signal_;  // OpenSSL writes to sockets without a way to turn it off
   const Environment environment_;
   const std::chrono::milliseconds silence_;
   std::shared_ptr<SSL_CTX> authorities_;  // once they are needed

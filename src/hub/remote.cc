@@ -33,6 +33,12 @@ std::optional<int64_t> size_of(const ResponseHead& head) {
   return head.is_redirect() ? std::nullopt : head.content_length();
 }
 
+// Another part than was asked for, or none. (All of the file from its beginning is fine, too.)
+bool refuses_to_continue(const ResponseHead& head, int64_t start, int64_t bytes) {
+  if (head.status != 206) return head.status == 416;
+  return parse_content_range(head.header("content-range").value_or("")) != std::pair(start, bytes);
+}
+
 // It becomes a file's name in the cache.
 bool is_plain_etag(const std::string& etag) {
   constexpr const char* kAllowed = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_.";
@@ -150,14 +156,12 @@ void Remote::read(const ModelName& name, const RemoteFile& file, int64_t start,
   HttpCall call{.url = file.url, .token = settings_.token, .follows = {}, .on_head = {}, .on_body = on_bytes};
   if (start > 0) call.headers.emplace_back("Range", cat("bytes=", start, "-"));
   call.on_head = [&](const ResponseHead& head) {
-    if (means_later(head.status))
-      throw NetworkError(cat(file.path, ": the server answers with status ", head.status), true);
-    if (head.status == 206) {
-      const auto range = parse_content_range(head.header("content-range").value_or(""));
-      check(range && *range == std::pair(start, file.bytes), file.path,
-            ": the server sends another part than was asked for");
-      return on_start(start);
+    if (means_later(head.status)) throw NetworkError(cat("the server answers with status ", head.status), true);
+    if (start > 0 && refuses_to_continue(head, start, file.bytes)) {
+      on_start(0);
+      throw NetworkError(cat("the server does not continue the file at ", start), true);
     }
+    if (head.status == 206 && start > 0) return on_start(start);
     if (head.status != 200) refuse(name, file.path, head);
     const int64_t length = head.content_length().value_or(file.bytes);
     check(length == file.bytes, file.path, " was announced with ", file.bytes, " bytes, but has ", length,

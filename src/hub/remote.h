@@ -45,7 +45,8 @@ class Remote {
   RemoteFile find(const ModelName& name, const std::string& commit, const std::string& path);
 
   // The file's bytes from `start` on. on_start is told where the bytes that follow begin: at `start`, or at 0 when the
-  // server does not continue files. One try: throws NetworkError when the transfer breaks.
+  // server does not continue files. One try: throws NetworkError when the transfer breaks, or has to begin at 0 next
+  // time.
   void read(const ModelName& name, const RemoteFile& file, int64_t start, const std::function<void(int64_t)>& on_start,
             const std::function<void(std::string_view)>& on_bytes);
 

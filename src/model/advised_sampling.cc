@@ -93,7 +93,8 @@ ops::SamplingParams from_name(const fs::path& path, ops::SamplingParams otherwis
 }  // namespace
 
 ops::SamplingParams advised_sampling(const std::string& path, ops::SamplingParams otherwise) {
-  const ops::SamplingParams advised = fs::is_directory(path) ? from_folder(path, otherwise) : from_gguf(path, otherwise);
+  const ops::SamplingParams advised =
+      fs::is_directory(path) ? from_folder(path, otherwise) : from_gguf(path, otherwise);
   return is_same(advised, otherwise) ? from_name(path, std::move(otherwise)) : advised;
 }
 

@@ -66,7 +66,8 @@ TEST_F(AdvisedSampling, IsKnownOfTheDefaultModel) {
     std::filesystem::copy_file(file.path(), path);
     return advised_sampling(path);
   };
-  for (const char* name : {"SmolLM2-135M-Instruct.Q4_1.gguf", "models--HuggingFaceTB--SmolLM2-360M-Instruct/0a1b/x.gguf"}) {
+  for (const char* name :
+       {"SmolLM2-135M-Instruct.Q4_1.gguf", "models--HuggingFaceTB--SmolLM2-360M-Instruct/0a1b/x.gguf"}) {
     EXPECT_EQ(named(name).temperature, 0.2f) << name;
     EXPECT_EQ(advised_sampling(folder_.path() + "/" + name).top_p, 0.9f) << name;
   }

@@ -76,7 +76,11 @@ bool has_body(const http::Request& head) {
 
 }  // namespace
 
-bool is_loopback(std::string_view host) { return host.starts_with("127.") || host == "localhost" || host == "::1"; }
+// An address, not a name that begins like one: 127.evil.example is anybody's.
+bool is_loopback(std::string_view host) {
+  const bool is_address = host.find_first_not_of("0123456789.") == host.npos;
+  return (is_address && host.starts_with("127.")) || host == "localhost" || host == "::1";
+}
 
 BrowserGuard::BrowserGuard(std::string host, std::vector<std::string> origins)
     : host_(std::move(host)), origins_(std::move(origins)) {}

@@ -57,8 +57,8 @@ TEST(BrowserGuard, OnLoopbackOnlyNamesOfThisMachineAreHosts) {
     for (const char* own :
          {"localhost", "LOCALHOST:30000", "127.0.0.1:30000", "127.0.0.1", "[::1]:30000", "[::1]", "chat.example"})
       EXPECT_EQ(status(guard, {{"host", own}}), 200) << bound << " " << own;
-    for (const char* foreign :
-         {"evil.example", "evil.example:30000", "localhost.evil.example", "10.0.0.1:30000", "[::2]"})
+    for (const char* foreign : {"evil.example", "evil.example:30000", "localhost.evil.example", "127.evil.example",
+                                "127.0.0.1.evil.example", "10.0.0.1:30000", "[::2]"})
       EXPECT_EQ(status(guard, {{"host", foreign}, {"origin", std::string("http://") + foreign}}), 403) << foreign;
     EXPECT_EQ(status(guard, {}), 200) << "no browser";
   }

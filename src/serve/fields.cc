@@ -180,7 +180,7 @@ void Fields::refuse_unread() const {
   std::string names, first;
   int unread = 0;
   for (const auto& [name, value] : object_.items()) {
-    if (read_.contains(name)) continue;
+    if (value.is_null() || read_.contains(name)) continue;
     if (first.empty()) first = path_of(name);
     if (++unread <= kMostNamed) names += cat(names.empty() ? "" : ", ", in_quotes(path_of(name), 60));
   }

@@ -5,12 +5,11 @@
 //   Fields fields(body, "", &ignored);            path "" at the top; fields inside say "stream_options.include_usage"
 //   const int n = fields.integer("n", 1, 128).value_or(1);
 //   fields.ignore("user");                        accepted, as it has no effect anywhere
-//   fields.no_effect("store", "answers are not stored");         ignored, or 400 if strict, unless absent, null or false
+//   fields.no_effect("store", "is not done");     unless it is absent, null or false: as if nobody had read it
 //   fields.refuse("audio", "audio output is not supported");     400 unless it is absent or null
-//   fields.finish();                              what is left is ignored, or 400 if strict that names it
+//   fields.finish();                              what is left is named as ignored or, strictly, a 400 that names it
 //
-// An absent field and null are the same, except that strictly a name is unknown whatever its value. Strict are an
-// Ignored that is, and none.
+// An absent field and null are the same. Strict are an Ignored that is, and none.
 //
 // Cost     a field takes time in the logarithm of the object's keys: those of large objects are sorted once.
 // Errors   ApiError 400 that names the parameter and says what was expected and what came.
@@ -35,7 +34,7 @@ class Fields {
  public:
   Fields(const nlohmann::ordered_json& object, std::string path, Ignored* ignored = nullptr);
 
-  bool has(std::string_view name) const;  // present and not null
+  bool has(std::string_view name) const;                                         // present and not null
   bool is_there(std::string_view name) const { return object_.contains(name); }  // maybe null
   std::optional<bool> boolean(std::string_view name);
   std::optional<int64_t> integer(std::string_view name, int64_t least, int64_t most);

@@ -3,23 +3,23 @@
 namespace quire::serve {
 namespace {
 
-constexpr size_t kMostNameBytes = 120;
+constexpr size_t kMostBytesOfAName = 120;
 
 bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
-char shown(char byte) {
+char header_letter(char byte) {
   constexpr std::string_view kMarks = "_-.$#/[]";
   const bool plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || is_digit(byte);
   return plain || kMarks.find(byte) != kMarks.npos ? byte : '?';
 }
 
-std::string name_of(std::string_view path) {
+std::string header_name(std::string_view path) {
   std::string name;
-  for (size_t at = 0; at < path.size() && name.size() < kMostNameBytes; ++at) {
+  for (size_t at = 0; at < path.size() && name.size() < kMostBytesOfAName; ++at) {
     const bool is_place = is_digit(path[at]) && !name.empty() && name.back() == '[';
     if (is_place)
       while (at < path.size() && is_digit(path[at])) ++at;
-    if (at < path.size()) name += shown(path[at]);
+    if (at < path.size()) name += header_letter(path[at]);
   }
   return name;
 }
@@ -29,7 +29,7 @@ std::string name_of(std::string_view path) {
 void Ignored::add(std::string_view path) {
   constexpr std::string_view kMore = ", ...";
   if (full_) return;
-  const std::string name = name_of(path);
+  const std::string name = header_name(path);
   if (!names_.insert(name).second) return;
   full_ = header_.size() + name.size() + 2 + kMore.size() > kMostBytes;
   if (full_)

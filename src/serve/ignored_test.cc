@@ -11,8 +11,7 @@ TEST(Ignored, NamesEachOnceInTheirOrder) {
   for (const char* path : {"store", "messages[0].cache_control", "messages[17].cache_control", "store",
                            "messages[2].content[10].cache_control", "a2", "b[", "c[5]"})
     ignored.add(path);
-  EXPECT_EQ(ignored.header(),
-            "store, messages[].cache_control, messages[].content[].cache_control, a2, b[, c[]");
+  EXPECT_EQ(ignored.header(), "store, messages[].cache_control, messages[].content[].cache_control, a2, b[, c[]");
 }
 
 TEST(Ignored, WhatAHeaderCannotCarryIsNotInIt) {

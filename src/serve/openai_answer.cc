@@ -6,6 +6,7 @@
 
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
+#include "serve/heartbeat.h"
 #include "serve/json_text.h"
 
 namespace quire::serve {
@@ -29,13 +30,30 @@ void OpenAiAnswer::start(std::vector<Job> jobs, Service& service) {
       jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {
         self->hear(i, std::move(progress));
       }));
+    if (terms_.stream)
+      beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        return self && self->beat();
+      });
   } catch (const ApiError& error) {
     fail(error);
   }
 }
 
+bool OpenAiAnswer::beat() {
+  if (over_ || heard_) return false;
+  begin_stream();
+  exchange_->write(std::string(kHeartbeat));
+  return true;
+}
+
+void OpenAiAnswer::begin_stream() {
+  if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+}
+
 void OpenAiAnswer::hear(size_t choice, Progress progress) {
   if (over_) return;
+  heard_ = true;
   count(choice, progress);
   const std::optional<ApiError> error = progress.end ? error_of(*progress.end) : std::nullopt;
   if (error) return fail(*error);
@@ -55,7 +73,7 @@ void OpenAiAnswer::count(size_t choice, const Progress& progress) {
 }
 
 void OpenAiAnswer::send_part(std::string part) {
-  if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+  begin_stream();
   if (running_ == 0) {
     chunks_.append_usage(part, usage());
     part += kDoneEvent;

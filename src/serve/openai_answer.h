@@ -1,8 +1,9 @@
 // A call of OpenAI's interface that is being answered: its jobs, the beginning and end of what is sent, and what went
 // wrong. The kinds of answers derive from it.
 //
-// Everything happens in the exchange's order, so nothing here is locked. Nothing is sent before the first progress, so
-// what fails until then still has a status of its own; what fails later is the stream's last event.
+// Everything happens in the exchange's order, so nothing here is locked. Nothing is sent before the first progress (or
+// the first heartbeat), so what fails until then still has a status of its own; what fails later is the stream's last
+// event.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -43,6 +44,8 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
 
  private:
   void start(std::vector<Job> jobs, Service& service);
+  void begin_stream();
+  bool beat();
   void count(size_t choice, const Progress& progress);
   void send_part(std::string part);
   void send_whole();
@@ -56,6 +59,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   std::vector<Usage> usages_;  // [choices]
   size_t running_;             // choices without an end
   bool begun_ = false;         // the stream
+  bool heard_ = false;         // of any choice
   bool over_ = false;
 };
 

@@ -77,7 +77,7 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
   std::vector<Job> jobs;
   add_jobs(jobs, settings, settings.request, id, service);
   OpenAiAnswer::Terms terms{
-      .head = new_head(id, settings.stream ? "chat.completion.chunk" : "chat.completion", service),
+      .head = new_head(id, settings.stream ? "chat.completion.chunk" : "chat.completion", settings.model),
       .stream = settings.stream,
       .stream_usage = settings.stream_usage,
       .choices = jobs.size(),

@@ -13,7 +13,9 @@ using Kind = ToolEvent::Kind;
 
 ChatChoice::ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser)
     : index_(index), terms_(std::move(terms)), parser_(std::move(parser)) {
-  if (terms_.reasoning != Reasoning::none) reasoning_.emplace(terms_.reasoning);
+  if (terms_.reasoning == Reasoning::none) return;
+  reasoning_.emplace(terms_.reasoning);
+  reasoning_end_ = terms_.tokenizer.find(kReasoningEnd);
 }
 
 void ChatChoice::take_logprobs(Progress& progress) {
@@ -24,11 +26,10 @@ void ChatChoice::take_logprobs(Progress& progress) {
 
 // Where the tag is a token, as it is for all who think, the count is exact.
 void ChatChoice::count_reasoning(const Progress& progress) {
-  const auto end = terms_.tokenizer.find(kReasoningEnd);
   for (const engine::TokenLogprob& one : progress.tokens) {
-    if (!end || reasoning_counted_) return;
+    if (!reasoning_end_ || reasoning_counted_) return;
     ++reasoning_tokens_;
-    reasoning_counted_ = one.token == *end;
+    reasoning_counted_ = one.token == *reasoning_end_;
   }
 }
 

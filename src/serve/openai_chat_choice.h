@@ -1,5 +1,5 @@
-// One choice of a chat's answer: reasoning, content, tool calls and logprobs out of the progress of its job, as chunks of
-// a stream or in one piece. Reasoning is split off first; calls are looked for in what is left.
+// One choice of a chat's answer: reasoning, content, tool calls and logprobs out of the progress of its job, as chunks
+// of a stream or in one piece. Reasoning is split off first; calls are looked for in what is left.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -56,8 +56,9 @@ class ChatChoice {
   const Terms terms_;
   const std::unique_ptr<ToolParser> parser_;
   std::optional<ReasoningParser> reasoning_;
-  std::string unsent_reasoning_;                                       // in streams that have it in one piece
-  int64_t reasoning_tokens_ = 0;                                       // up to the tag that ends it
+  std::optional<int32_t> reasoning_end_;  // the token that is its last
+  std::string unsent_reasoning_;          // in streams that have it in one piece
+  int64_t reasoning_tokens_ = 0;          // up to the tag that ends it
   bool reasoning_counted_ = false;
   nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
   std::string reasoning_text_, content_;                               // not in streams

@@ -159,6 +159,26 @@ TEST_F(ChatChoiceTest, ReasoningMayComeInOnePiece) {
   EXPECT_EQ(deltas(streamed(reasoning_choice(false), cut))[1], R"({"reasoning_content":"a b"})");
 }
 
+TEST_F(ChatChoiceTest, ReasoningIsCountedWhereItsEndIsAToken) {
+  text::Vocabulary vocabulary = testing::tiny_vocabulary();
+  const int32_t end = vocabulary.tokens.add("</think>");
+  vocabulary.types.push_back(text::TokenType::user_defined);
+  vocabulary.added.push_back({.id = end, .special = false});
+  vocabulary.mergeable.push_back(false);
+  const text::Tokenizer tokenizer(std::move(vocabulary));
+  ASSERT_EQ(tokenizer.find("</think>"), end);
+  const auto counted = [&](const std::vector<Progress>& all) {
+    ChatChoice choice(0, {.tokenizer = tokenizer, .new_call_id = {}, .reasoning = Reasoning::may_begin}, nullptr);
+    for (Progress progress : all) choice.collect(progress);
+    return choice.reasoning_tokens();
+  };
+  EXPECT_EQ(counted({{.text = "<think>a", .tokens = {{.token = 'a'}, {.token = 'b'}}},
+                     {.text = "</think>c", .tokens = {{.token = end}, {.token = 'c'}}},
+                     {.tokens = {{.token = 'd'}}, .end = kStopped}}),
+            3);
+  EXPECT_EQ(counted({{.text = "abc", .tokens = {{.token = 'a'}, {.token = end}}, .end = kStopped}}), 0);
+}
+
 TEST_F(ChatChoiceTest, AnAnswerWithoutReasoningIsAllContent) {
   EXPECT_EQ(collected(reasoning_choice(), kHello)["message"], collected(choice(&kHermesForm), kHello)["message"]);
 }

@@ -85,7 +85,7 @@ TEST_F(ChatRequest, HarmlessFieldsAreAccepted) {
 }
 
 TEST_F(ChatRequest, WhatIsRefusedByName) {
-  expect_refusal("\"model\": \"gpt-4o\"", "model", "gpt-4o", 404);
+  expect_refusal("\"model\": 4", "model");
   expect_refusal("\"audio\": {\"voice\": \"x\"}", "audio");
   expect_refusal("\"modalities\": [\"text\", \"audio\"]", "modalities");
   expect_refusal("\"web_search_options\": {}", "web_search_options");
@@ -121,7 +121,8 @@ TEST_F(ChatRequest, WhatIsRefusedByName) {
 }
 
 TEST_F(ChatRequest, WhatHasNoEffectIsAcceptedAndNamed) {
-  EXPECT_EQ(ignored("\"user\": \"u\", \"frobnicate\": null, \"mirostat\": 0, \"typical_p\": 1.0, \"bad_words\": []"), "");
+  EXPECT_EQ(ignored("\"user\": \"u\", \"frobnicate\": null, \"mirostat\": 0, \"typical_p\": 1.0, \"bad_words\": []"),
+            "");
   EXPECT_EQ(ignored(R"("store": true, "prediction": {"type": "content"}, "verbosity": "low", "keep_alive": "5m",
       "stream_options": {"include_usage": true}, "cache_prompt": true, "return_token_ids": true, "frobnicate": {})"),
             "stream_options, store, verbosity, prediction, keep_alive, cache_prompt, return_token_ids, frobnicate");
@@ -145,7 +146,8 @@ TEST_F(ChatRequest, StrictlyWhatIsNotKnownIsRefused) {
 
 TEST_F(ChatRequest, WhatASchemaDoesNotEnforceIsNamedOrRefused) {
   const auto format = [](const char* strict) {
-    return R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": )" + std::string(strict) +
+    return R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": )" +
+           std::string(strict) +
            R"(, "schema": {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}}}})";
   };
   for (const char* strict : {"null", "false"})
@@ -174,7 +176,8 @@ TEST_F(ChatRequest, OthersNamesAreUnderstood) {
   EXPECT_EQ(read("\"repeat_penalty\": 1.5, \"repetition_penalty\": 2").settings.request.sampling.repetition_penalty, 2);
   expect_refusal("\"repeat_penalty\": 0", "repeat_penalty");
   expect_refusal("\"enable_thinking\": 1", "enable_thinking");
-  EXPECT_EQ(ignored("\"enable_thinking\": false, \"min_tokens\": 1, \"stop_token_ids\": [1], \"ignore_eos\": true"), "");
+  EXPECT_EQ(ignored("\"enable_thinking\": false, \"min_tokens\": 1, \"stop_token_ids\": [1], \"ignore_eos\": true"),
+            "");
 }
 
 TEST_F(ChatRequest, APromptThatIsTooLong) {

@@ -103,7 +103,7 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
     logprobs.add(request, settings.choices);
     add_jobs(jobs, settings, request, id, service);
   }
-  OpenAiAnswer::Terms terms{.head = new_head(id, "text_completion", service),
+  OpenAiAnswer::Terms terms{.head = new_head(id, "text_completion", settings.model),
                             .stream = settings.stream,
                             .stream_usage = settings.stream_usage,
                             .choices = jobs.size(),

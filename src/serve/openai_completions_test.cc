@@ -129,7 +129,7 @@ TEST_F(Completions, WhatIsRefused) {
   expect(R"({"prompt": []})", "prompt");
   expect(R"({"logprobs": 21})", "logprobs");
   expect(R"({"logprobs": true})", "logprobs");
-  expect(R"({"model": "other"})", "model", 404);
+  expect(R"({"model": ["other"]})", "model");
   expect(R"({"prompt": ["a", "b"], "n": 33})", "prompt");
   EXPECT_EQ(complete(R"({"best_of": 2, "n": 2})")["choices"].size(), 2u);
   EXPECT_EQ(complete(R"({"suffix": null, "best_of": 1})")["choices"].size(), 1u);

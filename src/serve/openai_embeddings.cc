@@ -30,6 +30,7 @@ struct EmbeddingCall {
   std::vector<Prompt> inputs;
   engine::Pooling pooling = engine::Pooling::last;
   bool base64 = false;
+  std::string model;  // its name in the answer
   std::string salt, rid, ignored = {};
   int32_t key = -1;  // Caller::key
 };
@@ -51,8 +52,8 @@ engine::Pooling read_pooling(Fields& fields) {
 EmbeddingCall read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
   Fields fields(body, "", &ignored);
-  check_model(fields, service);
   EmbeddingCall call;
+  call.model = read_model(fields, service);
   call.base64 = read_is_base64(fields);
   call.pooling = read_pooling(fields);
   call.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
@@ -130,7 +131,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     std::string body = R"({"object":"list","data":[)";
     for (size_t i = 0; i < vectors_.size(); ++i)
       body.append(cat(i > 0 ? "," : "", R"({"object":"embedding","index":)", i, R"(,"embedding":)", vectors_[i], "}"));
-    body.append(cat(R"(],"model":)", json_string(service_.options().served_model_name), R"(,"usage":{"prompt_tokens":)",
+    body.append(cat(R"(],"model":)", json_string(call_.model), R"(,"usage":{"prompt_tokens":)",
                     tokens_, R"(,"total_tokens":)", tokens_, "}}"));
     exchange_->respond({.body = std::move(body)});
   }

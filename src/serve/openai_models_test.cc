@@ -24,5 +24,30 @@ TEST(Models, TheOneThatIsServed) {
   testing::expect_api_error([&] { body_at("/v1/models/other"); }, 404, "model", "other");
 }
 
+TEST(Models, MayHaveSeveralNames) {
+  testing::TinyService tiny({.change = [](ServiceOptions& options) { options.aliases = {"gpt-4o", "org/tiny"}; }});
+  const auto list = testing::got("/v1/models");
+  models(list, tiny.service());
+  const ordered_json listed = ordered_json::parse(list->body());
+  std::string names;
+  for (const auto& model : listed["data"]) names += model["id"].get<std::string>() + " ";
+  EXPECT_EQ(names, "tiny gpt-4o org/tiny ");
+  const auto one = testing::got("/v1/models/org/tiny");
+  models(one, tiny.service());
+  EXPECT_EQ(ordered_json::parse(one->body())["id"], "org/tiny");
+
+  const auto named = [&](testing::Call call, ordered_json body, const char* name) {
+    body["model"] = name;
+    return testing::answer(call, tiny.service(), body)["model"].get<std::string>();
+  };
+  const ordered_json chat = ordered_json::parse(R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})");
+  for (const char* name : {"tiny", "default", "whatever a program was written for", ""})
+    EXPECT_EQ(named(chat_completions, chat, name), "tiny") << "there is no other that could be meant";
+  EXPECT_EQ(named(chat_completions, chat, "gpt-4o"), "gpt-4o");
+  EXPECT_EQ(named(completions, {{"prompt", "a"}, {"max_tokens", 1}}, "gpt-4o"), "gpt-4o");
+  EXPECT_EQ(named(embeddings, {{"input", "a"}}, "org/tiny"), "org/tiny");
+  EXPECT_EQ(named(embeddings, {{"input", "a"}}, "text-embedding-3-small"), "tiny");
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -111,7 +111,7 @@ int32_t read_choices(Fields& fields, const Service& service) {
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller) {
   CallSettings settings;
   settings.mask_allowance = service.grammars().allowance();
-  check_model(fields, service);
+  settings.model = read_model(fields, service);
   settings.rid = fields.string("rid", kMostNameBytes).value_or("");
   settings.choices = read_choices(fields, service);
   read_stream(fields, settings);
@@ -140,14 +140,11 @@ int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise) {
   return limit ? static_cast<int32_t>(*limit) : given ? -1 : otherwise;
 }
 
-void check_model(Fields& fields, const Service& service) {
-  const std::string model = fields.string("model", 4096).value_or("default");
-  if (model == "default" || model == "unknown") return;  // the second is SGLang's router's, for callers who name none
-  const ServiceOptions& options = service.options();
-  if (model != options.served_model_name && model != options.model_path)
-    throw ApiError(
-        404, cat("the model ", in_quotes(model), " is not served here; ", in_quotes(options.served_model_name), " is"),
-        fields.path_of("model"), "model_not_found");
+std::string read_model(Fields& fields, const Service& service) {
+  std::string name = fields.string("model", 4096).value_or("");
+  const std::vector<std::string>& aliases = service.options().aliases;
+  const bool is_alias = std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+  return is_alias ? std::move(name) : service.options().served_model_name;
 }
 
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,

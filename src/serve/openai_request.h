@@ -23,8 +23,9 @@ namespace quire::serve {
 inline constexpr int64_t kMostTopLogprobs = 20;
 
 struct CallSettings {
-  std::string rid;   // of the caller; "": none was given
-  int32_t key = -1;  // Caller::key
+  std::string model;  // its name in the answer
+  std::string rid;    // of the caller; "": none was given
+  int32_t key = -1;   // Caller::key
   int32_t choices = 1;
   bool stream = false, stream_usage = false;
   engine::Request request = {};  // all but the prompt and how long the answer may be
@@ -42,8 +43,9 @@ inline constexpr std::string_view kMaxTokensNames[] = {"max_completion_tokens", 
                                                        "n_predict"};
 int32_t read_max_tokens(Fields& fields, int32_t least, int32_t otherwise);
 
-// Throws ApiError 404 for another model than the one that is served.
-void check_model(Fields& fields, const Service& service);
+// model: there is one, so that any name is meant for it. Returns what the answer calls it: by the alias that was asked
+// for, else by its own name.
+std::string read_model(Fields& fields, const Service& service);
 
 // The tokens of a whole text. Throws ApiError 400 for one that cannot fit the context.
 std::vector<int32_t> encode_text(std::string_view text, const Service& service, bool parse_special,

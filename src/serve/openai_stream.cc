@@ -16,9 +16,9 @@ ordered_json AnswerHead::json() const {
   return {{"id", id}, {"object", object}, {"created", created}, {"model", model}};
 }
 
-AnswerHead new_head(std::string id, std::string object, const Service& service) {
+AnswerHead new_head(std::string id, std::string object, std::string model) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return {std::move(id), std::move(object), service.options().served_model_name,
+  return {std::move(id), std::move(object), std::move(model),
           std::chrono::duration_cast<std::chrono::seconds>(now).count()};
 }
 

@@ -20,7 +20,7 @@ struct AnswerHead {
   nlohmann::ordered_json json() const;
 };
 
-AnswerHead new_head(std::string id, std::string object, const Service& service);  // created now
+AnswerHead new_head(std::string id, std::string object, std::string model);  // created now
 
 struct Usage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;

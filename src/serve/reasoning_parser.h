@@ -20,9 +20,9 @@ enum class Reasoning : uint8_t {
   begun       // by the prompt, or by the model's habit
 };
 
-// Where an answer begins, by the parser's name (--reasoning-parser) and the end of the prompt's text. "qwen3", "smollm3":
-// with the tag or without; "deepseek-r1": always in reasoning; "none". "": "qwen3" where the chat template knows the
-// tags, else "none". A prompt that ends with a tag has the last word. Throws CheckError for an unknown name.
+// Where an answer begins, by the parser's name (--reasoning-parser) and the end of the prompt's text. "qwen3",
+// "smollm3": with the tag or without; "deepseek-r1": always in reasoning; "none". "": "qwen3" where the chat template
+// knows the tags, else "none". A prompt that ends with a tag has the last word. Throws CheckError for an unknown name.
 bool reasons(std::string_view parser, std::string_view chat_template);
 Reasoning reasoning_after(std::string_view parser, std::string_view prompt);
 

@@ -43,7 +43,8 @@ std::optional<grammar::Source> read_constraint(Fields& fields);
 // compiled.
 void constrain(const grammar::Source& source, const std::string& field, const Service& service,
                std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
-// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems".
+// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems". Throws ApiError 400 for what
+// is no schema.
 void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
                      Ignored& ignored);
 

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
-#include "serve/call.h"
 #include "serve/fields.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
@@ -27,13 +26,11 @@ void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service, c
   if (exchange->request().body.size() > kMostBytes)
     throw ApiError(413, cat("a call that aborts has at most ", kMostBytes, " bytes"));
   const ordered_json body = body_of(exchange->request());
-  Ignored ignored(service.options().strict_fields);
-  Fields fields(body, "", &ignored);
+  Fields fields(body, "");
   const bool all = fields.boolean("abort_all").value_or(false);
   const std::string rid = fields.string("rid", kMostRidBytes).value_or("");
   fields.ignore("abort_message");
   fields.finish();
-  note_ignored(*exchange, ignored.header());
   if (rid.empty() && !all) throw ApiError(400, "rid: expected the name of a request, or abort_all", "rid");
   if (all) check_may_manage(caller, "abort_all", "abort_all");
   const int aborted = service.abort(all ? "" : rid, caller.may_manage ? std::nullopt : std::optional(caller.key));

@@ -7,6 +7,7 @@
 #include "serve/call.h"
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
+#include "serve/heartbeat.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -42,6 +43,11 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
         running.push_back(
             service.run(std::move(jobs[i].job), exchange_,
                         [self = shared_from_this(), i](const Progress& progress) { self->hear(i, progress); }));
+      if (streams_)
+        beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
+          const auto self = weak.lock();
+          return self && self->beat();
+        });
     } catch (const ApiError& error) {
       given_up_ = true;
       for (const auto& job : running) job->cancel();
@@ -49,8 +55,20 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
     }
   }
 
+  bool beat() {
+    if (heard_ || given_up_) return false;
+    begin_stream();
+    exchange_->write(std::string(kHeartbeat));
+    return true;
+  }
+
+  void begin_stream() {
+    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+  }
+
   void hear(size_t i, const Progress& progress) {
     if (given_up_) return;
+    heard_ = true;
     GenerateAnswer& answer = answers_[i];
     answer.hear(progress);
     if (progress.end) --open_;
@@ -68,7 +86,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       given_up_ = true;
       return exchange_->respond(error_response(*error, Interface::sglang));
     }
-    if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
+    begin_stream();
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
@@ -92,6 +110,7 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
   std::vector<GenerateAnswer> answers_;
   size_t open_;            // answers that have not ended
   bool begun_ = false;     // the stream
+  bool heard_ = false;     // of any answer
   bool given_up_ = false;  // the error is the answer
 };
 

@@ -130,8 +130,9 @@ struct Sampling {  // what read_params() finds beside the job
   std::optional<grammar::Source> constraint;
 };
 
-Sampling read_params(const ordered_json& object, const Service& service, Job& job, Ignored& ignored) {
-  Fields params(object, "sampling_params", &ignored);
+// All of it is about the answer, so what is not known is refused, as SGLang does.
+Sampling read_params(const ordered_json& object, const Service& service, Job& job) {
+  Fields params(object, "sampling_params");
   engine::Request& request = job.request;
   read_sampling(params, service, request);
   if (const auto seed = params.integer("sampling_seed", 0, std::numeric_limits<int64_t>::max()))
@@ -152,6 +153,8 @@ Sampling read_params(const ordered_json& object, const Service& service, Job& jo
   Sampling sampling{.choices = params.integer("n", 1, service.options().most_choices).value_or(1),
                     .constraint = read_constraint(params)};
   params.finish();
+  if (sampling.constraint && sampling.constraint->kind == grammar::Kind::json_schema)
+    sampling.constraint->loose = !service.options().strict_fields;
   return sampling;
 }
 
@@ -243,10 +246,9 @@ class GenerateReader {
 
   void add_text(std::vector<int32_t> prompt, size_t text, GenerateCall& call) {
     GenerateJob job = read_job(std::move(prompt), text);
-    const Sampling sampling = read_params(params_of(text), service_, job.job, ignored_);
+    const Sampling sampling = read_params(params_of(text), service_, job.job);
     check_choices(sampling.choices, text);
-    if (sampling.constraint)
-      note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
+    if (sampling.constraint) note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateJob& added = call.jobs.emplace_back(job);

@@ -1,7 +1,7 @@
 // A call of /generate as jobs for the engine: each of its texts, as often as n says, with its sampling parameters.
 //
-// Errors   ApiError 400 that names the field: what is contradictory, out of range, or would change the answer and is not
-//          supported here.
+// Errors   ApiError 400 that names the field: what is contradictory or out of range, and what would change the answer
+//          and is not supported here.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <vector>

@@ -50,7 +50,7 @@ TEST_F(SglangTokenize, TokensGiveTheirText) {
 }
 
 TEST_F(SglangTokenize, RefusesWhatIsNotThere) {
-  for (const char* body : {"{}", R"({"prompt": 1})", R"({"prompt": "a", "text": "b"})", R"({"prompt": "a", "x": 1})"})
+  for (const char* body : {"{}", R"({"prompt": 1})", R"({"prompt": "a", "text": "b"})"})
     EXPECT_THROW(asked(tokenize, body), ApiError) << body;
   for (const char* body : {"{}", R"({"tokens": "a"})", R"({"tokens": [-1]})", R"({"tokens": [[1], 2]})",
                            R"({"tokens": [100000]})"})

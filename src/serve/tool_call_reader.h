@@ -15,9 +15,9 @@ namespace quire::serve {
 struct ToolEvent {
   enum class Kind {
     reasoning,  // before the answer (reasoning_parser.h)
-    content,   // text that is no call
-    call,      // a call begins; the text is the function's name
-    arguments  // more of the last call's arguments
+    content,    // text that is no call
+    call,       // a call begins; the text is the function's name
+    arguments   // more of the last call's arguments
   };
   Kind kind;
   std::string text;

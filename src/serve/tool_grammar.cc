@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/in_quotes.h"
 
 namespace quire::serve {
 namespace {
@@ -54,14 +55,22 @@ ordered_json as_part(ordered_json schema, const std::string& name, ordered_json&
 
 bool is_loose(const ToolFunction& function) { return !function.strict; }
 
-std::string text_of(const ordered_json& schema) {
+std::string schema_text(const ordered_json& schema) {
   return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 void note_unenforced(const ToolFunction& function, const grammar::Compiler& grammars, Ignored& ignored) {
-  const grammar::Source parameters{grammar::Kind::json_schema, text_of(function.parameters), !function.strict};
+  const grammar::Source parameters{grammar::Kind::json_schema, schema_text(function.parameters), !function.strict};
   for (const std::string& place : grammars.unenforced(parameters))
     ignored.add(cat("tools[].function.parameters", place));
+}
+
+void check_enforceable(const ToolFunction& function, const grammar::Compiler& grammars) {
+  try {
+    grammars.compile({grammar::Kind::json_schema, schema_text(function.parameters)});
+  } catch (const CheckError& error) {
+    refuse("tools", cat(in_quotes(function.name, 60), ": ", error.what()));
+  }
 }
 
 ordered_json schema_of_call(const ToolFunction& function, ordered_json parameters, std::string_view arguments_key) {
@@ -87,7 +96,7 @@ grammar::Source tool_grammar(const std::vector<ToolFunction>& functions, bool on
       only_one ? std::move(call) : ordered_json{{"type", "array"}, {"items", std::move(call)}, {"minItems", 1}};
   if (!definitions.empty()) schema["$defs"] = std::move(definitions);
   const bool loose = std::any_of(functions.begin(), functions.end(), is_loose);
-  return {grammar::Kind::json_schema, text_of(schema), loose};
+  return {grammar::Kind::json_schema, schema_text(schema), loose};
 }
 
 grammar::Source loose_tool_grammar(std::vector<ToolFunction> functions, bool only_one, std::string_view arguments_key) {
@@ -100,7 +109,7 @@ grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functi
                                          std::string_view arguments_key, const grammar::Compiler& grammars,
                                          Ignored& ignored) {
   for (const ToolFunction& function : functions)
-    if (function.strict) grammars.compile(tool_grammar({function}, true, arguments_key));
+    if (function.strict) check_enforceable(function, grammars);
   grammar::Source source = tool_grammar(functions, only_one, arguments_key);
   if (!source.loose) return source;
   try {

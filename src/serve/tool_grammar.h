@@ -1,10 +1,10 @@
 // Where the model must call a function: the texts that it may write, as a JSON schema. They are an array of
 // {"name": ..., "arguments": {...}}, or one such object, which ToolParser reads back (kArrayForm).
 //
-// Schemas of functions that are not strict are loose: what they say is kept to where that is possible, and what is not is
-// named. Where a schema is too much as a whole, any object is taken.
+// Schemas of functions that are not strict are loose: what they say is kept to where that is possible, and what is not
+// is named. Where a schema is too much as a whole, any object is taken.
 //
-// Errors   CheckError: a strict function's schema cannot be enforced.
+// Errors   ApiError 400: a strict function's schema cannot be enforced.
 #pragma once
 #include <string_view>
 #include <vector>

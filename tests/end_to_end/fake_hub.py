@@ -1,7 +1,7 @@
 """A hub of models for tests: Hugging Face's HTTP interface, as far as quire uses it, and every way to get it wrong.
 
-Large files lie on a second server (another port), to which the hub redirects; `faults` are taken by that server's answers,
-one each, until none are left. Standard library only.
+Large files lie on a second server (another port), to which the hub redirects; `faults` are taken by that server's
+answers, one each, until none are left. Standard library only.
 """
 
 import contextlib
@@ -169,6 +169,13 @@ class IgnoresRange:
         handler.answer(200, {}, content)
 
 
+class AnotherPart:
+    """Not the one that was asked for."""
+
+    def send(self, handler, content):
+        handler.answer(206, {"Content-Range": f"bytes 1-{len(content) - 1}/{len(content)}"}, content[1:])
+
+
 class OtherBytes:
     """A whole answer, with these bytes."""
 
@@ -236,5 +243,5 @@ class Hub:
 
     def bodies(self):
         """Of each transfer from the store: where it was asked to begin."""
-        transfers = [headers for method, _, path, headers in self.seen if method == "GET" and path.startswith("/store/")]
-        return [headers.get("Range", "whole") for headers in transfers]
+        transfers = [seen for seen in self.seen if seen[0] == "GET" and seen[2].startswith("/store/")]
+        return [headers.get("Range", "whole") for *_, headers in transfers]

@@ -1,5 +1,5 @@
-"""Clients from PyPI, unchanged, against `quire serve` with the default model: what their users write first. That of OpenAI
-itself has a file of its own, test_openai.py."""
+"""Clients from PyPI, unchanged, against `quire serve` with the default model: what their users write first. OpenAI's own
+has a file of its own, test_openai.py."""
 
 import asyncio
 import os

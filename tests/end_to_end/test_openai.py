@@ -35,7 +35,7 @@ TIME = {"type": "function", "function": {"name": "get_time", "description": "Wha
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serve(tmp_path_factory.mktemp("serve"), "--served-model-name", "small") as running:
+    with serve(tmp_path_factory.mktemp("serve"), "--served-model-name", "small,also-small") as running:
         yield running
 
 
@@ -72,12 +72,13 @@ def test_chat(client):
 
 
 def test_names_of_the_model(client):
-    assert [model.id for model in client.models.list()] == ["small"]
+    assert [model.id for model in client.models.list()] == ["small", "also-small"]
     assert client.models.retrieve("small").id == "small"
-    for name in ("small", "default", MODEL):
+    for name in ("small", "default", MODEL, "gpt-4o"):
         assert chat(client, model=name, max_tokens=1).model == "small"
+    assert chat(client, model="also-small", max_tokens=1).model == "also-small"
     with pytest.raises(openai.NotFoundError) as error:
-        chat(client, model="gpt-4o")
+        client.models.retrieve("gpt-4o")
     assert error.value.code == "model_not_found" and error.value.param == "model"
 
 
@@ -316,7 +317,8 @@ def test_reasoning_is_told_apart(thinker):
     answer = chat(thinker, list(thoughts_before()), max_tokens=30)
     message = answer.choices[0].message
     assert message.reasoning_content == "I greet Eve." and message.content == "Hello, Eve!"
-    deltas = [c.delta for chunk in chat(thinker, list(thoughts_before()), max_tokens=30, stream=True) for c in chunk.choices]
+    chunks = chat(thinker, list(thoughts_before()), max_tokens=30, stream=True)
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
     assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == "I greet Eve."
     assert "".join(delta.content or "" for delta in deltas) == "Hello, Eve!"
     together = chat(thinker, list(thoughts_before()), max_tokens=30, extra_body={"separate_reasoning": False})

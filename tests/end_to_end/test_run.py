@@ -191,3 +191,12 @@ def test_a_model_of_ones_own_is_not_replaced(tmp_path):
 def test_the_default_model_is_fetched_where_one_is_read_and_none_named(arguments, wanted):
     function = "source <(sed -n '/^wants_default_model/,/^}/p' run); wants_default_model "
     assert (subprocess.run(["bash", "-c", function + arguments], cwd=ROOT).returncode == 0) == wanted
+
+
+@built
+def test_commands_about_named_models_leave_the_default_model_alone(tmp_path):
+    own = {"QUIRE_CACHE": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    assert run("models", **own).returncode == 0
+    done = run("generate", "Hi", "--model-path", "org/name", **own)
+    assert done.returncode == 2 and "org/name is not in the cache" in one_line(done.stderr)
+    assert os.listdir(tmp_path) == []
