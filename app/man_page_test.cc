@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 TEST(ManPage, HasEveryCommandWithItsOptions) {
-  const testing::Program program;
+  const TestProgram program;
   const std::string page = man_page(program.app, "quire 1.2");
   for (const char* part : {
            ".TH QUIRE 1 \"\" \"quire 1.2\"",
