@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 TEST(ManPage, HasEveryCommandWithItsOptions) {
-  const testing::Program program;
+  const TestProgram program;
   const std::string page = man_page(program.app, "quire 1.2");
   for (const char* part : {
            ".TH QUIRE 1 \"\" \"quire 1.2\"",
@@ -21,7 +21,7 @@ TEST(ManPage, HasEveryCommandWithItsOptions) {
            ".SH NOTES\n.nf\nQUIRE_MODEL",
        })
     EXPECT_NE(page.find(part), page.npos) << part << "\nis not in\n" << page;
-  EXPECT_EQ(page.find(".SS quire bench\n"), page.npos);  // which does nothing by itself
+  EXPECT_EQ(page.find(".SS quire bench\n"), page.npos) << "which does nothing by itself";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 // What bash offers when Tab is typed behind these words.
 std::string offered(const std::string& words) {
-  const testing::Program program;
+  const TestProgram program;
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/script";
   std::ofstream(path) << bash_completion(program.app) << "COMP_WORDS=(" << words << ")\n"
@@ -36,7 +36,7 @@ TEST(BashCompletion, KnowsCommandsOptionsAndChoices) {
 }
 
 TEST(OtherCompletions, HaveEveryCommandAndQuoteWhatShellsWouldRead) {
-  const testing::Program program;
+  const TestProgram program;
   const std::string zsh = zsh_completion(program.app), fish = fish_completion(program.app);
   for (const char* part :
        {"#compdef quire\n", "'*--kind[of the values]:TEXT:(bf16 f32)'", "bench) _quire_bench ;;",

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-namespace quire::testing {
+namespace quire {
 
-struct Program {
-  Program() {
+struct TestProgram {
+  TestProgram() {
     app.require_subcommand(1);
     app.footer("QUIRE_MODEL  the model's path");
     CLI::App* serve = app.add_subcommand("serve", "serve a model's answers");
@@ -32,4 +32,4 @@ struct Program {
   bool json = false, plain = false, pretty = false;
 };
 
-}  // namespace quire::testing
+}  // namespace quire

@@ -11,7 +11,7 @@ namespace {
 
 // What is said of these arguments; the hint below it is checked and left out.
 std::string said(std::vector<std::string> arguments) {
-  testing::Program program;
+  TestProgram program;
   std::reverse(arguments.begin(), arguments.end());
   try {
     program.app.parse(std::move(arguments));
@@ -62,7 +62,7 @@ TEST(UsageError, OptionsThatDoNotGoTogetherAreNamed) {
 }
 
 TEST(UsageError, OfACommandItself) {
-  testing::Program program;
+  TestProgram program;
   program.app.parse(std::vector<std::string>{"serve"});
   EXPECT_EQ(explain_usage(program.app, UsageError("give a prompt")),
             "quire serve: give a prompt\n`quire serve --help` lists the options\n");

@@ -11,6 +11,7 @@ from program import MODEL, QUIRE, ROOT, environment, needs_model, one_line, quir
 
 COMMANDS = [
     [], ["serve"], ["chat"], ["generate"], ["tokenize"], ["template"], ["completion"], ["help"], ["version"],
+    ["models"], ["models", "fetch"], ["models", "remove"],
     ["inspect"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
     ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"],
     ["bench", "serving"], ["bench", "profile"],
@@ -77,7 +78,7 @@ def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
         assert done.returncode in (1, 2) and done.stdout == ""
         return one_line(done.stderr)  # nothing is listening, nothing is loading
 
-    assert said("/no/such/model").endswith(": /no/such/model: no model is there: No such file or directory")
+    assert '"/no/such/model": there is no such file or folder' in said("/no/such/model")
     assert said(tmp_path).endswith(f"{tmp_path} is not a model folder: it has no config.json")
     (tmp_path / "b.gguf").write_bytes(b"PK\3\4")
     assert "is not a GGUF file" in said(tmp_path / "b.gguf")
@@ -166,7 +167,8 @@ def test_readme_names_only_what_there_is():
     text = (ROOT / "README.md").read_text().replace("`\n", "` ").replace("./run ", "quire ")
     for words in re.findall(r"(?:`|\$ |    )quire ([a-z][^`\n#|:]*)", text):
         words = words.split()
-        command = [word for word in words[:2] if word in ("bench", "inspect")] and words[:2] or words[:1]
+        below = words[:2] in COMMANDS  # else the second word is an argument
+        command = words[:2] if below else words[:1]
         listed = quire("help", *command)
         assert listed.returncode == 0, words
         for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):

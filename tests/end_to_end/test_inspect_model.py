@@ -136,7 +136,9 @@ def test_bad_gguf(name, tmp_path):
 
 
 def test_file_that_is_not_there(tmp_path):
-    assert "No such file" in refusal(tmp_path / "none.gguf")
+    done = run(tmp_path / "none.gguf")
+    assert done.returncode == 2 and done.stdout == ""
+    assert f'"{tmp_path}/none.gguf": there is no such file or folder' in done.stderr
 
 
 def safetensors(header, data=b""):
