@@ -8,18 +8,16 @@
 namespace quire::grammar {
 namespace {
 
-using Kind = Expression::Kind;
-
 // The one character that an expression matches, if it is that simple.
 bool is_one_character(const Expression& expression) {
-  if (expression.kind == Kind::set) return true;
-  if (expression.kind != Kind::text || expression.text.empty()) return false;
+  if (expression.kind == Expression::Kind::set) return true;
+  if (expression.kind != Expression::Kind::text || expression.text.empty()) return false;
   const auto follows = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; };
   return std::all_of(expression.text.begin() + 1, expression.text.end(), follows);
 }
 
 void add_ranges(const Expression& one_character, std::vector<CodeRange>& ranges) {
-  if (one_character.kind == Kind::set) {
+  if (one_character.kind == Expression::Kind::set) {
     ranges.insert(ranges.end(), one_character.set.begin(), one_character.set.end());
   } else {
     const char32_t code = code_points(one_character.text).front();
@@ -28,9 +26,9 @@ void add_ranges(const Expression& one_character, std::vector<CodeRange>& ranges)
 }
 
 void append_part(std::vector<Expression>& flat, Expression part) {
-  if (part.kind == Kind::sequence) {
+  if (part.kind == Expression::Kind::sequence) {
     for (Expression& inner : part.parts) append_part(flat, std::move(inner));
-  } else if (part.kind == Kind::text && !flat.empty() && flat.back().kind == Kind::text) {
+  } else if (part.kind == Expression::Kind::text && !flat.empty() && flat.back().kind == Expression::Kind::text) {
     flat.back().text += part.text;
   } else if (!part.is_empty_text()) {
     flat.push_back(std::move(part));
@@ -39,7 +37,7 @@ void append_part(std::vector<Expression>& flat, Expression part) {
 
 template <class Visit>
 void for_each_reference(const Expression& expression, const Visit& visit) {
-  if (expression.kind == Kind::rule) visit(expression.rule);
+  if (expression.kind == Expression::Kind::rule) visit(expression.rule);
   for (const Expression& part : expression.parts) for_each_reference(part, visit);
 }
 
@@ -64,17 +62,17 @@ class LiveRules {
   bool matches(const Expression& expression) const {
     const auto part_matches = [&](const Expression& part) { return matches(part); };
     switch (expression.kind) {
-      case Kind::text:
+      case Expression::Kind::text:
         return true;
-      case Kind::set:
+      case Expression::Kind::set:
         return !expression.set.empty();
-      case Kind::rule:
+      case Expression::Kind::rule:
         return live_[expression.rule];
-      case Kind::sequence:
+      case Expression::Kind::sequence:
         return std::all_of(expression.parts.begin(), expression.parts.end(), part_matches);
-      case Kind::choice:
+      case Expression::Kind::choice:
         return std::any_of(expression.parts.begin(), expression.parts.end(), part_matches);
-      case Kind::repeat:
+      case Expression::Kind::repeat:
         return expression.least == 0 || matches(expression.parts.front());
     }
     return false;
@@ -95,17 +93,17 @@ class LiveRules {
 
 // Of an expression that matches some text.
 Expression without_dead_ends(const Expression& expression, const LiveRules& live) {
-  if (expression.kind == Kind::repeat) {
+  if (expression.kind == Expression::Kind::repeat) {
     const Expression& part = expression.parts.front();
     if (!live.matches(part)) return text("");
     return repeat(without_dead_ends(part, live), expression.least, expression.most);
   }
-  if (expression.kind != Kind::sequence && expression.kind != Kind::choice) return expression;
+  if (expression.kind != Expression::Kind::sequence && expression.kind != Expression::Kind::choice) return expression;
   std::vector<Expression> parts;
   for (const Expression& part : expression.parts) {
     if (live.matches(part)) parts.push_back(without_dead_ends(part, live));
   }
-  return expression.kind == Kind::sequence ? sequence(std::move(parts)) : choice(std::move(parts));
+  return expression.kind == Expression::Kind::sequence ? sequence(std::move(parts)) : choice(std::move(parts));
 }
 
 }  // namespace
@@ -116,21 +114,21 @@ static constexpr int64_t kPlacesOfPart = 4;  // of anything but text, which is c
 
 int64_t places(const Expression& expression) {
   int64_t count = kPlacesOfPart;
-  if (expression.kind == Kind::text) count = std::ssize(expression.text);
-  if (expression.kind == Kind::set) count += std::ssize(expression.set);
+  if (expression.kind == Expression::Kind::text) count = std::ssize(expression.text);
+  if (expression.kind == Expression::Kind::set) count += std::ssize(expression.set);
   for (const Expression& part : expression.parts) count += places(part);
-  if (expression.kind == Kind::repeat) {
+  if (expression.kind == Expression::Kind::repeat) {
     const int64_t times = std::min<int64_t>(kMostCopies, std::max(expression.least, expression.most));
     const Expression& part = expression.parts.front();
-    const bool copied = part.kind == Kind::text || part.kind == Kind::set;
+    const bool copied = part.kind == Expression::Kind::text || part.kind == Expression::Kind::set;
     count += times * (copied ? places(part) : kPlacesOfPart);
   }
   return count;
 }
 
-Expression text(std::string_view bytes) { return {.kind = Kind::text, .text = std::string(bytes)}; }
-Expression set_of(CodeSet set) { return {.kind = Kind::set, .set = std::move(set)}; }
-Expression refer(RuleId rule) { return {.kind = Kind::rule, .rule = rule}; }
+Expression text(std::string_view bytes) { return {.kind = Expression::Kind::text, .text = std::string(bytes)}; }
+Expression set_of(CodeSet set) { return {.kind = Expression::Kind::set, .set = std::move(set)}; }
+Expression refer(RuleId rule) { return {.kind = Expression::Kind::rule, .rule = rule}; }
 
 Expression sequence(std::vector<Expression> parts) {
   std::vector<Expression> flat;
@@ -138,7 +136,7 @@ Expression sequence(std::vector<Expression> parts) {
   for (Expression& part : parts) append_part(flat, std::move(part));
   if (flat.empty()) return text("");
   if (flat.size() == 1) return std::move(flat.front());
-  return {.kind = Kind::sequence, .parts = std::move(flat)};
+  return {.kind = Expression::Kind::sequence, .parts = std::move(flat)};
 }
 
 Expression choice(std::vector<Expression> parts) {
@@ -149,7 +147,7 @@ Expression choice(std::vector<Expression> parts) {
     if (is_one_character(part)) {
       add_ranges(part, ranges);
       ++single;
-    } else if (part.kind == Kind::choice) {
+    } else if (part.kind == Expression::Kind::choice) {
       for (Expression& inner : part.parts) others.push_back(std::move(inner));
     } else {
       others.push_back(std::move(part));
@@ -157,13 +155,13 @@ Expression choice(std::vector<Expression> parts) {
   }
   if (single > 0) others.insert(others.begin(), set_of(code_set(std::move(ranges))));
   if (others.size() == 1) return std::move(others.front());
-  return {.kind = Kind::choice, .parts = std::move(others)};
+  return {.kind = Expression::Kind::choice, .parts = std::move(others)};
 }
 
 Expression repeat(Expression part, int32_t least, int32_t most) {
   if (most == 0 || part.is_empty_text()) return text("");
   if (least == 1 && most == 1) return part;
-  Expression repeated{.kind = Kind::repeat, .least = least, .most = most};
+  Expression repeated{.kind = Expression::Kind::repeat, .least = least, .most = most};
   repeated.parts.push_back(std::move(part));
   return repeated;
 }

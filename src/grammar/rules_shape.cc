@@ -9,8 +9,6 @@
 namespace quire::grammar {
 namespace {
 
-using Kind = Expression::Kind;
-
 constexpr int64_t kMostPlacesInSequence = 256, kMostTextInRule = 128;
 
 constexpr int32_t kMostUnrolledCount = 64;
@@ -29,15 +27,15 @@ class Shaper {
 
  private:
   Expression shape(Expression expression) {
-    if (expression.kind == Kind::text) return split_text(std::move(expression));
+    if (expression.kind == Expression::Kind::text) return split_text(std::move(expression));
     for (Expression& part : expression.parts) part = shape(std::move(part));
-    if (expression.kind == Kind::sequence) return split_sequence(std::move(expression));
-    if (expression.kind == Kind::repeat) return count_characters(std::move(expression));
+    if (expression.kind == Expression::Kind::sequence) return split_sequence(std::move(expression));
+    if (expression.kind == Expression::Kind::repeat) return count_characters(std::move(expression));
     return expression;
   }
 
   Expression count_characters(Expression expression) {
-    const bool of_characters = expression.parts.front().kind == Kind::set;
+    const bool of_characters = expression.parts.front().kind == Expression::Kind::set;
     if (!of_characters || expression.most <= kMostUnrolledCount || expression.least == expression.most)
       return expression;
     const int32_t most = std::exchange(expression.most, kUnlimited);
@@ -66,7 +64,7 @@ class Shaper {
   }
 
   Expression split_sequence(Expression expression) {
-    if (expression.kind != Kind::sequence || places(expression) <= kMostPlacesInSequence) return expression;
+    if (expression.kind != Expression::Kind::sequence || places(expression) <= kMostPlacesInSequence) return expression;
     std::vector<Expression> chunks, chunk;
     int64_t so_far = 0;
     const auto close = [&] {

@@ -8,8 +8,6 @@
 namespace quire::grammar {
 namespace {
 
-using Kind = Expression::Kind;
-
 bool is_letter_or_digit(char32_t code) {
   return (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z') || (code >= '0' && code <= '9');
 }
@@ -79,28 +77,28 @@ class Writer {
   }
 
   void write_bare(const Expression& expression) {
-    if (expression.kind == Kind::sequence) return write_parts(expression, " ");
-    if (expression.kind == Kind::choice) return write_parts(expression, " | ");
+    if (expression.kind == Expression::Kind::sequence) return write_parts(expression, " ");
+    if (expression.kind == Expression::Kind::choice) return write_parts(expression, " | ");
     write(expression);
   }
 
   void write(const Expression& expression) {
     switch (expression.kind) {
-      case Kind::text:
+      case Expression::Kind::text:
         return write_text(out_, expression.text);
-      case Kind::set:
+      case Expression::Kind::set:
         return write_set(out_, expression.set);
-      case Kind::rule:
+      case Expression::Kind::rule:
         want(expression.rule);
         out_ += name(expression.rule);
         return;
-      case Kind::sequence:
-      case Kind::choice:
+      case Expression::Kind::sequence:
+      case Expression::Kind::choice:
         out_ += '(';
         write_bare(expression);
         out_ += ')';
         return;
-      case Kind::repeat:
+      case Expression::Kind::repeat:
         return write_repeat(expression);
     }
   }
@@ -117,9 +115,9 @@ class Writer {
   // A set that is repeated must stand bare: xgrammar has a fast way for it.
   void write_repeat(const Expression& expression) {
     const Expression& part = expression.parts.front();
-    if (part.kind == Kind::repeat) out_ += '(';
+    if (part.kind == Expression::Kind::repeat) out_ += '(';
     write(part);
-    if (part.kind == Kind::repeat) out_ += ')';
+    if (part.kind == Expression::Kind::repeat) out_ += ')';
     if (expression.least == 0 && expression.most == kUnlimited) {
       out_ += '*';
     } else if (expression.most == kUnlimited) {

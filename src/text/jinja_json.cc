@@ -57,9 +57,9 @@ Value convert(Meter& meter, const ordered_json& json, int depth) {
   }
 }
 
-class Writer {
+class JsonWriter {
  public:
-  Writer(Meter& meter, const JsonStyle& style) : meter_(meter), style_(style) {}
+  JsonWriter(Meter& meter, const JsonStyle& style) : meter_(meter), style_(style) {}
 
   void add_value(const Value& value, int level);
   std::string take() { return std::move(result_); }
@@ -88,7 +88,7 @@ std::string show_json_real(double value) {
   return show_real(value);
 }
 
-void Writer::add_escaped(char32_t value) {
+void JsonWriter::add_escaped(char32_t value) {
   static constexpr std::string_view kNamed = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
   char buffer[16];
   if (const size_t at = value < 0x80 ? kNamed.find(static_cast<char>(value)) : kNamed.npos; at != kNamed.npos)
@@ -101,7 +101,7 @@ void Writer::add_escaped(char32_t value) {
   result_ += buffer;
 }
 
-void Writer::add_string(std::string_view text) {
+void JsonWriter::add_string(std::string_view text) {
   meter_.check_bytes(result_.size() + text.size());
   result_ += '"';
   for (size_t at = 0; at < text.size();) {
@@ -117,18 +117,18 @@ void Writer::add_string(std::string_view text) {
   meter_.check_bytes(result_.size());
 }
 
-void Writer::start_element(bool first, int level) {
+void JsonWriter::start_element(bool first, int level) {
   if (!first) add(style_.between);
   end_elements(level);
 }
 
-void Writer::end_elements(int level) {
+void JsonWriter::end_elements(int level) {
   if (!style_.lines) return;
   add("\n");
   for (int i = 0; i < level; ++i) add(style_.indent);
 }
 
-void Writer::add_list(const std::vector<Value>& elements, int level) {
+void JsonWriter::add_list(const std::vector<Value>& elements, int level) {
   if (elements.empty()) return add("[]");
   add("[");
   for (size_t i = 0; i < elements.size(); ++i) {
@@ -139,7 +139,7 @@ void Writer::add_list(const std::vector<Value>& elements, int level) {
   add("]");
 }
 
-void Writer::add_key(const Value& key) {
+void JsonWriter::add_key(const Value& key) {
   if (const Text* text = key.text()) return add_string(text->bytes);
   check(key.is_none() || key.number(), "tojson: a ", key.type(), " cannot be a key");
   add("\"");
@@ -147,7 +147,7 @@ void Writer::add_key(const Value& key) {
   add("\"");
 }
 
-void Writer::add_dict(const Dict& dict, int level) {
+void JsonWriter::add_dict(const Dict& dict, int level) {
   if (dict.entries().empty()) return add("{}");
   std::vector<const std::pair<Value, Value>*> entries;
   for (const auto& entry : dict.entries()) entries.push_back(&entry);
@@ -165,7 +165,7 @@ void Writer::add_dict(const Dict& dict, int level) {
   add("}");
 }
 
-void Writer::add_value(const Value& value, int level) {
+void JsonWriter::add_value(const Value& value, int level) {
   meter_.step();
   if (value.is_none()) return add("null");
   if (const bool* flag = value.boolean()) return add(*flag ? "true" : "false");
@@ -184,7 +184,7 @@ void Writer::add_value(const Value& value, int level) {
 Value from_json(Meter& meter, const ordered_json& json) { return convert(meter, json, 0); }
 
 std::string to_json(Meter& meter, const Value& value, const JsonStyle& style) {
-  Writer writer(meter, style);
+  JsonWriter writer(meter, style);
   writer.add_value(value, 0);
   return writer.take();
 }

@@ -40,9 +40,9 @@ void append_quoted(std::string& result, std::string_view character, char quote) 
 }
 
 // Counts what it writes, because a value can hold one string many times.
-class Writer {
+class ReprWriter {
  public:
-  explicit Writer(Meter& meter) : meter_(meter) {}
+  explicit ReprWriter(Meter& meter) : meter_(meter) {}
 
   void add(std::string_view part) {
     meter_.check_bytes(result_.size() + part.size());
@@ -60,7 +60,7 @@ class Writer {
   std::string result_;
 };
 
-void Writer::add_list(const std::vector<Value>& elements, std::string_view open, std::string_view close) {
+void ReprWriter::add_list(const std::vector<Value>& elements, std::string_view open, std::string_view close) {
   add(open);
   for (size_t i = 0; i < elements.size(); ++i) {
     if (i > 0) add(", ");
@@ -69,7 +69,7 @@ void Writer::add_list(const std::vector<Value>& elements, std::string_view open,
   add(close);
 }
 
-void Writer::add_sequence(const Sequence& sequence) {
+void ReprWriter::add_sequence(const Sequence& sequence) {
   const auto& elements = sequence.elements;
   switch (sequence.kind) {
     case SequenceKind::list:
@@ -89,7 +89,7 @@ void Writer::add_sequence(const Sequence& sequence) {
   }
 }
 
-void Writer::add_dict(const Dict& dict) {
+void ReprWriter::add_dict(const Dict& dict) {
   add("{");
   bool first = true;
   for (const auto& [key, value] : dict.entries()) {
@@ -102,7 +102,7 @@ void Writer::add_dict(const Dict& dict) {
   add("}");
 }
 
-void Writer::add_repr(const Value& value) {
+void ReprWriter::add_repr(const Value& value) {
   meter_.step();
   if (value.is_undefined())
     add("Undefined");
@@ -169,7 +169,7 @@ std::string repr_of_text(std::string_view text) {
 }
 
 std::string repr(Meter& meter, const Value& value) {
-  Writer writer(meter);
+  ReprWriter writer(meter);
   writer.add_repr(value);
   return writer.take();
 }

@@ -16,12 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMostDepth = 16;  // of sequences in sequences
+constexpr int kMostSequenceDepth = 16;  // of sequences in sequences
 
 // Calls visit(part, type) for the part itself or, of a sequence, for each of its parts.
 template <class Visit>
 void for_each_part(const json& part, std::string_view list, Visit&& visit, int depth = 0) {
-  check(depth < kMostDepth, "sequences are nested deeper than ", kMostDepth);
+  check(depth < kMostSequenceDepth, "sequences are nested deeper than ", kMostSequenceDepth);
   if (part.is_null()) return;
   const std::string& type = text_field(part, "type");
   if (type != "Sequence") return visit(part, type);
