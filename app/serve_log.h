@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "serve/call.h"
+#include "serve/watched_exchange.h"
 
 namespace quire {
 

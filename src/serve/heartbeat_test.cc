@@ -19,7 +19,7 @@ constexpr const char* kChat =
 constexpr const char* kGenerate =
     R"({"text": "a", "sampling_params": {"max_new_tokens": 3, "ignore_eos": true}, "stream": true})";
 
-using Interfaces = std::pair<testing::Call, const char*>;
+using Interfaces = std::pair<testing::Handler, const char*>;
 
 class Heartbeat : public ::testing::TestWithParam<Interfaces> {
  protected:

@@ -2,18 +2,18 @@
 
 #include <utility>
 
-#include "serve/job_run.h"
+#include "serve/live_job.h"
 
 namespace quire::serve {
 
-uint64_t JobRegistry::add(std::shared_ptr<JobRun> job) {
+uint64_t JobRegistry::add(std::shared_ptr<LiveJob> job) {
   const std::lock_guard lock(mutex_);
   jobs_.emplace(++added_, std::move(job));
   return added_;
 }
 
 void JobRegistry::remove(uint64_t number) {
-  std::shared_ptr<JobRun> last;  // let go without the lock
+  std::shared_ptr<LiveJob> last;  // let go without the lock
   const std::lock_guard lock(mutex_);
   const auto found = jobs_.find(number);
   if (found == jobs_.end()) return;
@@ -21,8 +21,9 @@ void JobRegistry::remove(uint64_t number) {
   jobs_.erase(found);
 }
 
-std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_prefix, std::optional<int32_t> key) const {
-  std::vector<std::shared_ptr<JobRun>> found;
+std::vector<std::shared_ptr<LiveJob>> JobRegistry::named(std::string_view rid_prefix,
+                                                         std::optional<int32_t> key) const {
+  std::vector<std::shared_ptr<LiveJob>> found;
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_)
     if (job->name().rid.starts_with(rid_prefix) && key.value_or(job->name().key) == job->name().key)
@@ -31,7 +32,7 @@ std::vector<std::shared_ptr<JobRun>> JobRegistry::named(std::string_view rid_pre
 }
 
 void JobRegistry::clear() {
-  std::unordered_map<uint64_t, std::shared_ptr<JobRun>> all;  // let go without the lock
+  std::unordered_map<uint64_t, std::shared_ptr<LiveJob>> all;  // let go without the lock
   const std::lock_guard lock(mutex_);
   all.swap(jobs_);
 }

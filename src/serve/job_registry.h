@@ -10,21 +10,21 @@
 
 namespace quire::serve {
 
-class JobRun;
+class LiveJob;
 
 class JobRegistry {
  public:
-  uint64_t add(std::shared_ptr<JobRun> job);  // returns what remove() wants
+  uint64_t add(std::shared_ptr<LiveJob> job);  // returns what remove() wants
   void remove(uint64_t number);
   // rid_prefix "": all; without a key, everybody's.
-  std::vector<std::shared_ptr<JobRun>> named(std::string_view rid_prefix, std::optional<int32_t> key) const;
+  std::vector<std::shared_ptr<LiveJob>> named(std::string_view rid_prefix, std::optional<int32_t> key) const;
   int32_t size() const;
   void clear();  // they go on unlisted
 
  private:
   mutable std::mutex mutex_;
   uint64_t added_ = 0;
-  std::unordered_map<uint64_t, std::shared_ptr<JobRun>> jobs_;
+  std::unordered_map<uint64_t, std::shared_ptr<LiveJob>> jobs_;
 };
 
 }  // namespace quire::serve

@@ -19,12 +19,12 @@ OpenAiAnswer::OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms
       running_(terms_.choices) {}
 
 // Begun in the exchange's order, so that no progress comes before all jobs are known here.
-void OpenAiAnswer::run(std::vector<Job> jobs, Service& service) {
-  const auto shared = std::make_shared<std::vector<Job>>(std::move(jobs));  // tasks are copied
+void OpenAiAnswer::run(std::vector<JobSpec> jobs, Service& service) {
+  const auto shared = std::make_shared<std::vector<JobSpec>>(std::move(jobs));  // tasks are copied
   exchange_->post([self = shared_from_this(), shared, &service] { self->start(std::move(*shared), service); });
 }
 
-void OpenAiAnswer::start(std::vector<Job> jobs, Service& service) {
+void OpenAiAnswer::start(std::vector<JobSpec> jobs, Service& service) {
   try {
     for (size_t i = 0; i < jobs.size(); ++i)
       jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {

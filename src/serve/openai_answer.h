@@ -29,7 +29,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   OpenAiAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms);
   virtual ~OpenAiAnswer() = default;
 
-  void run(std::vector<Job> jobs, Service& service);  // a job for each choice
+  void run(std::vector<JobSpec> jobs, Service& service);  // a job for each choice
 
  protected:
   void hear(size_t choice, Progress progress);
@@ -43,7 +43,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   const ChunkWriter& chunks() const { return chunks_; }
 
  private:
-  void start(std::vector<Job> jobs, Service& service);
+  void start(std::vector<JobSpec> jobs, Service& service);
   void begin_stream();
   bool beat();
   void count(size_t choice, const Progress& progress);
@@ -55,7 +55,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   const std::shared_ptr<http::Exchange> exchange_;
   const Terms terms_;
   const ChunkWriter chunks_;
-  std::vector<std::shared_ptr<RunningJob>> jobs_;
+  std::vector<std::shared_ptr<JobHandle>> jobs_;
   std::vector<Usage> usages_;  // [choices]
   size_t running_;             // choices without an end
   bool begun_ = false;         // the stream

@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
 #include "serve/openai_chat_choice.h"
 #include "serve/openai_chat_request.h"
 #include "serve/request_reader.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 namespace {
@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 class ChatAnswer final : public OpenAiAnswer {
  public:
-  ChatAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const ChatCall& call, const Service& service)
+  ChatAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const ChatBody& call, const Service& service)
       : OpenAiAnswer(std::move(exchange), std::move(terms)) {
     const ChatChoice::Terms choice{.tokenizer = service.tokenizer(),
                                    .rules = call.settings.text,
@@ -32,13 +32,13 @@ class ChatAnswer final : public OpenAiAnswer {
   }
 
  private:
-  static std::function<std::string()> call_ids(const ChatCall& call, const Service& service) {
+  static std::function<std::string()> call_ids(const ChatBody& call, const Service& service) {
     constexpr size_t kShort = 9;
     if (call.short_call_ids) return [&service] { return service.new_id("").substr(0, kShort); };
     return [&service] { return service.new_id("call_"); };
   }
 
-  static std::unique_ptr<ToolParser> parser_for(const ChatCall& call) {
+  static std::unique_ptr<ToolParser> parser_for(const ChatBody& call) {
     if (!call.tool_form) return nullptr;
     return std::make_unique<ToolParser>(*call.tool_form, call.tool_names, call.most_calls);
   }
@@ -68,13 +68,13 @@ class ChatAnswer final : public OpenAiAnswer {
 }  // namespace
 
 void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  const ChatCall call = read_chat(body_of(exchange->request()), service, caller);
+  const ChatBody call = read_chat(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
   note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
   LogprobCount logprobs(service, "logprobs");
   logprobs.add(settings.request, settings.choices);
-  std::vector<Job> jobs;
+  std::vector<JobSpec> jobs;
   add_jobs(jobs, settings, settings.request, id, service);
   OpenAiAnswer::Terms terms{
       .head = new_head(id, settings.stream ? "chat.completion.chunk" : "chat.completion", settings.model),

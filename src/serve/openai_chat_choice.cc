@@ -132,7 +132,7 @@ ordered_json ChatChoice::message() const {
   if (!reasoning_text_.empty()) message["reasoning_content"] = reasoning_text_;
   if (calls_.empty()) return message;
   if (content_.empty()) message["content"] = nullptr;
-  for (const Call& call : calls_)
+  for (const ToolCall& call : calls_)
     message["tool_calls"].push_back(
         {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
   return message;

@@ -38,7 +38,7 @@ class ChatChoice {
   int64_t reasoning_tokens() const { return reasoning_ && reasoning_->began() ? reasoning_tokens_ : 0; }
 
  private:
-  struct Call {
+  struct ToolCall {
     std::string id, name, arguments = {};
   };
   void take_logprobs(Progress& progress);
@@ -62,7 +62,7 @@ class ChatChoice {
   bool reasoning_counted_ = false;
   nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
   std::string reasoning_text_, content_;                               // not in streams
-  std::vector<Call> calls_;                                            // in streams without their arguments
+  std::vector<ToolCall> calls_;                                        // in streams without their arguments
   std::optional<End> end_;
   bool begun_ = false;  // the stream
 };

@@ -65,7 +65,7 @@ bool is_special(std::string_view piece, const text::Tokenizer& tokenizer) {
 }
 
 // How calls come: where the model may call, in its own form; where it must, in that of the grammar.
-void plan_tools(const ToolPlan& tools, const Service& service, ChatCall& call, Ignored& ignored) {
+void plan_tools(const ToolPlan& tools, const Service& service, ChatBody& call, Ignored& ignored) {
   if (tools.mode == ToolPlan::Mode::none) return;
   CallSettings& settings = call.settings;
   const ToolForm& own_form = tool_form(service.options().tool_call_parser, chat_template_of(service));
@@ -103,7 +103,7 @@ void end_reasoning(std::vector<int32_t>& prompt, const text::Tokenizer& tokenize
 }
 
 // Once the prompt is there.
-void plan_reasoning(bool separate, bool continues, const Service& service, ChatCall& call) {
+void plan_reasoning(bool separate, bool continues, const Service& service, ChatBody& call) {
   CallSettings& settings = call.settings;
   const std::string& parser = service.options().reasoning_parser;
   const text::Tokenizer& tokenizer = service.tokenizer();
@@ -120,10 +120,10 @@ void plan_reasoning(bool separate, bool continues, const Service& service, ChatC
 
 }  // namespace
 
-ChatCall read_chat(const ordered_json& body, const Service& service, const Caller& caller) {
+ChatBody read_chat(const ordered_json& body, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
   Fields fields(body, "", &ignored);
-  ChatCall call{.settings = read_settings(fields, service, caller)};
+  ChatBody call{.settings = read_settings(fields, service, caller)};
   engine::Request& request = call.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
   request.max_new_tokens = read_max_tokens(fields, 1, -1);

@@ -15,7 +15,7 @@
 
 namespace quire::serve {
 
-struct ChatCall {
+struct ChatBody {
   CallSettings settings;                // its request has the prompt and the limits
   const ToolForm* tool_form = nullptr;  // that calls come in; null: the text is all content
   std::vector<std::string> tool_names = {};
@@ -24,6 +24,6 @@ struct ChatCall {
   Reasoning reasoning = Reasoning::none;
   bool stream_reasoning = true;
 };
-ChatCall read_chat(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
+ChatBody read_chat(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
 
 }  // namespace quire::serve

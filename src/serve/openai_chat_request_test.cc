@@ -16,7 +16,7 @@ using testing::expect_api_error;
 
 class ChatRequest : public ::testing::Test {
  protected:
-  ChatCall read(const std::string& members) {
+  ChatBody read(const std::string& members) {
     std::string body = R"({"messages": [{"role": "user", "content": "hi"}])";
     if (!members.empty()) body += ", " + members;
     return read_chat(ordered_json::parse(body + "}"), strict_ ? strict_->service() : tiny_.service(), {.salt = ""});
@@ -38,7 +38,7 @@ class ChatRequest : public ::testing::Test {
 const char* const kTools = R"("tools": [{"type": "function", "function": {"name": "add"}}])";
 
 TEST_F(ChatRequest, Defaults) {
-  const ChatCall call = read("");
+  const ChatBody call = read("");
   EXPECT_EQ(call.settings.request.max_new_tokens, -1);
   EXPECT_EQ(call.settings.request.top_logprobs, -1);
   EXPECT_EQ(call.settings.choices, 1);
@@ -49,7 +49,7 @@ TEST_F(ChatRequest, Defaults) {
 }
 
 TEST_F(ChatRequest, Values) {
-  const ChatCall call = read(R"("model": "tiny", "n": 3, "stream": true, "stream_options": {"include_usage": true},
+  const ChatBody call = read(R"("model": "tiny", "n": 3, "stream": true, "stream_options": {"include_usage": true},
       "stop": ["a", "b"], "logprobs": true, "top_logprobs": 4, "max_tokens": 5, "max_completion_tokens": 7,
       "rid": "mine", "priority": -2, "cache_salt": "s", "extra_key": "k", "no_stop_trim": true,
       "skip_special_tokens": false, "temperature": 0.5, "seed": 3)");
@@ -68,7 +68,7 @@ TEST_F(ChatRequest, Values) {
 }
 
 TEST_F(ChatRequest, WhatTheRouterSendsIsAccepted) {
-  const ChatCall call =
+  const ChatBody call =
       read(R"("model": "unknown", "max_completion_tokens": 8, "logprobs": false, "no_stop_trim": false,
       "ignore_eos": false, "continue_final_message": false, "skip_special_tokens": true, "separate_reasoning": true,
       "stream_reasoning": true, "return_hidden_states": false, "stream": true)");
@@ -153,8 +153,8 @@ TEST_F(ChatRequest, WhatASchemaDoesNotEnforceIsNamedOrRefused) {
   for (const char* strict : {"null", "false"})
     EXPECT_EQ(ignored(format(strict)), "response_format#/properties/tags/uniqueItems");
   EXPECT_EQ(ignored(kTools + std::string(R"(, "tool_choice": "required")")), "");
-  const ChatCall call = read(format("true"));
-  std::vector<Job> jobs;
+  const ChatBody call = read(format("true"));
+  std::vector<JobSpec> jobs;
   const auto add = [&] { add_jobs(jobs, call.settings, call.settings.request, "rid", tiny_.service()); };
   expect_api_error(add, 400, "response_format", "uniqueItems");
   expect_refusal(R"("guided_json": {"type": "strin"})", "guided_json", "strin");
@@ -196,20 +196,20 @@ TEST_F(ChatRequest, APromptThatIsTooLong) {
 }
 
 TEST_F(ChatRequest, Tools) {
-  const ChatCall may = read(kTools);
+  const ChatBody may = read(kTools);
   EXPECT_EQ(may.tool_form, &kHermesForm);
   EXPECT_EQ(may.tool_names, std::vector<std::string>{"add"});
   EXPECT_EQ(may.most_calls, std::numeric_limits<int>::max());
   EXPECT_FALSE(may.settings.constraint.has_value());
 
-  const ChatCall must = read(kTools + std::string(", \"tool_choice\": \"required\", \"parallel_tool_calls\": false"));
+  const ChatBody must = read(kTools + std::string(", \"tool_choice\": \"required\", \"parallel_tool_calls\": false"));
   EXPECT_EQ(must.tool_form, &kArrayForm);
   EXPECT_EQ(must.most_calls, 1);
   EXPECT_TRUE(must.settings.constraint.has_value());
 
-  const ChatCall none = read(kTools + std::string(", \"tool_choice\": \"none\""));
+  const ChatBody none = read(kTools + std::string(", \"tool_choice\": \"none\""));
   EXPECT_EQ(none.tool_form, nullptr);
-  const ChatCall json = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
+  const ChatBody json = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
   EXPECT_EQ(json.tool_form, nullptr) << "the answer is JSON, not a call";
 }
 
@@ -230,11 +230,11 @@ class ReasoningRequest : public ::testing::Test {
                                                     },
                                                 .loop = false});
   }
-  ChatCall read(const std::string& members = "") {
+  ChatBody read(const std::string& members = "") {
     const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])" + members + "}";
     return read_chat(ordered_json::parse(body), tiny_->service(), {});
   }
-  std::string prompt(const ChatCall& call) { return tiny_->tokenizer().decode(call.settings.request.prompt, false); }
+  std::string prompt(const ChatBody& call) { return tiny_->tokenizer().decode(call.settings.request.prompt, false); }
 
   std::optional<testing::TinyService> tiny_;
 };
@@ -257,7 +257,7 @@ TEST_F(ReasoningRequest, BeginsAsThePromptEnds) {
 
 TEST_F(ReasoningRequest, AConstrainedAnswerHasNone) {
   serve(kBegins);
-  const ChatCall json = read(", \"response_format\": {\"type\": \"json_object\"}");
+  const ChatBody json = read(", \"response_format\": {\"type\": \"json_object\"}");
   EXPECT_EQ(json.reasoning, Reasoning::none);
   EXPECT_EQ(prompt(json), "hi<|assistant|><think>\n\n</think>\n\n");
   serve(kAlwaysBegins);
@@ -272,7 +272,7 @@ TEST_F(ChatRequest, TheParserIsTheOperators) {
       {.change = [](ServiceOptions& options) { options.tool_call_parser = "mistral"; }, .loop = false});
   const ordered_json body =
       ordered_json::parse(std::string(R"({"messages": [{"role": "user", "content": "hi"}], )") + kTools + "}");
-  const ChatCall call = read_chat(body, mistral.service(), {});
+  const ChatBody call = read_chat(body, mistral.service(), {});
   EXPECT_EQ(call.tool_form, &kMistralForm);
   EXPECT_TRUE(call.short_call_ids);
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -13,6 +12,7 @@
 #include "serve/openai_completions_request.h"
 #include "serve/openai_logprobs.h"
 #include "serve/request_reader.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 namespace {
@@ -27,7 +27,7 @@ struct Choice {
 
 class TextAnswer final : public OpenAiAnswer {
  public:
-  TextAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const CompletionCall& call, const Service& service)
+  TextAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const CompletionBody& call, const Service& service)
       : OpenAiAnswer(std::move(exchange), std::move(terms)), rules_(call.settings.text) {
     const text::Tokenizer& tokenizer = service.tokenizer();
     for (const Prompt& prompt : call.prompts)
@@ -91,11 +91,11 @@ class TextAnswer final : public OpenAiAnswer {
 }  // namespace
 
 void completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  const CompletionCall call = read_completion(body_of(exchange->request()), service, caller);
+  const CompletionBody call = read_completion(body_of(exchange->request()), service, caller);
   const CallSettings& settings = call.settings;
   note_ignored(*exchange, settings.ignored);
   const std::string id = settings.rid.empty() ? service.new_id("cmpl-") : settings.rid;
-  std::vector<Job> jobs;
+  std::vector<JobSpec> jobs;
   LogprobCount logprobs(service, "logprobs");
   for (const Prompt& prompt : call.prompts) {
     engine::Request request = settings.request;

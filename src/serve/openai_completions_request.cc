@@ -26,10 +26,10 @@ size_t most_prompts(const CallSettings& settings, const Service& service) {
 
 }  // namespace
 
-CompletionCall read_completion(const nlohmann::ordered_json& body, const Service& service, const Caller& caller) {
+CompletionBody read_completion(const nlohmann::ordered_json& body, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
   Fields fields(body, "", &ignored);
-  CompletionCall call{.settings = read_settings(fields, service, caller), .prompts = {}};
+  CompletionBody call{.settings = read_settings(fields, service, caller), .prompts = {}};
   engine::Request& request = call.settings.request;
   request.top_logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMostTopLogprobs).value_or(-1));
   request.max_new_tokens = read_max_tokens(fields, 0, kUsualTokens);

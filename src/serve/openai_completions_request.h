@@ -11,11 +11,11 @@
 
 namespace quire::serve {
 
-struct CompletionCall {
+struct CompletionBody {
   CallSettings settings;  // its request has the limits
   std::vector<Prompt> prompts;
   bool echo = false;  // the prompt is the first part of the text
 };
-CompletionCall read_completion(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
+CompletionBody read_completion(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
 
 }  // namespace quire::serve

@@ -9,7 +9,6 @@
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
 #include "serve/base64.h"
-#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -17,6 +16,7 @@
 #include "serve/openai_request.h"
 #include "serve/openai_stream.h"
 #include "serve/request_reader.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 namespace {
@@ -26,7 +26,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostInputs = 2048;  // as OpenAI has it
 constexpr size_t kMostAtOnce = 32;    // of one call: the queue is everybody's
 
-struct EmbeddingCall {
+struct EmbeddingBody {
   std::vector<Prompt> inputs;
   engine::Pooling pooling = engine::Pooling::last;
   bool base64 = false;
@@ -49,10 +49,10 @@ engine::Pooling read_pooling(Fields& fields) {
   return pooling == "mean" ? engine::Pooling::mean : engine::Pooling::last;
 }
 
-EmbeddingCall read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
+EmbeddingBody read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
   Fields fields(body, "", &ignored);
-  EmbeddingCall call;
+  EmbeddingBody call;
   call.model = read_model(fields, service);
   call.base64 = read_is_base64(fields);
   call.pooling = read_pooling(fields);
@@ -88,7 +88,7 @@ std::string list_of(std::span<const float> numbers) {
 // Runs some inputs at a time, so that a long list leaves room in the queue for others. In the exchange's order.
 class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
  public:
-  EmbeddingAnswer(std::shared_ptr<http::Exchange> exchange, Service& service, EmbeddingCall call)
+  EmbeddingAnswer(std::shared_ptr<http::Exchange> exchange, Service& service, EmbeddingBody call)
       : exchange_(std::move(exchange)), service_(service), call_(std::move(call)), vectors_(call_.inputs.size()) {}
 
   void start() {
@@ -97,7 +97,8 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 
  private:
   void start_one(size_t i) {
-    Job job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i), .request = {.prompt = std::move(call_.inputs[i].ids)}};
+    JobSpec job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i),
+                .request = {.prompt = std::move(call_.inputs[i].ids)}};
     job.key = call_.key;
     job.request.max_new_tokens = 0;
     job.request.pooling = call_.pooling;
@@ -144,9 +145,9 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 
   const std::shared_ptr<http::Exchange> exchange_;
   Service& service_;
-  EmbeddingCall call_;
+  EmbeddingBody call_;
   std::vector<std::string> vectors_;  // JSON
-  std::vector<std::shared_ptr<RunningJob>> jobs_;
+  std::vector<std::shared_ptr<JobHandle>> jobs_;
   size_t started_ = 0, ended_ = 0;
   int64_t tokens_ = 0;
   bool over_ = false;
@@ -155,7 +156,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 }  // namespace
 
 void embeddings(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  EmbeddingCall call = read_embedding(body_of(exchange->request()), service, caller);
+  EmbeddingBody call = read_embedding(body_of(exchange->request()), service, caller);
   note_ignored(*exchange, call.ignored);
   if (call.rid.empty()) call.rid = service.new_id("embd-");
   const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(call));

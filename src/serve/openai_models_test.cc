@@ -36,7 +36,7 @@ TEST(Models, MayHaveSeveralNames) {
   models(one, tiny.service());
   EXPECT_EQ(ordered_json::parse(one->body())["id"], "org/tiny");
 
-  const auto named = [&](testing::Call call, ordered_json body, const char* name) {
+  const auto named = [&](testing::Handler call, ordered_json body, const char* name) {
     body["model"] = name;
     return testing::answer(call, tiny.service(), body)["model"].get<std::string>();
   };

@@ -159,13 +159,13 @@ void note_unenforced(const CallSettings& settings, const Service& service, Ignor
   if (settings.constraint) note_unenforced(*settings.constraint, settings.constraint_field, service, ignored);
 }
 
-void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
+void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
-    Job job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()),
-            .request = request,
-            .text = settings.text,
-            .key = settings.key};
+    JobSpec job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()),
+                .request = request,
+                .text = settings.text,
+                .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
       constrain(*settings.constraint, settings.constraint_field, service, settings.mask_allowance, job.request);

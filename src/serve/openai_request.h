@@ -56,7 +56,7 @@ void note_unenforced(const CallSettings& settings, const Service& service, Ignor
 
 // One job for each of n choices; seeds count up, and names too: "rid", "rid_1". Each has the constraint, if there is
 // one.
-void add_jobs(std::vector<Job>& jobs, const CallSettings& settings, const engine::Request& request,
+void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const engine::Request& request,
               const std::string& rid, const Service& service);
 
 }  // namespace quire::serve

@@ -27,17 +27,17 @@ void expect_api_error(Body&& body, int status, const std::string& param, const s
   ADD_FAILURE() << "nothing was thrown; expected an ApiError about " << param;
 }
 
-using Call = void (*)(std::shared_ptr<http::Exchange>, Service&, const Caller&);
+using Handler = void (*)(std::shared_ptr<http::Exchange>, Service&, const Caller&);
 
 // The exchange of a call, once it was answered.
-inline std::shared_ptr<TestingExchange> answered(Call call, Service& service, const nlohmann::ordered_json& body) {
+inline std::shared_ptr<TestingExchange> answered(Handler call, Service& service, const nlohmann::ordered_json& body) {
   const auto exchange = posted("/v1", body.dump());
   call(exchange, service, {});
   EXPECT_TRUE(exchange->wait_until_ended());
   return exchange;
 }
 
-inline nlohmann::ordered_json answer(Call call, Service& service, const nlohmann::ordered_json& body) {
+inline nlohmann::ordered_json answer(Handler call, Service& service, const nlohmann::ordered_json& body) {
   const auto exchange = answered(call, service, body);
   EXPECT_EQ(exchange->status(), 200) << exchange->body();
   return nlohmann::ordered_json::parse(exchange->body(), nullptr, false);
@@ -62,7 +62,7 @@ inline std::vector<nlohmann::ordered_json> events_of(const std::string& stream) 
   return events;
 }
 
-inline std::vector<nlohmann::ordered_json> streamed(Call call, Service& service, nlohmann::ordered_json body) {
+inline std::vector<nlohmann::ordered_json> streamed(Handler call, Service& service, nlohmann::ordered_json body) {
   body["stream"] = true;
   const auto exchange = answered(call, service, body);
   EXPECT_TRUE(exchange->streams());

@@ -83,9 +83,9 @@ struct Routes::Impl {
         workers(options.workers) {}
 
   Judgement judged(const http::Request& head) const;
-  void start(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller);
+  void start(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller);
   Caller checked_caller(const http::Request& request, Access access) const;
-  void answer(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller);
+  void answer(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller);
 
   const RouteOptions options;
   const BrowserGuard browsers;
@@ -98,7 +98,7 @@ namespace {
 
 // Runs a function that answers the call; what it throws becomes an answer.
 template <class Body>
-void guarded(const std::shared_ptr<Call>& call, Interface interface, Body&& body) {
+void guarded(const std::shared_ptr<WatchedExchange>& call, Interface interface, Body&& body) {
   const auto fail = [&](const ApiError& error) {
     if (call->begun()) throw;  // too late for another answer: the connection is cut
     call->respond(error_response(error, interface));
@@ -131,7 +131,7 @@ Judgement Routes::Impl::judged(const http::Request& head) const {
   }
 }
 
-void Routes::Impl::start(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller) {
+void Routes::Impl::start(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller) {
   if (endpoint.without_model) return endpoint.without_model(call);
   const auto refuse = [&](const char* why) { call->respond(error_response(ApiError(503, why), endpoint.interface)); };
   if (!service) return refuse("the model is still being loaded");
@@ -147,7 +147,8 @@ void Routes::Impl::start(const std::shared_ptr<Call>& call, const Endpoint& endp
   if (!taken) refuse("too many calls wait to be read");
 }
 
-void Routes::Impl::answer(const std::shared_ptr<Call>& call, const Endpoint& endpoint, const Caller& caller) {
+void Routes::Impl::answer(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint,
+                          const Caller& caller) {
   try {
     guarded(call, endpoint.interface, [&] { endpoint.answer(call, *service, caller); });
   } catch (...) {  // jobs that were started must hear of their end all the same
@@ -185,7 +186,7 @@ std::optional<size_t> Routes::judge(const http::Request& head) const {
 void Routes::handle(std::shared_ptr<http::Exchange> exchange) {
   const http::Headers headers = impl_->browsers.headers(exchange->request());
   const auto report = [reports = impl_->reports](const Answered& answered) { reports->answered(answered); };
-  const auto call = Call::watch(std::move(exchange), headers, report);
+  const auto call = WatchedExchange::watch(std::move(exchange), headers, report);
   Judgement judgement = impl_->judged(call->request());
   call->name_caller(judgement.caller.name);
   if (judgement.refusal) return call->respond(*std::move(judgement.refusal));

@@ -12,8 +12,8 @@
 
 #include "http/exchange.h"
 #include "http/server.h"
-#include "serve/call.h"
 #include "serve/service.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
-#include "serve/job_run.h"
+#include "serve/live_job.h"
 
 namespace quire::serve {
 namespace {
@@ -91,11 +91,11 @@ std::string Service::new_id(std::string_view prefix) const {
 
 // --- jobs
 
-std::shared_ptr<RunningJob> Service::run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
+std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
   if (draining()) throw ApiError(503, "the server is shutting down");
   try {
-    const auto run = std::make_shared<JobRun>(impl_->around, JobRun::Name{std::move(job.rid), job.key},
-                                              std::move(job.text), std::move(exchange), std::move(on_progress));
+    const auto run = std::make_shared<LiveJob>(impl_->around, LiveJob::Name{std::move(job.rid), job.key},
+                                               std::move(job.text), std::move(exchange), std::move(on_progress));
     run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
     return run;
   } catch (const engine::QueueFull& full) {

@@ -47,7 +47,7 @@ struct ServiceOptions {
   int32_t max_completion_tokens = 0;            // of an answer; 0: as many as the context has room for
 };
 
-struct Job {
+struct JobSpec {
   std::string rid;  // the name under which it can be aborted; n choices of one call share a prefix: "rid", "rid_1", ...
   engine::Request request = {};
   TextRules text = {};
@@ -56,9 +56,9 @@ struct Job {
 
 using OnProgress = std::function<void(Progress)>;
 
-class RunningJob {  // a handle; letting go of it changes nothing
+class JobHandle {  // a handle; letting go of it changes nothing
  public:
-  virtual ~RunningJob() = default;
+  virtual ~JobHandle() = default;
   virtual void cancel() = 0;
 };
 
@@ -85,7 +85,7 @@ class Service {
   std::string render(nlohmann::ordered_json context) const;
   std::string new_id(std::string_view prefix) const;  // "chatcmpl-" and random letters
 
-  std::shared_ptr<RunningJob> run(Job job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
+  std::shared_ptr<JobHandle> run(JobSpec job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
 
   // By the beginnings of their names ("": all), those of one key or everybody's; returns how many jobs.
   int abort(std::string_view rid_prefix, std::optional<int32_t> key = {});

@@ -10,9 +10,9 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
-#include "serve/call.h"
 #include "serve/testing_exchange.h"
 #include "serve/testing_service.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 namespace {
@@ -67,8 +67,8 @@ class Told {
   int ends_ = 0;
 };
 
-Job job_of(const std::string& prompt, int32_t tokens, const std::string& rid = "job") {
-  Job job{.rid = rid};
+JobSpec job_of(const std::string& prompt, int32_t tokens, const std::string& rid = "job") {
+  JobSpec job{.rid = rid};
   job.request.prompt.assign(prompt.begin(), prompt.end());
   job.request.max_new_tokens = tokens;
   job.request.sampling.seed = 7;
@@ -83,7 +83,7 @@ OnProgress slowly(Told& told) {
   };
 }
 
-int status_of(Service& service, Job job) {
+int status_of(Service& service, JobSpec job) {
   try {
     service.run(std::move(job), std::make_shared<TestingExchange>(), [](const Progress&) {});
   } catch (const ApiError& error) {
@@ -150,7 +150,7 @@ TEST(Service, AStopTextEndsTheJobAndTheEnginesRequest) {
   tiny.service().run(job_of("hello", 60), std::make_shared<TestingExchange>(), whole.listener());
   whole.wait();
   const std::string text = whole.all().text, stop = text.substr(text.size() / 2, 3);
-  Job job = job_of("hello", -1);
+  JobSpec job = job_of("hello", -1);
   job.text.stops = {stop};
   tiny.service().run(std::move(job), std::make_shared<TestingExchange>(), stopped.listener());
   const End end = stopped.wait();
@@ -197,11 +197,11 @@ TEST(Service, WhyAJobFailedIsReported) {
   TinyService tiny;
   Told told;
   std::string failure;
-  Job job = job_of("a", 1);
+  JobSpec job = job_of("a", 1);
   job.request.mask = std::make_shared<BrokenMask>();
   {
-    const auto call = Call::watch(std::make_shared<TestingExchange>(), {},
-                                  [&](const Answered& answered) { failure = answered.failure; });
+    const auto call = WatchedExchange::watch(std::make_shared<TestingExchange>(), {},
+                                             [&](const Answered& answered) { failure = answered.failure; });
     call->release();
     tiny.service().run(std::move(job), call, told.listener());
     EXPECT_EQ(told.wait().reason, EndReason::failed);
@@ -214,7 +214,7 @@ TEST(Service, WhatCanNeverRunIs400) {
   TinyService tiny;
   EXPECT_EQ(status_of(tiny.service(), job_of("", 1)), 400);
   EXPECT_EQ(status_of(tiny.service(), job_of(std::string(kContext + 1, 'a'), 1)), 400);
-  Job job = job_of("hello", 1);
+  JobSpec job = job_of("hello", 1);
   job.request.sampling.logit_bias = {{-1, 1.0f}};
   EXPECT_EQ(status_of(tiny.service(), std::move(job)), 400);
   EXPECT_EQ(tiny.service().jobs(), 0);
@@ -315,7 +315,8 @@ TEST(Service, EveryJobEndsOnce) {
       for (int i = 0; i < 60; ++i) {
         Told told;
         const auto exchange = std::make_shared<TestingExchange>();
-        Job job = job_of(std::string(1 + random() % 40, 'a'), static_cast<int32_t>(random() % 200), cat("c", client));
+        JobSpec job =
+            job_of(std::string(1 + random() % 40, 'a'), static_cast<int32_t>(random() % 200), cat("c", client));
         job.request.sampling.seed = random();
         if (random() % 2) job.text.stops = {"a", "w3"};
         try {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "serve/api_error.h"
-#include "serve/call.h"
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
 #include "serve/heartbeat.h"
@@ -12,32 +11,33 @@
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
 #include "serve/sglang_generate_request.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 
 namespace {
 
 // A call that runs: its answers so far, and how they are sent. The exchange's order is its lock.
-class RunningCall : public std::enable_shared_from_this<RunningCall> {
+class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
  public:
-  RunningCall(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateCall& call)
+  SglangAnswer(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateBody& call)
       : exchange_(std::move(exchange)),
         is_list_(call.is_list),
         streams_(call.stream),
         logprobs_(call.logprobs),
         open_(call.jobs.size()) {
-    for (const GenerateJob& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
+    for (const GenerateText& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
   }
 
   // Begun in the exchange's order, so that no progress comes before all jobs are known here.
-  void run(std::vector<GenerateJob> jobs, Service& service) {
-    const auto shared = std::make_shared<std::vector<GenerateJob>>(std::move(jobs));  // tasks are copied
+  void run(std::vector<GenerateText> jobs, Service& service) {
+    const auto shared = std::make_shared<std::vector<GenerateText>>(std::move(jobs));  // tasks are copied
     exchange_->post([self = shared_from_this(), shared, &service] { self->start(std::move(*shared), service); });
   }
 
  private:
-  void start(std::vector<GenerateJob> jobs, Service& service) {
-    std::vector<std::shared_ptr<RunningJob>> running;
+  void start(std::vector<GenerateText> jobs, Service& service) {
+    std::vector<std::shared_ptr<JobHandle>> running;
     try {
       for (size_t i = 0; i < jobs.size(); ++i)
         running.push_back(
@@ -78,8 +78,8 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
       send_all();
   }
 
-  // An error of the only text, or one that is the call's, that comes before anything else still has a status of its own:
-  // routers try elsewhere.
+  // An error of the only text, or one that is the call's, that comes before anything else still has a status of its
+  // own: routers try elsewhere.
   void send_part(GenerateAnswer& answer, size_t i) {
     const std::optional<ApiError> error = answer.end() ? error_of(*answer.end()) : std::nullopt;
     if (error && !begun_ && (answers_.size() == 1 || answer.end()->reason == EndReason::refused)) {
@@ -117,9 +117,9 @@ class RunningCall : public std::enable_shared_from_this<RunningCall> {
 }  // namespace
 
 void generate(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  GenerateCall call = read_generate(body_of(exchange->request()), service, caller);
+  GenerateBody call = read_generate(body_of(exchange->request()), service, caller);
   note_ignored(*exchange, call.ignored);
-  const auto running = std::make_shared<RunningCall>(std::move(exchange), service, call);
+  const auto running = std::make_shared<SglangAnswer>(std::move(exchange), service, call);
   running->run(std::move(call.jobs), service);
 }
 

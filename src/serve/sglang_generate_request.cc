@@ -94,7 +94,7 @@ ordered_json options_of(Fields& fields, size_t text, size_t texts) {
 
 // --- one text
 
-void read_logprobs(Fields& options, const Service& service, GenerateJob& job) {
+void read_logprobs(Fields& options, const Service& service, GenerateText& job) {
   engine::Request& request = job.job.request;
   const auto length = static_cast<int64_t>(request.prompt.size());
   const bool wanted = options.boolean("return_logprob").value_or(false);
@@ -131,7 +131,7 @@ struct Sampling {  // what read_params() finds beside the job
 };
 
 // All of it is about the answer, so what is not known is refused, as SGLang does.
-Sampling read_params(const ordered_json& object, const Service& service, Job& job) {
+Sampling read_params(const ordered_json& object, const Service& service, JobSpec& job) {
   Fields params(object, "sampling_params");
   engine::Request& request = job.request;
   read_sampling(params, service, request);
@@ -208,9 +208,9 @@ class GenerateReader {
         caller_(caller),
         logprobs_(service, "return_logprob") {}
 
-  GenerateCall read() {
+  GenerateBody read() {
     Prompts prompts = read_prompts(fields_, service_);
-    GenerateCall call{.is_list = prompts.is_list, .stream = fields_.boolean("stream").value_or(false), .jobs = {}};
+    GenerateBody call{.is_list = prompts.is_list, .stream = fields_.boolean("stream").value_or(false), .jobs = {}};
     texts_ = prompts.tokens.size();
     for (size_t text = 0; text < texts_; ++text) add_text(std::move(prompts.tokens[text]), text, call);
     call.is_list |= choices_ > 1;
@@ -230,8 +230,8 @@ class GenerateReader {
     return params ? of_text(*params, params->is_array(), text, texts_, "sampling_params") : kNone;
   }
 
-  GenerateJob read_job(std::vector<int32_t> prompt, size_t text) {
-    GenerateJob job;
+  GenerateText read_job(std::vector<int32_t> prompt, size_t text) {
+    GenerateText job;
     job.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
     engine::Request& request = job.job.request;
     request.prompt = std::move(prompt);
@@ -244,14 +244,14 @@ class GenerateReader {
     return job;
   }
 
-  void add_text(std::vector<int32_t> prompt, size_t text, GenerateCall& call) {
-    GenerateJob job = read_job(std::move(prompt), text);
+  void add_text(std::vector<int32_t> prompt, size_t text, GenerateBody& call) {
+    GenerateText job = read_job(std::move(prompt), text);
     const Sampling sampling = read_params(params_of(text), service_, job.job);
     check_choices(sampling.choices, text);
     if (sampling.constraint) note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
-      GenerateJob& added = call.jobs.emplace_back(job);
+      GenerateText& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
       if (sampling.constraint)  // each has its own state
         constrain(*sampling.constraint, "sampling_params", service_, mask_allowance_, added.job.request);
@@ -280,7 +280,7 @@ class GenerateReader {
 
 }  // namespace
 
-GenerateCall read_generate(const ordered_json& body, const Service& service, const Caller& caller) {
+GenerateBody read_generate(const ordered_json& body, const Service& service, const Caller& caller) {
   return GenerateReader(body, service, caller).read();
 }
 

@@ -16,19 +16,19 @@ inline constexpr int32_t kMostGenerateTopLogprobs = 128;
 inline constexpr int32_t kMostLogprobIds = 1024;
 inline constexpr size_t kMostRidBytes = 256;
 
-struct GenerateJob {
-  Job job;
+struct GenerateText {
+  JobSpec job;
   LogprobRules logprobs = {};
 };
 
-struct GenerateCall {
+struct GenerateBody {
   bool is_list;  // so is the answer: the call had a list of texts, or n > 1
   bool stream;
-  std::vector<GenerateJob> jobs;  // in the order of the answer: all of the first text, then of the second
-  std::string ignored = {};       // names of parameters that are not known (ignored.h)
+  std::vector<GenerateText> jobs;  // in the order of the answer: all of the first text, then of the second
+  std::string ignored = {};        // names of parameters that are not known (ignored.h)
   LogprobBudget::Share logprobs = {};
 };
 
-GenerateCall read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
+GenerateBody read_generate(const nlohmann::ordered_json& body, const Service& service, const Caller& caller);
 
 }  // namespace quire::serve

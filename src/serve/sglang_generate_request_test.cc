@@ -18,10 +18,10 @@ using Tokens = std::vector<int32_t>;
 
 class GenerateRequest : public ::testing::Test {
  protected:
-  GenerateCall read(const std::string& body, const Caller& caller = {}) {
+  GenerateBody read(const std::string& body, const Caller& caller = {}) {
     return read_generate(ordered_json::parse(body), tiny_.service(), caller);
   }
-  const Job& only(const std::string& body) {
+  const JobSpec& only(const std::string& body) {
     call_ = read(body);
     EXPECT_EQ(call_.jobs.size(), 1u);
     return call_.jobs[0].job;
@@ -38,11 +38,11 @@ class GenerateRequest : public ::testing::Test {
   }
 
   TinyService tiny_{{.loop = false}};
-  GenerateCall call_;
+  GenerateBody call_;
 };
 
 TEST_F(GenerateRequest, HasSglangsDefaults) {
-  const Job& job = only(R"({"text": "hi"})");
+  const JobSpec& job = only(R"({"text": "hi"})");
   EXPECT_EQ(job.request.prompt, (Tokens{testing::kBegin, 'h', 'i'}));
   EXPECT_EQ(job.request.max_new_tokens, 128);
   EXPECT_EQ(job.request.sampling.temperature, 1);
@@ -68,7 +68,7 @@ TEST_F(GenerateRequest, TokensAreTakenAsTheyAre) {
 }
 
 TEST_F(GenerateRequest, SamplingParametersReachTheJob) {
-  const Job& job = only(R"({"text": "hi", "priority": -3, "rid": "mine", "sampling_params": {
+  const JobSpec& job = only(R"({"text": "hi", "priority": -3, "rid": "mine", "sampling_params": {
       "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "frequency_penalty": 1, "presence_penalty": -1,
       "repetition_penalty": 1.5, "max_new_tokens": 9, "min_new_tokens": 2, "stop": ["x", "y"], "stop_token_ids": [3],
       "ignore_eos": true, "skip_special_tokens": false, "spaces_between_special_tokens": true, "no_stop_trim": true,
@@ -99,7 +99,7 @@ TEST_F(GenerateRequest, NullNewTokensMeansToTheEndOfTheContext) {
 }
 
 TEST_F(GenerateRequest, ListsBecomeOneJobEach) {
-  const GenerateCall call = read(R"({"text": ["a", "bc"], "stream": true, "rid": ["x", "y"], "sampling_params":
+  const GenerateBody call = read(R"({"text": ["a", "bc"], "stream": true, "rid": ["x", "y"], "sampling_params":
       [{"max_new_tokens": 3}, {"max_new_tokens": 4, "stop": "s"}], "return_logprob": [false, true],
       "top_logprobs_num": [0, 2], "logprob_start_len": [0, 1], "token_ids_logprob": [[1], [2, 3]],
       "extra_key": ["k", "l"]})");
@@ -120,24 +120,24 @@ TEST_F(GenerateRequest, ListsBecomeOneJobEach) {
 }
 
 TEST_F(GenerateRequest, ListsOfTokensBecomeOneJobEach) {
-  const GenerateCall call = read(R"({"input_ids": [[1, 2], [3]], "rid": "r", "token_ids_logprob": [8],
+  const GenerateBody call = read(R"({"input_ids": [[1, 2], [3]], "rid": "r", "token_ids_logprob": [8],
       "return_logprob": true})");
   ASSERT_EQ(call.jobs.size(), 2u);
   EXPECT_EQ(call.jobs[1].job.request.prompt, Tokens{3});
   EXPECT_EQ(call.jobs[0].job.rid, "r_0");
   EXPECT_EQ(call.jobs[1].job.rid, "r_1");
-  for (const GenerateJob& job : call.jobs) EXPECT_EQ(job.job.request.logprob_ids, Tokens{8});
+  for (const GenerateText& job : call.jobs) EXPECT_EQ(job.job.request.logprob_ids, Tokens{8});
 }
 
 TEST_F(GenerateRequest, SeveralChoicesDifferInSeedAndName) {
-  const GenerateCall call =
+  const GenerateBody call =
       read(R"({"text": ["a", "b"], "rid": ["x", "y"], "sampling_params": {"n": 3, "seed": 5, "regex": "[ab]+"}})");
   ASSERT_EQ(call.jobs.size(), 6u);
   EXPECT_TRUE(call.is_list);
   std::set<std::string> names;
   std::set<const engine::TokenMask*> masks;
   for (size_t i = 0; i < 6; ++i) {
-    const Job& job = call.jobs[i].job;
+    const JobSpec& job = call.jobs[i].job;
     EXPECT_EQ(job.request.prompt.back(), i < 3 ? 'a' : 'b');
     EXPECT_EQ(job.request.sampling.seed, 5 + i % 3);
     EXPECT_TRUE(job.rid.starts_with(i < 3 ? "x" : "y"));
@@ -150,7 +150,7 @@ TEST_F(GenerateRequest, SeveralChoicesDifferInSeedAndName) {
 }
 
 TEST_F(GenerateRequest, OneTextWithSeveralChoicesIsAList) {
-  const GenerateCall call = read(R"({"text": "a", "rid": "x", "sampling_params": {"n": 2}})");
+  const GenerateBody call = read(R"({"text": "a", "rid": "x", "sampling_params": {"n": 2}})");
   EXPECT_TRUE(call.is_list);
   ASSERT_EQ(call.jobs.size(), 2u);
   EXPECT_EQ(call.jobs[0].job.rid, "x_0");

@@ -24,7 +24,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
 
  private:
   void generate() {
-    Job job{.rid = service_.new_id("health-"), .request = {}};
+    JobSpec job{.rid = service_.new_id("health-"), .request = {}};
     job.request.prompt = {0};
     job.request.sampling.temperature = 0;
     job.request.max_new_tokens = 1;

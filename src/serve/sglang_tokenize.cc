@@ -4,12 +4,12 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
-#include "serve/call.h"
 #include "serve/call_limits.h"
 #include "serve/fields.h"
 #include "serve/json_text.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 

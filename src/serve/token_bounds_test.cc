@@ -44,7 +44,7 @@ TEST(TokenBounds, IdsWithoutATokenAreNeverDrawn) {
 TEST(TokenBounds, IdsWithoutATokenThatACallNamesAreRefusedByName) {
   TinyService tiny(with_more_logits());
   const std::string id = std::to_string(kVocabulary);
-  const auto expect_refused = [&](testing::Call call, const std::string& body, const std::string& param) {
+  const auto expect_refused = [&](testing::Handler call, const std::string& body, const std::string& param) {
     SCOPED_TRACE(body);
     testing::expect_api_error([&] { call(testing::posted("/", body), tiny.service(), {}); }, 400, param, id);
   };
@@ -65,7 +65,7 @@ TEST(TokenBounds, IdsWithoutATokenThatACallNamesAreRefusedByName) {
 TEST(TokenBounds, PrioritiesOutOfRangeAreRefused) {
   TinyService tiny({.loop = false});
   for (const char* wrong : {"101", "-101", "2147483647"}) {
-    const auto refused = [&](testing::Call call, const std::string& body) {
+    const auto refused = [&](testing::Handler call, const std::string& body) {
       testing::expect_api_error([&] { call(testing::posted("/", body), tiny.service(), {}); }, 400, "priority");
     };
     refused(generate, cat(R"({"text": "a", "priority": )", wrong, "}"));

@@ -31,12 +31,12 @@ struct Answered {
 };
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
-class Call final : public http::Exchange, public std::enable_shared_from_this<Call> {
+class WatchedExchange final : public http::Exchange, public std::enable_shared_from_this<WatchedExchange> {
  public:
   // headers: added to every answer.
-  static std::shared_ptr<Call> watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
-                                     OnAnswered on_answered);
-  ~Call() override;
+  static std::shared_ptr<WatchedExchange> watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
+                                                OnAnswered on_answered);
+  ~WatchedExchange() override;
 
   const http::Request& request() const override { return exchange_->request(); }
   void respond(http::Response response) override;
@@ -54,7 +54,7 @@ class Call final : public http::Exchange, public std::enable_shared_from_this<Ca
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
-  Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered);
+  WatchedExchange(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered);
   void begin(http::Response& response);
   void report(bool complete);
 

@@ -1,4 +1,4 @@
-#include "serve/call.h"
+#include "serve/watched_exchange.h"
 
 #include <exception>
 #include <utility>
@@ -8,12 +8,14 @@
 
 namespace quire::serve {
 
-Call::Call(std::shared_ptr<http::Exchange> exchange, http::Headers headers, OnAnswered on_answered)
+WatchedExchange::WatchedExchange(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
+                                 OnAnswered on_answered)
     : exchange_(std::move(exchange)), headers_(std::move(headers)), on_answered_(std::move(on_answered)) {}
 
-std::shared_ptr<Call> Call::watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
-                                  OnAnswered on_answered) {
-  const std::shared_ptr<Call> call(new Call(std::move(exchange), std::move(headers), std::move(on_answered)));
+std::shared_ptr<WatchedExchange> WatchedExchange::watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
+                                                        OnAnswered on_answered) {
+  const std::shared_ptr<WatchedExchange> call(
+      new WatchedExchange(std::move(exchange), std::move(headers), std::move(on_answered)));
   call->exchange_->on_gone([weak = std::weak_ptr(call)] {
     const auto alive = weak.lock();
     if (!alive) return;
@@ -23,25 +25,25 @@ std::shared_ptr<Call> Call::watch(std::shared_ptr<http::Exchange> exchange, http
   return call;
 }
 
-Call::~Call() { report(false); }
+WatchedExchange::~WatchedExchange() { report(false); }
 
-void Call::respond(http::Response response) {
+void WatchedExchange::respond(http::Response response) {
   begin(response);
   exchange_->respond(std::move(response));
   report(true);
 }
 
-void Call::start_stream(http::Response head) {
+void WatchedExchange::start_stream(http::Response head) {
   begin(head);
   exchange_->start_stream(std::move(head));
 }
 
-void Call::finish() {
+void WatchedExchange::finish() {
   exchange_->finish();
   report(true);
 }
 
-void Call::begin(http::Response& response) {
+void WatchedExchange::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
   if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
@@ -51,7 +53,7 @@ void Call::begin(http::Response& response) {
   }
 }
 
-void Call::post(std::function<void()> given) {
+void WatchedExchange::post(std::function<void()> given) {
   std::function<void()> task = [call = weak_from_this(), given = std::move(given)] {
     try {
       given();
@@ -67,7 +69,7 @@ void Call::post(std::function<void()> given) {
   exchange_->post(std::move(task));
 }
 
-void Call::release() {
+void WatchedExchange::release() {
   for (;;) {
     std::vector<std::function<void()>> tasks;
     {
@@ -82,33 +84,33 @@ void Call::release() {
   }
 }
 
-bool Call::begun() const {
+bool WatchedExchange::begun() const {
   const std::lock_guard lock(mutex_);
   return status_ != 0;
 }
 
-void Call::count_tokens(int32_t prompt, int32_t generated) {
+void WatchedExchange::count_tokens(int32_t prompt, int32_t generated) {
   const std::lock_guard lock(mutex_);
   prompt_tokens_ += prompt;
   generated_tokens_ += generated;
 }
 
-void Call::note_failure(std::string what) {
+void WatchedExchange::note_failure(std::string what) {
   const std::lock_guard lock(mutex_);
   failure_ = std::move(what);
 }
 
-void Call::note_ignored(std::string names) {
+void WatchedExchange::note_ignored(std::string names) {
   const std::lock_guard lock(mutex_);
   ignored_ = std::move(names);
 }
 
-void Call::name_caller(std::string name) {
+void WatchedExchange::name_caller(std::string name) {
   const std::lock_guard lock(mutex_);
   caller_ = std::move(name);
 }
 
-void Call::report(bool complete) {
+void WatchedExchange::report(bool complete) {
   constexpr int kClientClosed = 499, kFailed = 500;
   Answered answered;
   {
@@ -135,15 +137,15 @@ void Call::report(bool complete) {
 }
 
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
-  if (auto* call = dynamic_cast<Call*>(&exchange)) call->count_tokens(prompt, generated);
+  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->count_tokens(prompt, generated);
 }
 
 void note_failure(http::Exchange& exchange, const std::string& what) {
-  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_failure(what);
+  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_failure(what);
 }
 
 void note_ignored(http::Exchange& exchange, const std::string& names) {
-  if (auto* call = dynamic_cast<Call*>(&exchange)) call->note_ignored(names);
+  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_ignored(names);
 }
 
 }  // namespace quire::serve

@@ -34,14 +34,14 @@ struct JobSurroundings {
   Deadlines deadlines = {};
 };
 
-class JobRun final : public RunningJob, public std::enable_shared_from_this<JobRun> {
+class LiveJob final : public JobHandle, public std::enable_shared_from_this<LiveJob> {
  public:
   struct Name {  // under which it can be aborted
     std::string rid;
     int32_t key;  // by whom; Caller::key
   };
-  JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules, std::shared_ptr<http::Exchange> exchange,
-         OnProgress on_progress);
+  LiveJob(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules, std::shared_ptr<http::Exchange> exchange,
+          OnProgress on_progress);
 
   const Name& name() const { return name_; }
 

@@ -1,4 +1,4 @@
-#include "serve/call.h"
+#include "serve/watched_exchange.h"
 
 #include <gtest/gtest.h>
 
@@ -16,14 +16,15 @@ using testing::TestingExchange;
 struct Watched {
   explicit Watched(http::Headers headers = {})
       : exchange(testing::posted("/x", "")),
-        call(Call::watch(exchange, std::move(headers), [this](const Answered& one) { answers.push_back(one); })) {}
+        call(WatchedExchange::watch(exchange, std::move(headers),
+                                    [this](const Answered& one) { answers.push_back(one); })) {}
 
   std::shared_ptr<TestingExchange> exchange;
   std::vector<Answered> answers;
-  std::shared_ptr<Call> call;
+  std::shared_ptr<WatchedExchange> call;
 };
 
-TEST(Call, ReportsAnAnswerOnce) {
+TEST(WatchedExchange, ReportsAnAnswerOnce) {
   Watched watched(http::Headers{{"added", "1"}});
   watched.call->count_tokens(3, 4);
   count_tokens(*watched.call, 1, 1);
@@ -42,7 +43,7 @@ TEST(Call, ReportsAnAnswerOnce) {
   EXPECT_TRUE(answered.complete);
 }
 
-TEST(Call, NamesWhatWasIgnored) {
+TEST(WatchedExchange, NamesWhatWasIgnored) {
   Watched one, stream;
   note_ignored(*one.call, "store, user");
   one.call->respond({});
@@ -53,7 +54,7 @@ TEST(Call, NamesWhatWasIgnored) {
   EXPECT_EQ(stream.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store"}}));
 }
 
-TEST(Call, ReportsAStreamAtItsEnd) {
+TEST(WatchedExchange, ReportsAStreamAtItsEnd) {
   Watched watched;
   watched.call->start_stream({.body = "a"});
   watched.call->write("b");
@@ -64,7 +65,7 @@ TEST(Call, ReportsAStreamAtItsEnd) {
   EXPECT_EQ(watched.exchange->body(), "ab");
 }
 
-TEST(Call, ReportsWhenTheClientLeft) {
+TEST(WatchedExchange, ReportsWhenTheClientLeft) {
   Watched streaming, unanswered;
   streaming.call->start_stream({.body = {}});
   streaming.exchange->leave();
@@ -78,7 +79,7 @@ TEST(Call, ReportsWhenTheClientLeft) {
   EXPECT_FALSE(unanswered.answers.at(0).complete);
 }
 
-TEST(Call, HoldsTasksBackUntilItsFunctionHasReturned) {
+TEST(WatchedExchange, HoldsTasksBackUntilItsFunctionHasReturned) {
   Watched watched;
   std::string order;
   watched.call->post([&] { order += "1"; });
@@ -92,7 +93,7 @@ TEST(Call, HoldsTasksBackUntilItsFunctionHasReturned) {
   EXPECT_EQ(order, "12345");
 }
 
-TEST(Call, ReportsWhyATaskFailed) {
+TEST(WatchedExchange, ReportsWhyATaskFailed) {
   Watched watched;
   watched.call->release();
   EXPECT_THROW(watched.call->post([] { check(false, "no such thing"); }), CheckError);

@@ -1,8 +1,8 @@
-#include "serve/job_run.h"
+#include "serve/live_job.h"
 
 #include <utility>
 
-#include "serve/call.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 namespace {
@@ -11,8 +11,8 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
-JobRun::JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules,
-               std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
+LiveJob::LiveJob(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules,
+                 std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
     : around_(std::move(around)),
       name_(std::move(name)),
       began_(exchange->request().arrived),
@@ -20,7 +20,7 @@ JobRun::JobRun(std::shared_ptr<JobSurroundings> around, Name name, TextRules rul
       on_progress_(std::move(on_progress)),
       exchange_(std::move(exchange)) {}
 
-void JobRun::start(engine::Request request, const TimeLimits& limits) {
+void LiveJob::start(engine::Request request, const TimeLimits& limits) {
   const std::shared_ptr<http::Exchange> exchange = exchange_;
   number_ = around_->registry.add(shared_from_this());
   try {
@@ -37,7 +37,7 @@ void JobRun::start(engine::Request request, const TimeLimits& limits) {
 }
 
 // The engine may call back, and somebody may cancel, before the request's id is noted here.
-void JobRun::submit(engine::Request request) {
+void LiveJob::submit(engine::Request request) {
   const auto listener = [job = shared_from_this()](const engine::Output& output) { job->hear(output); };
   const engine::RequestId id = around_->engine.submit(std::move(request), listener);
   {
@@ -50,7 +50,7 @@ void JobRun::submit(engine::Request request) {
 
 // --- how it can end early
 
-void JobRun::watch_time(const TimeLimits& limits) {
+void LiveJob::watch_time(const TimeLimits& limits) {
   std::vector<Deadlines::Key> keys;
   const auto watch = [&](std::chrono::milliseconds limit, auto action) {
     if (limit.count() == 0) return;
@@ -58,14 +58,14 @@ void JobRun::watch_time(const TimeLimits& limits) {
       if (const auto alive = job.lock()) action(*alive);
     }));
   };
-  watch(limits.waiting, [](JobRun& job) { job.waited_too_long(); });
-  watch(limits.running, [](JobRun& job) { job.cancel_for(EndReason::timeout); });
+  watch(limits.waiting, [](LiveJob& job) { job.waited_too_long(); });
+  watch(limits.running, [](LiveJob& job) { job.cancel_for(EndReason::timeout); });
   const std::lock_guard lock(mutex_);
   deadlines_ = std::move(keys);
 }
 
 // Only the engine knows whether it still waits.
-void JobRun::waited_too_long() {
+void LiveJob::waited_too_long() {
   {
     const std::lock_guard lock(mutex_);
     gave_up_waiting_ = true;
@@ -73,7 +73,7 @@ void JobRun::waited_too_long() {
   around_->engine.give_up_waiting(*id_);
 }
 
-void JobRun::cancel_for(EndReason reason) {
+void LiveJob::cancel_for(EndReason reason) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_ || cancelled_for_) return;
@@ -85,7 +85,7 @@ void JobRun::cancel_for(EndReason reason) {
 
 // --- from the engine to the exchange
 
-void JobRun::hear(const engine::Output& output) {
+void LiveJob::hear(const engine::Output& output) {
   std::shared_ptr<http::Exchange> exchange;
   {
     const std::lock_guard lock(mutex_);
@@ -97,13 +97,13 @@ void JobRun::hear(const engine::Output& output) {
   exchange->post([job = shared_from_this()] { job->deliver(); });
 }
 
-std::vector<JobRun::Event> JobRun::take_mail() {
+std::vector<LiveJob::Event> LiveJob::take_mail() {
   const std::lock_guard lock(mutex_);
   delivery_posted_ = false;
   return std::exchange(mail_, {});
 }
 
-void JobRun::deliver() {
+void LiveJob::deliver() {
   if (!on_progress_) return;  // has ended: what came after a stop text, say
   Progress progress;
   for (const Event& event : take_mail())
@@ -122,13 +122,13 @@ void JobRun::deliver() {
   close(totals);
 }
 
-void JobRun::take(const Event& event, Progress& progress) {
+void LiveJob::take(const Event& event, Progress& progress) {
   if (event.output.token >= 0) count_token(event);
   text_.hear(event.output, progress);
   if (text_.stopped()) cancel();
 }
 
-void JobRun::count_token(const Event& event) {
+void LiveJob::count_token(const Event& event) {
   if (event.output.generated <= 1)
     around_->metrics.first_token(seconds(event.time - began_), event.output.queued_seconds);
   else
@@ -137,7 +137,7 @@ void JobRun::count_token(const Event& event) {
 }
 
 // The engine says that a request was cancelled; only here it is known why.
-void JobRun::settle_end(Progress& progress) {
+void LiveJob::settle_end(Progress& progress) {
   End& end = *progress.end;
   if (end.reason != EndReason::cancelled) return;
   const std::lock_guard lock(mutex_);
@@ -149,12 +149,12 @@ void JobRun::settle_end(Progress& progress) {
   if (end.reason == EndReason::timeout && never_ran) end.error = "the server is busy: the request waited too long";
 }
 
-JobRun::Totals JobRun::totals_of(const Progress& last) {
+LiveJob::Totals LiveJob::totals_of(const Progress& last) {
   const bool aborted = last.end->reason == EndReason::cancelled || last.end->reason == EndReason::timeout;
   return {last.prompt_tokens, last.cached_tokens, last.generated, aborted};
 }
 
-void JobRun::close(const Totals& totals) {
+void LiveJob::close(const Totals& totals) {
   std::shared_ptr<http::Exchange> exchange;  // let go without the lock
   std::vector<Deadlines::Key> deadlines;
   {
