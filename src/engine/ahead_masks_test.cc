@@ -26,9 +26,9 @@ class CountingMask final : public TokenMask {
   uint32_t word_ = 0;
 };
 
-class HeldMask final : public TokenMask {
+class SlowMask final : public TokenMask {
  public:
-  explicit HeldMask(std::latch& held) : held_(held) {}
+  explicit SlowMask(std::latch& held) : held_(held) {}
   const uint32_t* next() override {
     held_.wait();
     return nullptr;
@@ -69,7 +69,7 @@ TEST(AheadMasks, OneThatTakesLongHoldsUpNoneThatHasBeenQuick) {
   quick->drew(1);
   std::vector<std::shared_ptr<AheadMask>> slow;
   for (int i = 0; i < 5; ++i) {
-    slow.push_back(std::make_shared<AheadMask>(std::make_shared<HeldMask>(held)));
+    slow.push_back(std::make_shared<AheadMask>(std::make_shared<SlowMask>(held)));
     threads.begin(slow.back());
   }
   threads.begin(quick);
@@ -111,7 +111,7 @@ TEST(AheadMasks, ThoseOfRequestsThatAreGoneAreNotAsked) {
   std::latch held(1);
   {
     MaskThreads threads;
-    const auto slow = std::make_shared<AheadMask>(std::make_shared<HeldMask>(held));
+    const auto slow = std::make_shared<AheadMask>(std::make_shared<SlowMask>(held));
     const auto last = std::make_shared<AheadMask>(std::make_shared<CountingMask>());
     threads.begin(slow);
     threads.begin(std::make_shared<AheadMask>(std::make_shared<Asked>(asked)));

@@ -14,11 +14,6 @@
 namespace quire::grammar {
 namespace {
 
-const Compiler& bytes_compiler() {
-  static const Compiler compiler(byte_tokens());
-  return compiler;
-}
-
 std::string error_of(const Compiler& compiler, const Source& source) {
   try {
     compiler.compile(source);
@@ -30,11 +25,11 @@ std::string error_of(const Compiler& compiler, const Source& source) {
 
 TEST(Compiler, AnyJsonObjectParses) {
   const Tokens tokens = byte_tokens();
-  const auto compiled = bytes_compiler().compile({Kind::json});
+  const auto compiled = byte_compiler().compile({Kind::json});
   std::mt19937 random(1);
   int ended = 0;
   for (int i = 0; i < 40; ++i) {
-    const Walk walked = walk(*bytes_compiler().mask(compiled), tokens, random);
+    const Walk walked = walk(*byte_compiler().mask(compiled), tokens, random);
     if (!walked.ended) continue;
     ++ended;
     ASSERT_TRUE(nlohmann::json::accept(walked.text)) << walked.text;
@@ -44,15 +39,15 @@ TEST(Compiler, AnyJsonObjectParses) {
 }
 
 TEST(Compiler, JsonIsTakenAsPeopleWriteIt) {
-  const Source json{Kind::json};
+  const Source any_json{Kind::json};
   for (const char* text : {R"({})", R"({"a":1})", R"({"a": [1, 2.5e-3, true, null, "x\n\u00e9\ud83d\ude00"], "b": {}})",
                            "{\n  \"a\": [\n    1,\n    2\n  ]\n}"}) {
-    EXPECT_TRUE(takes(bytes_compiler(), json, text)) << text;
+    EXPECT_TRUE(takes(byte_compiler(), any_json, text)) << text;
   }
   for (const char* text :
        {"[]", "1", " {}", "{} ", "{\"a\":01}", "{\"a\":\"\n\"}", "{\"a\":\"\\ud83d\"}", "{\n\n}", "{,}", "{\"a\":1,}",
         "{\"a\":\"\x01\"}", "{\"a\":\"\xED\xA0\x80\"}", "{\"a\":\"\xC0\x80\"}"}) {
-    EXPECT_FALSE(takes(bytes_compiler(), json, text)) << text;
+    EXPECT_FALSE(takes(byte_compiler(), any_json, text)) << text;
   }
 }
 
@@ -60,7 +55,7 @@ TEST(Compiler, AMaskHasNothingButTheVocabularyAndNoTokenWithoutText) {
   const Tokens tokens = byte_tokens();
   const auto words = (tokens.pieces.size() + 31) / 32;
   ASSERT_NE(tokens.pieces.size() % 32, 0u);
-  const auto mask = bytes_compiler().mask(bytes_compiler().compile({Kind::ebnf, "root ::= [^b]*"}));
+  const auto mask = byte_compiler().mask(byte_compiler().compile({Kind::ebnf, "root ::= [^b]*"}));
   for (int i = 0; i < 20; ++i) {
     const uint32_t* bits = mask->next();
     ASSERT_NE(bits, nullptr);
@@ -72,7 +67,7 @@ TEST(Compiler, AMaskHasNothingButTheVocabularyAndNoTokenWithoutText) {
 }
 
 TEST(Compiler, AfterTheEndOnlyTheEndIsAllowed) {
-  const auto mask = bytes_compiler().mask(bytes_compiler().compile({Kind::regex, "ab?"}));
+  const auto mask = byte_compiler().mask(byte_compiler().compile({Kind::regex, "ab?"}));
   EXPECT_THROW(mask->accept(kEndId), CheckError);
   mask->next();
   mask->accept('a');
@@ -88,7 +83,7 @@ TEST(Compiler, AfterTheEndOnlyTheEndIsAllowed) {
 }
 
 TEST(Compiler, TokensOutsideTheVocabularyAreRefused) {
-  const auto mask = bytes_compiler().mask(bytes_compiler().compile({Kind::regex, ".*"}));
+  const auto mask = byte_compiler().mask(byte_compiler().compile({Kind::regex, ".*"}));
   for (const int32_t token : {-1, 1'000'000, kNoTextId}) EXPECT_THROW(mask->accept(token), CheckError) << token;
 }
 
@@ -116,33 +111,33 @@ TEST(Compiler, AllIsAllowedMeansNull) {
 
 TEST(Compiler, SourcesOverTheLimitsAreRefused) {
   const std::string deep(60'000, '(');
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::regex, deep}),
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::regex, deep}),
             "the regular expression: brackets are nested deeper than 32 at character 34");
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::ebnf, cat("root ::= ", deep)}),
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::ebnf, cat("root ::= ", deep)}),
             "the grammar: brackets are nested deeper than 32 at character 43");
   std::string schema = "{\"type\":\"string\"}";
   for (int i = 0; i < 40; ++i) schema = cat(R"({"type":"array","items":)", schema, "}");
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::json_schema, schema}),
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::json_schema, schema}),
             "the JSON schema: the JSON is nested deeper than 32");
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::regex, std::string(70'000, 'a')}),
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::regex, std::string(70'000, 'a')}),
             "the regular expression has 70000 bytes, more than 65536");
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::regex, "a{1,1000000}"}),
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::regex, "a{1,1000000}"}),
             "the regular expression: a count is over 10000 at character 10");
 }
 
 TEST(Compiler, SourcesThatUnrollTooFarAreRefused) {
   std::string many;
   for (int i = 0; i < 1000; ++i) many += "a{128}";
-  EXPECT_NE(error_of(bytes_compiler(), {Kind::regex, many}).find("is too large"), std::string::npos);
+  EXPECT_NE(error_of(byte_compiler(), {Kind::regex, many}).find("is too large"), std::string::npos);
 }
 
 TEST(Compiler, TextsThatCannotEndAreRefused) {
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::ebnf, "root ::= \"a\" root"}), "the grammar: it matches no text");
-  EXPECT_EQ(error_of(bytes_compiler(), {Kind::json_schema, R"({"$ref":"#"})"}), "the JSON schema: it matches no text");
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::ebnf, "root ::= \"a\" root"}), "the grammar: it matches no text");
+  EXPECT_EQ(error_of(byte_compiler(), {Kind::json_schema, R"({"$ref":"#"})"}), "the JSON schema: it matches no text");
   // An alternative that cannot end is left out.
   const Source source{Kind::ebnf, "root ::= \"a\" dead | \"b\"\ndead ::= \"c\" dead"};
-  EXPECT_TRUE(takes(bytes_compiler(), source, "b"));
-  EXPECT_FALSE(allows(bytes_compiler().mask(bytes_compiler().compile(source))->next(), 'a'));
+  EXPECT_TRUE(takes(byte_compiler(), source, "b"));
+  EXPECT_FALSE(allows(byte_compiler().mask(byte_compiler().compile(source))->next(), 'a'));
 }
 
 std::string stars(int count) {
@@ -163,7 +158,7 @@ TEST(Compiler, CompilingEndsWithItsTime) {
 TEST(Compiler, MasksEndWithTheirTime) {
   // Every letter may belong to any of the rules, so that each more letter takes longer.
   const Source source{Kind::ebnf, "root ::= root root root | [a-z] | \"\""};
-  const auto mask = bytes_compiler().mask(bytes_compiler().compile(source));
+  const auto mask = byte_compiler().mask(byte_compiler().compile(source));
   const auto write_letters = [&] {
     for (int i = 0; i < 3000; ++i) {
       mask->next();

@@ -9,13 +9,8 @@
 namespace quire::grammar {
 namespace {
 
-const Compiler& compiler() {
-  static const Compiler compiler(byte_tokens());
-  return compiler;
-}
-
 bool ebnf_takes(const std::string& source, const std::string& text) {
-  return takes(compiler(), {Kind::ebnf, source}, text);
+  return takes(byte_compiler(), {Kind::ebnf, source}, text);
 }
 
 TEST(Ebnf, ArithmeticIsTaken) {
@@ -31,10 +26,11 @@ factor ::= [0-9]+ | "(" sum ")"
 
 TEST(Ebnf, WalksStayInTheLanguage) {
   const Tokens tokens = byte_tokens();
-  const auto compiled = compiler().compile({Kind::ebnf, "root ::= \"\" | \"a\" root \"b\" | \"[\" root \"]\" root"});
+  const auto compiled =
+      byte_compiler().compile({Kind::ebnf, "root ::= \"\" | \"a\" root \"b\" | \"[\" root \"]\" root"});
   std::mt19937 random(5);
   for (int i = 0; i < 50; ++i) {
-    const Walk walked = walk(*compiler().mask(compiled), tokens, random, 400);
+    const Walk walked = walk(*byte_compiler().mask(compiled), tokens, random, 400);
     std::string open;
     for (const char c : walked.text) {
       if (c == 'a' || c == '[') open += c;
@@ -68,7 +64,7 @@ TEST(Ebnf, RulesMayStandInAnyOrderAndOnManyLines) {
 }
 
 TEST(Ebnf, ExactCharactersAreAllowed) {
-  const auto mask = compiler().mask(compiler().compile({Kind::ebnf, "root ::= \"ab\" | \"ac\" [0-9]"}));
+  const auto mask = byte_compiler().mask(byte_compiler().compile({Kind::ebnf, "root ::= \"ab\" | \"ac\" [0-9]"}));
   const auto allowed = [&] {
     std::string characters;
     const uint32_t* bits = mask->next();
@@ -116,13 +112,13 @@ TEST(Ebnf, WrongSyntaxIsRefused) {
                              "root[max_tokens=3] ::= \"a\"",
                              "root ::= \"a\"** ",
                              "1 ::= \"a\""}) {
-    EXPECT_THROW(compiler().compile({Kind::ebnf, source}), CheckError) << source;
+    EXPECT_THROW(byte_compiler().compile({Kind::ebnf, source}), CheckError) << source;
   }
 }
 
 TEST(Ebnf, ErrorsSayWhereAndWhat) {
   try {
-    compiler().compile({Kind::ebnf, "root ::= item\n"});
+    byte_compiler().compile({Kind::ebnf, "root ::= item\n"});
     ADD_FAILURE();
   } catch (const CheckError& error) {
     EXPECT_STREQ(error.what(), "the grammar: there is no rule \"item\"");

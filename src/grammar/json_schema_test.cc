@@ -13,18 +13,13 @@ namespace {
 
 using nlohmann::json;
 
-const Compiler& compiler() {
-  static const Compiler compiler(byte_tokens());
-  return compiler;
-}
-
 bool schema_takes(const std::string& schema, const std::string& text) {
-  return takes(compiler(), {Kind::json_schema, schema}, text);
+  return takes(byte_compiler(), {Kind::json_schema, schema}, text);
 }
 
 std::string error_of(const std::string& schema) {
   try {
-    compiler().compile({Kind::json_schema, schema});
+    byte_compiler().compile({Kind::json_schema, schema});
   } catch (const CheckError& error) {
     return error.what();
   }
@@ -36,11 +31,11 @@ class Schemas : public testing::TestWithParam<const char*> {};
 TEST_P(Schemas, WhatTheMasksAllowSatisfiesThem) {
   const Tokens tokens = byte_tokens();
   const json schema = json::parse(GetParam());
-  const auto compiled = compiler().compile({Kind::json_schema, GetParam()});
+  const auto compiled = byte_compiler().compile({Kind::json_schema, GetParam()});
   std::mt19937 random(7);
   int ended = 0;
   for (int i = 0; i < 60; ++i) {
-    const Walk walked = walk(*compiler().mask(compiled), tokens, random);
+    const Walk walked = walk(*byte_compiler().mask(compiled), tokens, random);
     if (!walked.ended) continue;
     ++ended;
     ASSERT_TRUE(json::accept(walked.text)) << walked.text;
@@ -247,12 +242,12 @@ TEST(JsonSchema, WhatIsNotEnforcedIsNotedIfLoose) {
       {R"({"type":"null"})", {}}};
   for (const auto& [schema, places] : noted) {
     const Source source{Kind::json_schema, schema, true};
-    EXPECT_EQ(compiler().unenforced(source), places) << schema;
-    EXPECT_NO_THROW(compiler().compile(source)) << schema;
+    EXPECT_EQ(byte_compiler().unenforced(source), places) << schema;
+    EXPECT_NO_THROW(byte_compiler().compile(source)) << schema;
   }
-  EXPECT_TRUE(takes(compiler(), {Kind::json_schema, noted[0].first, true}, "[1,1]"));
-  EXPECT_FALSE(takes(compiler(), {Kind::json_schema, noted[0].first, true}, "[1,null]")) << "the rest is enforced";
-  EXPECT_THROW(compiler().unenforced({Kind::json_schema, R"({"type":"strin"})", true}), CheckError);
+  EXPECT_TRUE(takes(byte_compiler(), {Kind::json_schema, noted[0].first, true}, "[1,1]"));
+  EXPECT_FALSE(takes(byte_compiler(), {Kind::json_schema, noted[0].first, true}, "[1,null]")) << "the rest is enforced";
+  EXPECT_THROW(byte_compiler().unenforced({Kind::json_schema, R"({"type":"strin"})", true}), CheckError);
 }
 
 TEST(JsonSchema, SchemasThatContradictEachOtherMatchNothing) {

@@ -12,11 +12,6 @@
 namespace quire::grammar {
 namespace {
 
-const Compiler& compiler() {
-  static const Compiler compiler(byte_tokens());
-  return compiler;
-}
-
 class Regexes : public testing::TestWithParam<const char*> {};
 
 bool is_ascii(const std::string& text) {
@@ -28,10 +23,10 @@ bool is_ascii(const std::string& text) {
 TEST_P(Regexes, MasksAreExact) {
   const RegexJudge judge(GetParam());
   const Tokens tokens = byte_tokens();
-  const auto compiled = compiler().compile({Kind::regex, GetParam()});
+  const auto compiled = byte_compiler().compile({Kind::regex, GetParam()});
   std::mt19937 random(3);
   for (int i = 0; i < 10; ++i) {
-    const auto mask = compiler().mask(compiled);
+    const auto mask = byte_compiler().mask(compiled);
     std::string text;
     for (int step = 0; step < 60; ++step) {
       const uint32_t* bits = mask->next();
@@ -64,11 +59,11 @@ INSTANTIATE_TEST_SUITE_P(Features, Regexes,
 
 TEST(Regex, CharactersBeyondAsciiAreWhole) {
   const Source source{Kind::regex, "[é-日]+|\\u{1F600}"};
-  EXPECT_TRUE(takes(compiler(), source, "éé日"));
-  EXPECT_TRUE(takes(compiler(), source, "😀"));
-  EXPECT_FALSE(takes(compiler(), source, "é\xE6\x97"));
-  EXPECT_FALSE(takes(compiler(), source, "è"));
-  EXPECT_FALSE(takes(compiler(), {Kind::regex, "[^a]"}, "\xFF"));
+  EXPECT_TRUE(takes(byte_compiler(), source, "éé日"));
+  EXPECT_TRUE(takes(byte_compiler(), source, "😀"));
+  EXPECT_FALSE(takes(byte_compiler(), source, "é\xE6\x97"));
+  EXPECT_FALSE(takes(byte_compiler(), source, "è"));
+  EXPECT_FALSE(takes(byte_compiler(), {Kind::regex, "[^a]"}, "\xFF"));
 }
 
 TEST(Regex, WhatIsNotRegularOrNotHereIsRefused) {
@@ -78,7 +73,7 @@ TEST(Regex, WhatIsNotRegularOrNotHereIsRefused) {
         "(?P=x)",  "(a)\\1", "\\k<a>",      "\\b",     "\\B",   "\\A",     "\\Z",    "\\p{L}", "\\",    "\\x4",
         "\\u12",   "\\u{",   "\\u{110000}", "\\ud800", "\\x00", "a^",      "a$b",    "(^a)",   "(a$)",  "[z-a]",
         "[a-\\d]", "\\c",    "\\0",         "\xFF",    "(?<n",  "a{10001}"}) {
-    EXPECT_THROW(compiler().compile({Kind::regex, source}), CheckError) << source;
+    EXPECT_THROW(byte_compiler().compile({Kind::regex, source}), CheckError) << source;
   }
 }
 

@@ -2,16 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "grammar/rules_testing.h"
 #include "grammar/rules_text.h"
 
 namespace quire::grammar {
 namespace {
-
-Rules rules_of(std::vector<Expression> bodies) {
-  Rules rules;
-  for (Expression& body : bodies) rules.add(std::move(body));
-  return rules;
-}
 
 TEST(RulesShape, LongTextsAreSplitBetweenCharacters) {
   Rules rules = rules_of({choice({text("a" + std::string(300, 'x')), text(std::string(127, 'y') + "é")})});

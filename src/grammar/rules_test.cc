@@ -3,16 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "grammar/rules_testing.h"
 #include "grammar/rules_text.h"
 
 namespace quire::grammar {
 namespace {
-
-Rules rules_of(std::vector<Expression> bodies) {
-  Rules rules;
-  for (Expression& body : bodies) rules.add(std::move(body));
-  return rules;
-}
 
 TEST(Rules, ExpressionsAreFlat) {
   const Expression flat = sequence({text("a"), sequence({text("b"), refer(1)}), text(""), text("c")});

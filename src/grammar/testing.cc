@@ -140,6 +140,11 @@ Tokens byte_tokens() {
 
 bool allows(const uint32_t* mask, int32_t token) { return !mask || (mask[token / 32] >> (token % 32) & 1); }
 
+const Compiler& byte_compiler() {
+  static const Compiler compiler(byte_tokens());
+  return compiler;
+}
+
 Walk walk(engine::TokenMask& mask, const Tokens& tokens, std::mt19937& random, int most) {
   const auto vocabulary = static_cast<int32_t>(tokens.pieces.size());
   Walk walk{.text = {}, .ended = false};

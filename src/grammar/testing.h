@@ -15,6 +15,7 @@ namespace quire::grammar {
 // Every byte is the token of its value; then the end, a token that no text has, and some longer pieces.
 inline constexpr int32_t kEndId = 256, kNoTextId = 257;
 Tokens byte_tokens();
+const Compiler& byte_compiler();  // over these tokens
 
 // Draws allowed tokens until the end, or until `most` were drawn; the text without the end. Now and then tries a token
 // that is not allowed, which must be refused.

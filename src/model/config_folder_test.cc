@@ -44,7 +44,7 @@ ModelConfig read(const std::string& model_type, const json& changes = json::obje
   return parse(all.dump());
 }
 
-void expect_bad(const json& changes, const std::string& part, const std::string& model_type = "llama") {
+void expect_bad_folder(const json& changes, const std::string& part, const std::string& model_type = "llama") {
   SCOPED_TRACE(changes.dump());
   expect_refused([&] { read(model_type, changes); }, part);
 }
@@ -89,7 +89,7 @@ TEST(ConfigFolder, LayersWithoutPositions) {
             (std::vector<bool>{true, false, true, false, true}));
   EXPECT_EQ(read("smollm3", {{"no_rope_layers", {1, 0, 0, 1, 1, 0}}}).rotates,
             (std::vector<bool>{true, false, false, true, true}));
-  expect_bad({{"no_rope_layers", {1, 0}}}, "no_rope_layers has 2 elements for 5 layers", "smollm3");
+  expect_bad_folder({{"no_rope_layers", {1, 0}}}, "no_rope_layers has 2 elements for 5 layers", "smollm3");
   EXPECT_EQ(read("llama", {{"no_rope_layers", {1, 0}}}).rotates, std::vector<bool>(5, true));
 }
 
@@ -109,7 +109,7 @@ TEST(ConfigFolder, Windows) {
     listed["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
   EXPECT_EQ(read("qwen3", listed).windowed, (std::vector<bool>{true, false, false, false, true}));
   listed["layer_types"][2] = "chunked_attention";
-  expect_bad(listed, "layer_types[2]", "qwen3");
+  expect_bad_folder(listed, "layer_types[2]", "qwen3");
   EXPECT_EQ(read("smollm3", {{"sliding_window", 16}, {"use_sliding_window", true}}).windowed,
             (std::vector<bool>{false, false, false, true, false}));
 }
@@ -144,7 +144,7 @@ TEST(ConfigFolder, Yarn) {
   for (const auto& [key, value] : {std::pair<const char*, json>{"truncate", false}, {"mscale", 1.0}}) {
     json refused = yarn;
     refused[key] = value;
-    expect_bad({{"rope_scaling", refused}}, key);
+    expect_bad_folder({{"rope_scaling", refused}}, key);
   }
 }
 
@@ -158,29 +158,30 @@ TEST(ConfigFolder, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
   EXPECT_EQ(context(131072, {{"original_max_position_embeddings", 32768}}), 131072) << "stretched already";
   EXPECT_EQ(context(163840, {{"original_max_position_embeddings", 4096}}), 163840) << "longer than the factor says";
   EXPECT_EQ(context(2048, json::object()), 8192);
-  expect_bad({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1e9}}}}, "yarn stretches a context of 2048");
-  expect_bad({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", -4}}}}, "yarn stretches a context of 2048");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1e9}}}}, "yarn stretches a context of 2048");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", -4}}}}, "yarn stretches a context of 2048");
 }
 
 TEST(ConfigFolder, BadValuesAreRefusedByName) {
-  expect_bad({{"model_type", "gpt2"}}, "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3");
-  expect_bad({{"num_hidden_layers", 0}}, "num_hidden_layers = 0 is not between 1 and 1000");
-  expect_bad({{"num_hidden_layers", 1001}}, "num_hidden_layers = 1001");
-  expect_bad({{"num_hidden_layers", 2.5}}, "num_hidden_layers is not a whole number");
-  expect_bad({{"num_hidden_layers", 18446744073709551615u}}, "num_hidden_layers = 18446744073709551615");
-  expect_bad({{"vocab_size", 1 << 21}}, "vocab_size = 2097152");
-  expect_bad({{"vocab_size", nullptr}}, "the key vocab_size is missing");
-  expect_bad({{"num_key_value_heads", 3}}, "4 heads are no multiple of 3 kv heads");
-  expect_bad({{"head_dim", 24}}, "heads of 24 dims");
-  expect_bad({{"mlp_bias", true}}, "mlp_bias");
-  expect_bad({{"mlp_bias", 1}}, "mlp_bias is not true or false");
-  expect_bad({{"hidden_act", "gelu"}}, "hidden_act = \"gelu\"");
-  expect_bad({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
-  expect_bad({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
-  expect_bad({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}, "\"dynamic\" is not one of");
-  expect_bad({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key factor is missing");
-  expect_bad({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}, "\"full_attention\" is an object");
-  expect_bad({{"sliding_window", 0}}, "sliding_window = 0", "mistral");
+  expect_bad_folder({{"model_type", "gpt2"}}, "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad_folder({{"num_hidden_layers", 0}}, "num_hidden_layers = 0 is not between 1 and 1000");
+  expect_bad_folder({{"num_hidden_layers", 1001}}, "num_hidden_layers = 1001");
+  expect_bad_folder({{"num_hidden_layers", 2.5}}, "num_hidden_layers is not a whole number");
+  expect_bad_folder({{"num_hidden_layers", 18446744073709551615u}}, "num_hidden_layers = 18446744073709551615");
+  expect_bad_folder({{"vocab_size", 1 << 21}}, "vocab_size = 2097152");
+  expect_bad_folder({{"vocab_size", nullptr}}, "the key vocab_size is missing");
+  expect_bad_folder({{"num_key_value_heads", 3}}, "4 heads are no multiple of 3 kv heads");
+  expect_bad_folder({{"head_dim", 24}}, "heads of 24 dims");
+  expect_bad_folder({{"mlp_bias", true}}, "mlp_bias");
+  expect_bad_folder({{"mlp_bias", 1}}, "mlp_bias is not true or false");
+  expect_bad_folder({{"hidden_act", "gelu"}}, "hidden_act = \"gelu\"");
+  expect_bad_folder({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
+  expect_bad_folder({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}, "\"dynamic\" is not one of");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key factor is missing");
+  expect_bad_folder({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}},
+                    "\"full_attention\" is an object");
+  expect_bad_folder({{"sliding_window", 0}}, "sliding_window = 0", "mistral");
 }
 
 TEST(ConfigFolder, BrokenFiles) {

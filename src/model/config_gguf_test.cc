@@ -21,7 +21,7 @@ ModelConfig changed(const std::function<void(GgufWriter&)>& change, TinyModel ti
   return config_of(tiny);
 }
 
-void expect_bad(const std::string& key, GgufWriter::Value value, const std::string& part) {
+void expect_bad_gguf(const std::string& key, GgufWriter::Value value, const std::string& part) {
   SCOPED_TRACE(key);
   expect_refused([&] { changed([&](GgufWriter& file) { file.set(key, value); }); }, part);
 }
@@ -82,13 +82,12 @@ TEST(ConfigGguf, AWindowCountsTheRowItself) {
 }
 
 TEST(ConfigGguf, RopeScaling) {
-  using Kind = ops::RopeScaling::Kind;
-  EXPECT_EQ(config_of({}).rope_scaling.kind, Kind::none);
+  EXPECT_EQ(config_of({}).rope_scaling.kind, ops::RopeScaling::Kind::none);
   const ModelConfig linear = changed([](GgufWriter& file) {
     file.set("llama.rope.scaling.type", "linear");
     file.set("llama.rope.scaling.factor", 4.0f);
   });
-  EXPECT_EQ(linear.rope_scaling.kind, Kind::linear);
+  EXPECT_EQ(linear.rope_scaling.kind, ops::RopeScaling::Kind::linear);
   EXPECT_EQ(linear.rope_scaling.factor, 4);
   const ModelConfig yarn = changed([](GgufWriter& file) {
     file.set("llama.rope.scaling.type", "yarn");
@@ -96,7 +95,7 @@ TEST(ConfigGguf, RopeScaling) {
     file.set("llama.rope.scaling.original_context_length", 512u);
     file.set("llama.rope.scaling.yarn_beta_fast", 16.0f);
   });
-  EXPECT_EQ(yarn.rope_scaling.kind, Kind::yarn);
+  EXPECT_EQ(yarn.rope_scaling.kind, ops::RopeScaling::Kind::yarn);
   EXPECT_EQ(yarn.rope_scaling.factor, 8);
   EXPECT_EQ(yarn.rope_scaling.original_context, 512);
   EXPECT_EQ(yarn.rope_scaling.beta_fast, 16);
@@ -129,20 +128,20 @@ TEST(ConfigGguf, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
 }
 
 TEST(ConfigGguf, BadCountsAreRefusedByName) {
-  expect_bad("general.architecture", "gpt-j", "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3");
-  expect_bad("llama.block_count", 0u, "llama.block_count = 0 is not between 1 and 1000");
-  expect_bad("llama.block_count", 1001u, "llama.block_count = 1001");
-  expect_bad("llama.block_count", "three", "llama.block_count");
-  expect_bad("llama.embedding_length", 4000000000u, "llama.embedding_length = 4000000000");
-  expect_bad("llama.embedding_length", 72u, "72 is no multiple of 32");
-  expect_bad("llama.feed_forward_length", 100u, "100 is no multiple of 32");
-  expect_bad("llama.attention.head_count", 5u, "5 heads are no multiple of 2 kv heads");
-  expect_bad("llama.attention.key_length", 24u, "llama.attention.value_length = 16 differs from the keys' 24");
-  expect_bad("llama.attention.key_length", 512u, "llama.attention.key_length = 512");
-  expect_bad("llama.rope.dimension_count", 18u, "18 rotated dims in heads of 16");
-  expect_bad("llama.attention.layer_norm_rms_epsilon", 0.0f, "the norm's epsilon");
-  expect_bad("llama.expert_count", 8u, "llama.expert_count = 8");
-  expect_bad("llama.attention.scale", 0.5f, "llama.attention.scale");
+  expect_bad_gguf("general.architecture", "gpt-j", "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad_gguf("llama.block_count", 0u, "llama.block_count = 0 is not between 1 and 1000");
+  expect_bad_gguf("llama.block_count", 1001u, "llama.block_count = 1001");
+  expect_bad_gguf("llama.block_count", "three", "llama.block_count");
+  expect_bad_gguf("llama.embedding_length", 4000000000u, "llama.embedding_length = 4000000000");
+  expect_bad_gguf("llama.embedding_length", 72u, "72 is no multiple of 32");
+  expect_bad_gguf("llama.feed_forward_length", 100u, "100 is no multiple of 32");
+  expect_bad_gguf("llama.attention.head_count", 5u, "5 heads are no multiple of 2 kv heads");
+  expect_bad_gguf("llama.attention.key_length", 24u, "llama.attention.value_length = 16 differs from the keys' 24");
+  expect_bad_gguf("llama.attention.key_length", 512u, "llama.attention.key_length = 512");
+  expect_bad_gguf("llama.rope.dimension_count", 18u, "18 rotated dims in heads of 16");
+  expect_bad_gguf("llama.attention.layer_norm_rms_epsilon", 0.0f, "the norm's epsilon");
+  expect_bad_gguf("llama.expert_count", 8u, "llama.expert_count = 8");
+  expect_bad_gguf("llama.attention.scale", 0.5f, "llama.attention.scale");
 }
 
 TEST(ConfigGguf, FeaturesThatAreOffPass) {

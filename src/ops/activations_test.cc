@@ -14,8 +14,6 @@ namespace {
 
 using namespace testing;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 TEST(ActivationBuffer, ArraysAreApartAlignedAndLargeEnough) {
   const ActivationBuffer buffer(5, 96);
   for (const int64_t dim : {32, 64, 96}) {

@@ -13,8 +13,6 @@ namespace {
 
 using namespace testing;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // Logits with many ties, some at -inf, and all of them in the order of likelihood.
 struct Vocabulary {
   explicit Vocabulary(size_t count) : logits(random_floats(count, count)) {

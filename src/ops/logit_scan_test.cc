@@ -15,7 +15,6 @@ namespace {
 
 using namespace testing;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const int32_t kCounts[] = {1, 5, 63, 64, 65, 200, 49152};
 
 class LogitScanOf : public ::testing::TestWithParam<Isa> {

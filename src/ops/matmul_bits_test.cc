@@ -12,8 +12,8 @@
 namespace quire::ops {
 namespace {
 
-using testing::Activations;
 using testing::Output;
+using testing::RandomActivations;
 using testing::Weights;
 using Join = PackedMatrix::Join;
 
@@ -61,7 +61,7 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     Exec& plain = team(Isa::plain, 2);
     const PackedMatrix packed({views, size_t{p.join == Join::stack ? 1u : 2u}}, p.join, plain);
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
-    Activations in(most, p.inputs, 3);
+    RandomActivations in(most, p.inputs, 3);
     std::vector<float> bias;
     for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
     int32_t live = most;

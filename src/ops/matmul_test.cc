@@ -12,20 +12,16 @@
 namespace quire::ops {
 namespace {
 
-using testing::Activations;
 using testing::Output;
+using testing::RandomActivations;
+using testing::team;
 using testing::Weights;
-
-Exec& team() {
-  static Exec exec({.threads = 2});
-  return exec;
-}
 
 struct Sum {
   double value = 0, magnitude = 0;  // magnitude: of the terms, which bounds the error
 };
 
-Sum exact(const Weights& weights, const std::vector<float>& values, const Activations& in, int64_t row,
+Sum exact(const Weights& weights, const std::vector<float>& values, const RandomActivations& in, int64_t row,
           int64_t column) {
   Sum sum;
   for (int64_t k = 0; k < weights.inputs; ++k) {
@@ -33,7 +29,7 @@ Sum exact(const Weights& weights, const std::vector<float>& values, const Activa
     double x = in.f32[static_cast<size_t>(row * in.dim + k)];
     if (testing::quantised(weights.type))
       x = static_cast<double>(in.scale[static_cast<size_t>(row * (in.dim / 32) + k / 32)]) *
-          const_cast<Activations&>(in).q_data()[row * in.q_stride + k];
+          const_cast<RandomActivations&>(in).q_data()[row * in.q_stride + k];
     sum.value += w * x;
     sum.magnitude += std::abs(w * x);
   }
@@ -49,7 +45,7 @@ TEST_P(MatmulTypes, RefIsTheProductOfTheFilesNumbers) {
   const std::vector<float> values = weights.values();
   const WeightView view = weights.view();
   const PackedMatrix packed({&view, 1}, PackedMatrix::Join::stack, team());
-  Activations in(3, inputs, 2);
+  RandomActivations in(3, inputs, 2);
   Output out(3, outputs);
   const int32_t live = 3;
   ref::matmul({.weights = &packed, .in = in.view(packed.forms()), .out = out.view(), .live_rows = &live}, team());
@@ -82,7 +78,7 @@ struct World {
   }
   std::vector<Weights> parts;
   int32_t live;
-  Activations in;
+  RandomActivations in;
   PackedMatrix packed;
   std::vector<float> bias;
 };

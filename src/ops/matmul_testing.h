@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/blocks.h"
+#include "base/exec.h"
 #include "base/types.h"
 #include "ops/matmul.h"
 
@@ -18,6 +19,11 @@ inline constexpr BlockType kDense[] = {BlockType::f32, BlockType::f16, BlockType
 inline bool quantised(BlockType type) { return shape_of(type).elements > 1; }
 // The least number of inputs that the type can have, above 1.
 inline int64_t least_inputs(BlockType type) { return quantised(type) ? shape_of(type).elements : 7; }
+
+inline Exec& team() {
+  static Exec exec({.threads = 2});
+  return exec;
+}
 
 // Bytes of a matrix as a file would hold it.
 struct Weights {
@@ -64,8 +70,8 @@ struct Weights {
 };
 
 // Rows in both forms, independent of each other; q8 as its definition in activations.h allows, -127 to 127.
-struct Activations {
-  Activations(int64_t count, int64_t length, uint32_t seed)
+struct RandomActivations {
+  RandomActivations(int64_t count, int64_t length, uint32_t seed)
       : rows(count), dim(length), q_stride((length + 63) / 64 * 64) {
     std::mt19937 random(seed);
     f32.resize(static_cast<size_t>(rows * dim));

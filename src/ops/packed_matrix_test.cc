@@ -8,13 +8,9 @@
 namespace quire::ops {
 namespace {
 
+using testing::team;
 using testing::Weights;
 using Join = PackedMatrix::Join;
-
-Exec& team() {
-  static Exec exec({.threads = 2});
-  return exec;
-}
 
 void expect_refused(std::vector<WeightView> views, Join join, const std::string& text) {
   try {

@@ -16,8 +16,6 @@ namespace {
 
 using namespace testing;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // What a row asks for, with memory of its own.
 struct Request {
   std::vector<float> logits;

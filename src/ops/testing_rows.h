@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "base/exec.h"
 
 namespace quire::ops::testing {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 inline constexpr int32_t kRowCounts[] = {0, 1, 3, 64, 257};
 

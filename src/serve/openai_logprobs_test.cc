@@ -11,7 +11,7 @@ namespace {
 
 using engine::TokenLogprob;
 using nlohmann::ordered_json;
-using Tokens = std::vector<TokenLogprob>;
+using TokenLogprobs = std::vector<TokenLogprob>;
 
 class Logprobs : public ::testing::Test {
  protected:
@@ -19,8 +19,9 @@ class Logprobs : public ::testing::Test {
 };
 
 TEST_F(Logprobs, OfChats) {
-  const Tokens tokens = {{.token = 'a', .logprob = -0.5f, .top = {{'a', -0.5f}, {0xC3, -1.5f}}},
-                         {.token = testing::kVocabulary + 1, .logprob = -std::numeric_limits<float>::infinity()}};
+  const TokenLogprobs tokens = {
+      {.token = 'a', .logprob = -0.5f, .top = {{'a', -0.5f}, {0xC3, -1.5f}}},
+      {.token = testing::kVocabulary + 1, .logprob = -std::numeric_limits<float>::infinity()}};
   EXPECT_EQ(chat_logprobs(tokens, tokenizer), ordered_json::parse(R"([
       {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [
           {"token": "a", "logprob": -0.5, "bytes": [97]},
@@ -31,12 +32,13 @@ TEST_F(Logprobs, OfChats) {
 TEST_F(Logprobs, OfCompletions) {
   CompletionLogprobs logprobs(tokenizer, /*skip_special=*/true);
   EXPECT_TRUE(logprobs.empty());
-  logprobs.add_prompt(Tokens{{.token = testing::kBegin}, {.token = 'x', .logprob = -2, .top = {{'y', -1}}}});
+  logprobs.add_prompt(TokenLogprobs{{.token = testing::kBegin}, {.token = 'x', .logprob = -2, .top = {{'y', -1}}}});
   EXPECT_EQ(logprobs.take(), ordered_json::parse(R"({
       "tokens": ["<s>", "x"], "token_logprobs": [null, -2.0], "top_logprobs": [null, {"y": -1.0, "x": -2.0}],
       "text_offset": [0, 0]})"));
   // An o with dots in two halves, and the letter after it.
-  logprobs.add(Tokens{{.token = 0xC3, .logprob = -1}, {.token = 0xB6, .logprob = -1}, {.token = 'z', .logprob = -1}});
+  logprobs.add(
+      TokenLogprobs{{.token = 0xC3, .logprob = -1}, {.token = 0xB6, .logprob = -1}, {.token = 'z', .logprob = -1}});
   const ordered_json rest = logprobs.take();
   EXPECT_EQ(rest["text_offset"], (ordered_json{1, 2, 2}));
   EXPECT_EQ(rest["tokens"][2], "z");

@@ -21,8 +21,8 @@ std::string repeated(const std::string& text, int times) {
   return result;
 }
 
-std::string refusal(const std::string& source, const ordered_json& context = ordered_json::object(),
-                    const Limits& limits = {}) {
+std::string refusal_within(const std::string& source, const ordered_json& context = ordered_json::object(),
+                           const Limits& limits = {}) {
   try {
     ChatTemplate(source, limits).render(context, limits);
     return "";
@@ -32,13 +32,13 @@ std::string refusal(const std::string& source, const ordered_json& context = ord
 }
 
 void expect_limit(const std::string& source, const std::string& limit, const Limits& limits = {}) {
-  const std::string error = refusal(source, ordered_json::object(), limits);
+  const std::string error = refusal_within(source, ordered_json::object(), limits);
   EXPECT_NE(error.find("(limit: " + limit + ")"), std::string::npos) << source.substr(0, 80) << "\n" << error;
 }
 
 TEST(ChatTemplateLimits, Source) {
   expect_limit(std::string(101, 'x'), "source_bytes", {.source_bytes = 100});
-  EXPECT_EQ(refusal(std::string(100, 'x'), ordered_json::object(), {.source_bytes = 100}), "");
+  EXPECT_EQ(refusal_within(std::string(100, 'x'), ordered_json::object(), {.source_bytes = 100}), "");
 }
 
 TEST(ChatTemplateLimits, NestingOfTheSource) {
@@ -54,14 +54,14 @@ TEST(ChatTemplateLimits, NestingOfTheSource) {
 }
 
 TEST(ChatTemplateLimits, BracketsWithoutEnd) {
-  EXPECT_EQ(refusal("{{ " + repeated("(", 60'000)), "chat template, line 1: a tag that begins here has no end");
+  EXPECT_EQ(refusal_within("{{ " + repeated("(", 60'000)), "chat template, line 1: a tag that begins here has no end");
 }
 
 TEST(ChatTemplateLimits, ChainsOfOperators) {
   for (const char* link : {" + 1", " * 1", " ** 1", " or 1", " and 1", ".x", "[0]", "()", "|string", " if 1 else 1"})
     expect_limit("{{ 1" + repeated(link, 20'000) + " }}", "syntax_depth");
-  EXPECT_EQ(refusal("{{ 1" + repeated(" ~ 1", 1000) + " }}"), "");
-  EXPECT_EQ(refusal("{{ 1" + repeated(" + 1", 150) + " }}"), "");
+  EXPECT_EQ(refusal_within("{{ 1" + repeated(" ~ 1", 1000) + " }}"), "");
+  EXPECT_EQ(refusal_within("{{ 1" + repeated(" + 1", 150) + " }}"), "");
 }
 
 TEST(ChatTemplateLimits, Steps) {
@@ -99,7 +99,7 @@ TEST(ChatTemplateLimits, SizesOfValues) {
   expect_limit("{% set x = 'a' * 10**6 %}{{ ([x] * 20)|tojson }}", "value_bytes");
   expect_limit("{% set x = 'a' * 10**6 %}{{ ([x] * 20)|string }}", "value_bytes");
   expect_limit("{% set x = 'a' * 10**7 %}{{ x|list }}", "value_items");
-  EXPECT_EQ(refusal("{{ range(10**12) }}"), "chat template, line 1: range: more than 100000 numbers");
+  EXPECT_EQ(refusal_within("{{ range(10**12) }}"), "chat template, line 1: range: more than 100000 numbers");
 }
 
 TEST(ChatTemplateLimits, DepthOfValues) {
@@ -108,7 +108,7 @@ TEST(ChatTemplateLimits, DepthOfValues) {
   expect_limit("{% set ns = namespace(x={}) %}{% for a in range(100000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}",
                "value_depth");
   const std::string error =
-      refusal("{{ deep }}", ordered_json::parse("{\"deep\":" + repeated("[", 5000) + repeated("]", 5000) + "}"));
+      refusal_within("{{ deep }}", ordered_json::parse("{\"deep\":" + repeated("[", 5000) + repeated("]", 5000) + "}"));
   EXPECT_NE(error.find("(limit: value_depth)"), std::string::npos) << error;
 }
 
@@ -122,8 +122,9 @@ TEST(ChatTemplateLimits, MemoryOfAllValues) {
 
 TEST(ChatTemplateLimits, WhatIsGoneIsNotCounted) {
   EXPECT_EQ(
-      refusal("{% set ns = namespace(s='') %}{% for a in range(3000) %}{% set ns.s = ns.s ~ ('a' * 100) %}{% endfor %}",
-              ordered_json::object(), {.memory_bytes = 4 << 20}),
+      refusal_within(
+          "{% set ns = namespace(s='') %}{% for a in range(3000) %}{% set ns.s = ns.s ~ ('a' * 100) %}{% endfor %}",
+          ordered_json::object(), {.memory_bytes = 4 << 20}),
       "");
 }
 
@@ -133,16 +134,17 @@ TEST(ChatTemplateLimits, Output) {
 }
 
 TEST(ChatTemplateLimits, NamespacesMayReferToEachOther) {
-  EXPECT_EQ(refusal("{% set a = namespace() %}{% set a.self = a %}{{ a.self.self.self == a }}"), "");
+  EXPECT_EQ(refusal_within("{% set a = namespace() %}{% set a.self = a %}{{ a.self.self.self == a }}"), "");
   EXPECT_EQ(
-      refusal(
+      refusal_within(
           "{% set ns = namespace(x=none) %}{% for a in range(100000) %}{% set ns.x = namespace(x=ns.x) %}{% endfor %}"),
       "");
-  EXPECT_EQ(refusal("{% for a in [1] %}{% macro m() %}{% endmacro %}{% set b = namespace(m=m) %}{% endfor %}"), "");
+  EXPECT_EQ(refusal_within("{% for a in [1] %}{% macro m() %}{% endmacro %}{% set b = namespace(m=m) %}{% endfor %}"),
+            "");
 }
 
 TEST(ChatTemplateLimits, TheContextMustBeAnObject) {
-  EXPECT_EQ(refusal("x", ordered_json::array()), "chat template: the context: it must be an object");
+  EXPECT_EQ(refusal_within("x", ordered_json::array()), "chat template: the context: it must be an object");
 }
 
 // Sources that templates are made of, joined and damaged at random. Whatever comes out must render or be refused.
