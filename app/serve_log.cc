@@ -85,6 +85,7 @@ ordered_json to_json(LogLevel level, const serve::Answered& answered) {
     line["prompt_tokens"] = answered.prompt_tokens;
     line["generated_tokens"] = answered.generated_tokens;
   }
+  add_text("ignored", answered.ignored);
   add_text("aborted", abort_of(answered));
   add_text("reason", answered.reason);
   add_text("failure", answered.failure);

@@ -46,6 +46,7 @@ TEST(ServeLog, LinesCanBeJson) {
   one.id = "req-1";
   one.caller = "alice";
   one.reason = "because";
+  one.ignored = "store";
   one.complete = false;
   one.client_left = true;
   ::testing::internal::CaptureStderr();
@@ -62,8 +63,8 @@ TEST(ServeLog, LinesCanBeJson) {
   EXPECT_EQ(answer["time"].get<std::string>().size(), std::string("2026-01-31T12:00:00+0000").size());
   answer.erase("time");
   EXPECT_EQ(answer, nlohmann::json::parse(R"({"level": "info", "peer": "127.0.0.1:5", "id": "req-1", "key": "alice",
-      "method": "POST", "path": "/a\n", "status": 400, "seconds": 0.012, "aborted": "the client left",
-      "reason": "because"})"));
+      "method": "POST", "path": "/a\n", "status": 400, "seconds": 0.012, "ignored": "store",
+      "aborted": "the client left", "reason": "because"})"));
   EXPECT_EQ(nlohmann::json::parse(second)["message"], "a \"word\"");
 }
 

@@ -9,7 +9,6 @@
 namespace quire::serve {
 
 using nlohmann::ordered_json;
-using Kind = ToolEvent::Kind;
 
 ChatChoice::ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> parser)
     : index_(index), terms_(std::move(terms)), parser_(std::move(parser)) {
@@ -45,7 +44,7 @@ std::string ChatChoice::split_reasoning(Progress& progress, ToolEvents& events) 
   }
   unsent_reasoning_ += parts.reasoning;
   if (terms_.stream_reasoning || reasoning_->is_over() || progress.end)
-    add_event(events, Kind::reasoning, std::exchange(unsent_reasoning_, {}));
+    add_event(events, ToolEvent::Kind::reasoning, std::exchange(unsent_reasoning_, {}));
   return std::move(parts.content);
 }
 
@@ -53,7 +52,7 @@ ToolEvents ChatChoice::events_of(Progress& progress) {
   ToolEvents events;
   const std::string text = split_reasoning(progress, events);
   if (!parser_) {
-    add_event(events, Kind::content, text);
+    add_event(events, ToolEvent::Kind::content, text);
     return events;
   }
   for (const ToolEvent& event : parser_->push(text)) add_event(events, event.kind, event.text);
@@ -83,11 +82,11 @@ std::string ChatChoice::unsent_logprobs() {
 }
 
 void ChatChoice::append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part) {
-  if (event.kind == Kind::reasoning) return append_text("reasoning_content", event.text, chunks, part);
-  if (event.kind == Kind::content) return append_text("content", event.text, chunks, part);
-  if (event.kind == Kind::call) calls_.push_back({terms_.new_call_id(), event.text});
+  if (event.kind == ToolEvent::Kind::reasoning) return append_text("reasoning_content", event.text, chunks, part);
+  if (event.kind == ToolEvent::Kind::content) return append_text("content", event.text, chunks, part);
+  if (event.kind == ToolEvent::Kind::call) calls_.push_back({terms_.new_call_id(), event.text});
   std::string delta = cat(R"("delta":{"tool_calls":[{"index":)", calls_.size() - 1);
-  if (event.kind == Kind::call)
+  if (event.kind == ToolEvent::Kind::call)
     delta += cat(R"(,"id":)", json_string(calls_.back().id), R"(,"type":"function","function":{"name":)",
                  json_string(event.text), R"(,"arguments":""}}]})");
   else
@@ -112,16 +111,16 @@ void ChatChoice::collect(Progress& progress) {
 
 void ChatChoice::collect_event(const ToolEvent& event) {
   switch (event.kind) {
-    case Kind::reasoning:
+    case ToolEvent::Kind::reasoning:
       reasoning_text_ += event.text;
       return;
-    case Kind::content:
+    case ToolEvent::Kind::content:
       content_ += event.text;
       return;
-    case Kind::call:
+    case ToolEvent::Kind::call:
       calls_.push_back({terms_.new_call_id(), event.text});
       return;
-    case Kind::arguments:
+    case ToolEvent::Kind::arguments:
       calls_.back().arguments += event.text;
       return;
   }

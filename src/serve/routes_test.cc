@@ -208,7 +208,7 @@ TEST(Routes, FaultsOfTheCallerAreTheirs) {
       {"/v1/completions", R"({"prompt": "a", "regex": "("})", "regex: "},
       {"/v1/completions", R"({"prompt": "a", "stop": ""})", "stop: a stop text is empty"},
       {"/v1/completions", R"({"prompt": "a", "logit_bias": {"99999": 1}})", "99999"},
-      {"/generate", R"({"text": "a", "sampling_params": {"json_schema": "{"}})", "sampling_params: "},
+      {"/generate", R"({"text": "a", "sampling_params": {"json_schema": "{"}})", "sampling_params.json_schema: "},
       {"/generate", R"({"text": "a", "sampling_params": {"stop": ""}})", "sampling_params.stop: a stop text is empty"},
       {"/generate", R"({"input_ids": [99999]})", "token 99999"},
       {"/generate", R"({"text": "a", "return_logprob": true, "token_ids_logprob": [99999]})", "token 99999"},

@@ -31,7 +31,7 @@ class Answer:
 def request_bytes(method, path, body=None, headers=()):
     if isinstance(body, (dict, list)):
         body = json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: soak", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
     if body is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
