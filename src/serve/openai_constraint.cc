@@ -10,7 +10,7 @@
 namespace quire::serve {
 namespace {
 
-using grammar::Kind;
+using ConstraintKind = grammar::Kind;
 using grammar::Source;
 using nlohmann::ordered_json;
 
@@ -22,13 +22,13 @@ class ConstraintReader {
 
   std::optional<Constraint> read() {
     read_response_format();
-    read_named(fields_, {{"json_schema", Kind::json_schema},
-                         {"regex", Kind::regex},
-                         {"ebnf", Kind::ebnf},
-                         {"guided_json", Kind::json_schema},
-                         {"guided_regex", Kind::regex},
-                         {"guided_grammar", Kind::ebnf},
-                         {"grammar", Kind::ebnf}});
+    read_named(fields_, {{"json_schema", ConstraintKind::json_schema},
+                         {"regex", ConstraintKind::regex},
+                         {"ebnf", ConstraintKind::ebnf},
+                         {"guided_json", ConstraintKind::json_schema},
+                         {"guided_regex", ConstraintKind::regex},
+                         {"guided_grammar", ConstraintKind::ebnf},
+                         {"grammar", ConstraintKind::ebnf}});
     read_choice(fields_, "guided_choice");
     read_structured_outputs();
     return std::move(found_);
@@ -40,7 +40,7 @@ class ConstraintReader {
     found_ = Constraint{std::move(source), std::move(field)};
   }
 
-  using Names = std::initializer_list<std::pair<const char*, Kind>>;
+  using Names = std::initializer_list<std::pair<const char*, ConstraintKind>>;
   void read_named(Fields& fields, Names names) {
     for (const auto& [name, kind] : names)
       if (auto source = read_source(fields, name, kind)) add(*std::move(source), fields.path_of(name));
@@ -53,7 +53,7 @@ class ConstraintReader {
     for (const std::string& text : fields.strings(name, kMostChoices, kMostChoiceBytes))
       rule += cat(rule.ends_with('=') ? " " : " | ", quoted(text));
     if (rule.ends_with('=')) refuse(fields.path_of(name), "expected at least one text");
-    add({Kind::ebnf, std::move(rule)}, fields.path_of(name));
+    add({ConstraintKind::ebnf, std::move(rule)}, fields.path_of(name));
   }
 
   static std::string quoted(const std::string& text) {
@@ -70,9 +70,11 @@ class ConstraintReader {
   void read_structured_outputs() {
     auto outputs = fields_.object("structured_outputs");
     if (!outputs) return;
-    read_named(*outputs, {{"json", Kind::json_schema}, {"regex", Kind::regex}, {"grammar", Kind::ebnf}});
+    read_named(
+        *outputs,
+        {{"json", ConstraintKind::json_schema}, {"regex", ConstraintKind::regex}, {"grammar", ConstraintKind::ebnf}});
     read_choice(*outputs, "choice");
-    if (outputs->boolean("json_object").value_or(false)) add({Kind::json}, outputs->path_of("json_object"));
+    if (outputs->boolean("json_object").value_or(false)) add({ConstraintKind::json}, outputs->path_of("json_object"));
     outputs->refuse("structural_tag", "is not supported");
     outputs->finish();
   }
@@ -83,7 +85,7 @@ class ConstraintReader {
     const std::string type = format->string("type", kMostTypeBytes).value_or("");
     const std::string field = fields_.path_of("response_format");
     if (type == "json_object")
-      add(read_source(*format, "schema", Kind::json_schema).value_or(Source{Kind::json}), field);
+      add(read_source(*format, "schema", ConstraintKind::json_schema).value_or(Source{ConstraintKind::json}), field);
     else if (type == "json_schema")
       add(named_schema(*format), field);
     else if (type != "text")
@@ -94,7 +96,7 @@ class ConstraintReader {
   static Source named_schema(Fields& format) {
     auto named = format.object("json_schema");
     if (!named) refuse(format.path_of("json_schema"), "is required");
-    std::optional<Source> schema = read_source(*named, "schema", Kind::json_schema);
+    std::optional<Source> schema = read_source(*named, "schema", ConstraintKind::json_schema);
     if (!schema) refuse(named->path_of("schema"), "is required");
     for (const char* name : {"name", "description"}) named->ignore(name);
     if (named->boolean("strict").value_or(false)) schema->loose = false;
