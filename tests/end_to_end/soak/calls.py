@@ -107,10 +107,10 @@ class Calls:
 
     def wrong(self):
         bad = self.chance.choice([
-            {"prompt": "a", "max_tokens": -1}, {"prompt": "a", "temperature": "hot"}, {"prompt": None},
-            {"prompt": "a", "no_such_field": 1}, {"prompt": [-1]}, {"prompt": [1 << 40]}, {"prompt": ["a"] * 500},
+            {"prompt": "a", "max_tokens": -2}, {"prompt": "a", "temperature": "hot"}, {"prompt": None},
+            {"prompt": "a", "lora_path": "x"}, {"prompt": [-1]}, {"prompt": [1 << 40]}, {"prompt": ["a"] * 500},
             {"prompt": "a", "n": 0}, {"prompt": "a", "n": 10**9}, {"prompt": "a", "logit_bias": {"x": 1}},
-            {"prompt": "a", "model": "no such model"}, {"prompt": [0] * (self.context + 5)}, {"prompt": "a", "stop": 5},
+            {"prompt": "a", "model": 5}, {"prompt": [0] * (self.context + 5)}, {"prompt": "a", "stop": 5},
         ])  # fmt: skip
         chat = self.chance.choice([
             {"messages": []}, {"messages": "hi"}, {"messages": [{"role": "nobody", "content": "x"}]},
