@@ -53,10 +53,9 @@ void check_model(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   check(fs::exists(status), path, ": no model is there: ", error.message());
-  if (fs::is_directory(status))
-    check_folder(path);
-  else
-    check_file(path);
+  if (fs::is_directory(status)) return check_folder(path);
+  check(fs::is_regular_file(status), path, ": is neither a file nor a folder");
+  check_file(path);
 }
 
 }  // namespace quire

@@ -1,4 +1,8 @@
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -51,6 +55,17 @@ void add_commands(CLI::App& program, const std::string& command) {
       "                  where models are fetched by name, as Hugging Face's own programs read them");
 }
 
+// What is opened later must not become one of the three descriptors that everybody writes to.
+void fill_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor)
+    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor) std::abort();
+}
+
+bool all_is_written() {
+  std::cout.flush();
+  return std::cout.good() && std::fflush(stdout) == 0 && !std::ferror(stdout);
+}
+
 int run(int argc, char** argv) {
   CLI::App program{"an LLM serving engine", "quire"};
   add_commands(program, command_line(argc, argv));
@@ -72,8 +87,12 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_descriptors();
   try {
-    return run(argc, argv);
+    const int status = run(argc, argv);
+    if (status != 0 || all_is_written()) return status;
+    std::cerr << "quire: the output cannot be written\n";
+    return kFailed;
   } catch (const quire::BadModel& error) {
     std::cerr << "quire: " << error.what() << '\n';
     return quire::kBadInput;

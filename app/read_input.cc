@@ -35,7 +35,8 @@ std::string read_file(const std::string& path, const std::string& name, size_t m
 }  // namespace
 
 std::string read_file(const std::string& path, const char* what) {
-  return read_file(path, cat("the ", what, " ", path), std::string::npos);
+  constexpr size_t kMostBytes = size_t{64} << 20;
+  return read_file(path, cat("the ", what, " ", path), kMostBytes);
 }
 
 std::string read_input(const std::string& path, size_t most_bytes) {

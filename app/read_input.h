@@ -8,6 +8,6 @@
 namespace quire {
 
 std::string read_file(const std::string& path, const char* what = "file");               // what: how the error calls it
-std::string read_input(const std::string& path, size_t most_bytes = std::string::npos);  // "-": standard input
+std::string read_input(const std::string& path, size_t most_bytes = size_t{256} << 20);  // "-": standard input
 
 }  // namespace quire

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "base/in_quotes.h"
 #include "hub/cache.h"
 #include "read_input.h"
 
@@ -89,7 +90,11 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
       ->check(CLI::Range(size_t{1}, size_t{1} << 32))
       ->group(kGroup);
   const auto seconds = [&](const char* name, double& value, const char* help) {
-    command.add_option(name, value, help)->capture_default_str()->check(CLI::Range(0.0, kMostSeconds))->group(kGroup);
+    command.add_option(name, value, help)
+        ->capture_default_str()
+        ->check(CLI::Range(0.0, kMostSeconds))  // which takes what is no number at all for one in between
+        ->check([](const std::string& text) { return text.find_first_of("nN") == text.npos ? "" : "nan is no number"; })
+        ->group(kGroup);
   };
   seconds("--queue-timeout", options.queue_timeout,
           "seconds after which a request that still waits gets 503; 0: never");
@@ -230,6 +235,9 @@ SessionOptions session_options(const ServeOptions& options) {
 
 http::ServerOptions http_options(const ServeOptions& options) {
   http::ServerOptions http = options.http;
+  const bool has_odd_character =
+      std::any_of(http.host.begin(), http.host.end(), [](unsigned char c) { return c <= ' ' || c == 0x7f; });
+  check(!http.host.empty() && !has_odd_character, "--host: ", in_quotes(http.host), " is no address");
   http.limits.peer_body_bytes = std::max(http.limits.peer_body_bytes, http.limits.body_bytes);
   http.limits.all_body_bytes = std::max(http.limits.all_body_bytes, 4 * http.limits.peer_body_bytes);
   return http;

@@ -94,6 +94,24 @@ TEST_F(ApiKeys, WhatCannotBeAKeyIsRefused) {
   expect_refused([&] { api_keys(options_); }, "a header cannot carry");
 }
 
+TEST(HttpOptionsOf, AnAddressIsNeeded) {
+  ServeOptions options;
+  for (const char* host : {"", " ", "a b", "x\n"}) {
+    options.http.host = host;
+    expect_refused([&] { http_options(options); }, "is no address");
+  }
+}
+
+TEST(ServeOptionsOf, SecondsAreNumbers) {
+  for (const char* name : {"--run-timeout", "--queue-timeout", "--shutdown-timeout", "--heartbeat-interval"})
+    for (const char* bad : {"nan", "-nan", "NAN", "inf", "-1"}) {
+      ServeOptions options;
+      CLI::App command;
+      add_serve_options(command, options);
+      EXPECT_THROW(command.parse(cat(name, "=", bad)), CLI::ParseError) << name << bad;
+    }
+}
+
 TEST(HttpOptionsOf, LeaveRoomForALargestBody) {
   ServeOptions options;
   EXPECT_EQ(http_options(options).limits.peer_body_bytes, size_t{128} << 20);

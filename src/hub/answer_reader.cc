@@ -50,7 +50,8 @@ std::string AnswerReader::take_line() {
 }
 
 ResponseHead AnswerReader::read_head() {
-  while (true) {
+  constexpr int kMostHeads = 8;  // those before the answer's own only say that it will come
+  for (int heads = 0; heads < kMostHeads; ++heads) {
     std::string text;
     do {
       if (rest_.empty() && !fill()) fail_cut(text.empty() ? "without an answer" : "in the answer's head");
@@ -60,6 +61,7 @@ ResponseHead AnswerReader::read_head() {
     ResponseHead head = parse_response_head(text);
     if (head.status >= 200) return head;
   }
+  throw CheckError("the answer does not come: the server only says that it will");
 }
 
 void AnswerReader::pass_on(int64_t bytes, const BodySink& sink) {

@@ -45,6 +45,13 @@ TEST(AnswerReader, WhatOnlySaysGoOnIsPassedOver) {
   EXPECT_EQ(answer.read_head().status, 204);
 }
 
+TEST(AnswerReader, WhoOnlySaysGoOnIsNotWaitedFor) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "HTTP/1.1 100 Continue\r\n\r\n";
+  AnswerReader answer(source_of(text, 1 << 20));
+  expect_refused([&] { answer.read_head(); }, "does not come");
+}
+
 TEST(AnswerReader, AnAnswerThatEndsEarlyIsTheNetworks) {
   for (const size_t piece : kPieces)
     for (const char* text : {"", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n",

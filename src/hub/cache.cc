@@ -18,6 +18,7 @@ constexpr std::string_view kModelPrefix = "models--", kSlash = "--";
 
 std::string folder_name(const std::string& repository) {
   const size_t slash = repository.find('/');
+  if (slash == repository.npos) return cat(kModelPrefix, repository);  // as the hub's oldest models are called
   return cat(kModelPrefix, repository.substr(0, slash), kSlash, repository.substr(slash + 1));
 }
 
@@ -89,8 +90,9 @@ int64_t bytes_of(const fs::path& snapshot, const std::vector<std::string>& files
   return sum;
 }
 
-// What is still coming is left to whoever fetches it.
+// What is still coming is left to whoever fetches it; and a folder that somebody linked here is theirs.
 void remove_unused_blobs(const fs::path& repository) {
+  if (fs::is_symlink(repository / "blobs")) return;
   std::set<fs::path> used;
   for (const std::string& link : paths_below(repository / "snapshots")) {
     std::error_code dangling;
@@ -98,6 +100,12 @@ void remove_unused_blobs(const fs::path& repository) {
   }
   for (const fs::path& blob : entries_of(repository / "blobs"))
     if (!used.contains(fs::canonical(blob)) && blob.extension() != ".incomplete") fs::remove(blob);
+}
+
+// Whether a folder is where its path says, below another that is; links on the way may lead anywhere.
+bool is_really_below(const fs::path& folder, const fs::path& above) {
+  return fs::canonical(folder) ==
+         fs::canonical(above.parent_path()) / above.filename() / folder.lexically_relative(above);
 }
 
 void remove_empty_folders(const fs::path& from, const fs::path& below) {
@@ -159,7 +167,7 @@ void RepositoryCache::link(const std::string& commit, const std::string& file, c
 }
 
 void RepositoryCache::remember(const std::string& revision, const std::string& commit) const {
-  if (is_commit(revision)) return;
+  if (commit_of(revision) == commit) return;
   about_files([&] {
     const fs::path place = folder_ / "refs" / revision, aside = locks_ / cat(commit, ".", getpid(), ".ref");
     fs::create_directories(place.parent_path());
@@ -189,10 +197,14 @@ void RepositoryCache::remove_all() const {
 
 bool RepositoryCache::remove(const std::string& commit, const std::string& file) const {
   return about_files([&] {
-    const fs::path place = snapshot(commit) / file;
+    const fs::path snapshots = folder_ / "snapshots";
+    const fs::path place = file.empty() ? snapshot(commit) : snapshot(commit) / file;
     if (!fs::is_symlink(place) && !fs::exists(place)) return false;
+    check(
+        place.parent_path() == snapshots ? !fs::is_symlink(snapshots) : is_really_below(place.parent_path(), snapshots),
+        "the model cache: ", place.string(), " leads out of the cache through a link, and is left alone");
     fs::remove_all(place);
-    if (!file.empty()) remove_empty_folders(place.parent_path(), folder_ / "snapshots");
+    if (!file.empty()) remove_empty_folders(place.parent_path(), snapshots);
     remove_unused_blobs(folder_);
     if (!fs::exists(snapshot(commit)))
       for (const std::string& revision : revisions_at(folder_, commit)) fs::remove(folder_ / "refs" / revision);
@@ -209,6 +221,7 @@ std::vector<CachedModel> cached_models(const fs::path& cache) {
       if (!repository) continue;
       const RepositoryCache own(cache, *repository);
       for (const fs::path& snapshot : entries_of(folder / "snapshots")) {
+        if (!fs::is_directory(snapshot)) continue;
         const std::string commit = snapshot.filename();
         CachedModel model{.repository = *repository,
                           .revisions = revisions_at(folder, commit),

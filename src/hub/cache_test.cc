@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "base/check.h"
 #include "base/temporary_folder.h"
 
 namespace quire::hub {
@@ -104,6 +105,45 @@ TEST_F(HubCache, AFileInASubfolderTakesItAlong) {
   EXPECT_TRUE(repository.remove(kOne, "sub/one.gguf"));
   EXPECT_FALSE(fs::exists(repository.snapshot(kOne) / "sub"));
   EXPECT_TRUE(repository.has_file(kOne, "both.json"));
+}
+
+// Somebody may have linked folders of theirs into the cache.
+TEST_F(HubCache, NothingIsRemovedThroughALink) {
+  const fs::path outside = fs::path(folder.path()) / "outside", file = outside / "keep";
+  put(file, "theirs");
+  const std::string linked(40, '3');
+  fs::create_directory_symlink(outside, repository.snapshot(linked));
+  fs::create_directory_symlink(outside, repository.snapshot(kOne) / "linked");
+  EXPECT_THROW(repository.remove(kOne, "linked/keep"), CheckError);
+  EXPECT_THROW(repository.remove(linked, "keep"), CheckError);
+  EXPECT_TRUE(repository.remove(kOne, "linked")) << "the link itself";
+  EXPECT_TRUE(repository.remove(linked, ""));
+  EXPECT_FALSE(fs::exists(repository.snapshot(linked)));
+  fs::rename(repository.folder() / "blobs", outside / "blobs");
+  fs::create_directory_symlink(outside / "blobs", repository.folder() / "blobs");
+  put(outside / "blobs" / "keep", "theirs");
+  EXPECT_TRUE(repository.remove(kTwo, "two.gguf"));
+  EXPECT_TRUE(fs::exists(file));
+  EXPECT_TRUE(fs::exists(outside / "blobs" / "keep"));
+}
+
+TEST_F(HubCache, WhatIsKnownIsNotWrittenAgain) {
+  const fs::path ref = repository.folder() / "refs" / "main";
+  fs::permissions(ref, fs::perms::owner_read);
+  repository.remember("main", kTwo);
+  EXPECT_EQ(fs::status(ref).permissions(), fs::perms::owner_read) << "it is another file";
+}
+
+TEST_F(HubCache, ModelsMayHaveNoOrganisation) {
+  RepositoryCache old(folder.path(), "gpt2");
+  old.make_folders();
+  put(old.blob("dd"), "bytes");
+  old.link(kOne, "m.gguf", "dd");
+  put(old.folder() / "snapshots" / ".DS_Store", "");
+  const std::vector<CachedModel> models = cached_models(folder.path());
+  ASSERT_EQ(models.size(), 3u);
+  EXPECT_EQ(models[0].repository, "gpt2");
+  EXPECT_EQ(models[0].files, (Paths{"m.gguf"}));
 }
 
 TEST_F(HubCache, Everything) {

@@ -1,5 +1,6 @@
 #include "hub/download.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "base/check.h"
@@ -35,12 +36,13 @@ void read_rest(Remote& remote, const ModelName& name, const RemoteFile& file, Pa
 void read_with_retries(Remote& remote, const ModelName& name, const RemoteFile& file, PartialFile& partial,
                        const FetchEvents& events, const std::function<void(int64_t)>& on_done) {
   Retry retry;
+  int64_t furthest = partial.done();  // bytes that come again, because the server starts over, are no progress
   while (partial.left() > 0) {
-    const int64_t before = partial.done();
     try {
       read_rest(remote, name, file, partial, on_done);
     } catch (const NetworkError& error) {
-      if (partial.done() > before) retry.after_progress();
+      if (partial.done() > furthest) retry.after_progress();
+      furthest = std::max(furthest, partial.done());
       const auto wait = retry.after_failure();
       if (!wait) throw NetworkError(cat(file.path, ": ", error.what(), "; what has come is kept"), true);
       events.say(cat(file.path, ": ", error.what(), "; trying again"));

@@ -67,7 +67,12 @@ void PartialFile::append(std::string_view bytes) {
   }
 }
 
-bool PartialFile::is_right() { return !digest_ || digest_->finish() == etag_; }
+// What was written is what was hashed; the file's own size shows whether somebody else wrote to it.
+bool PartialFile::is_right() {
+  struct stat info = {};
+  if (fstat(descriptor_, &info) != 0) fail("read", path_);
+  return info.st_size == bytes_ && (!digest_ || digest_->finish() == etag_);
+}
 
 void PartialFile::move_to(const std::filesystem::path& place) {
   if (fsync(descriptor_) != 0) fail("write", path_);

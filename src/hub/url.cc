@@ -18,7 +18,8 @@ std::string in_small_letters(std::string_view text) {
 }
 
 bool is_port(std::string_view text) {
-  return !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
+  const bool is_number = !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
+  return is_number && std::stoi(std::string(text)) <= 65535;
 }
 
 bool is_host(std::string_view text) {

@@ -24,7 +24,7 @@ TEST(Url, ItsParts) {
 
 TEST(Url, WhatIsNoneIsRefused) {
   for (const char* text : {"", "x", "ftp://x", "http://", "http://:80", "http://x:", "http://x:y", "http://user@x/",
-                           "http://a b/", "http://[::1/", "http://x:123456"})
+                           "http://a b/", "http://[::1/", "http://x:123456", "http://x:65536"})
     expect_refused([&] { parse_url(text); }, "URL");
 }
 

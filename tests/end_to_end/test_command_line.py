@@ -173,3 +173,11 @@ def test_readme_names_only_what_there_is():
         assert listed.returncode == 0, words
         for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
             assert option in re.findall(r"--[a-z-]+", listed.stdout) or option == "--help", (words, option)
+
+
+@pytest.mark.parametrize("command", [["version"], ["help"], ["completion", "bash"], ["models"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error(command, tmp_path):
+    with open("/dev/full", "w") as full:
+        env = environment(HF_HUB_CACHE=str(tmp_path))
+        done = subprocess.run([QUIRE, *command], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 1 and one_line(done.stderr) == "quire: the output cannot be written"

@@ -581,3 +581,11 @@ def test_the_cache_is_shared_with_hugging_faces_own_program(hub, fetch, variable
     assert fetch("org/tiny", HF_HUB_OFFLINE="1")[0] == pathlib.Path(theirs).parent
     assert fetch("org/tiny")[0] == pathlib.Path(theirs).parent
     assert len(hub.seen) == calls + 1, "nothing but the list was asked for"
+
+
+def test_what_is_said_never_lands_in_a_file(hub, variables, cache, gguf):
+    """A program whose output is closed gets its files at descriptors that others take for the output."""
+    command = ["sh", "-c", f'exec "$0" models fetch {NAME} >&- 2>&-', QUIRE]
+    assert subprocess.run(command, env=environment(**variables), timeout=60).returncode == 0
+    (blob,) = (path for path in cache.glob("models--*/snapshots/*/*.gguf"))
+    assert blob.read_bytes() == gguf
