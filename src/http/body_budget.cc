@@ -31,4 +31,14 @@ size_t BodyBudget::held() const {
   return held_;
 }
 
+BodyBudget::Outcome BodyBudget::Share::grow_to(size_t bytes) {
+  const Outcome outcome = budget_->hold(peer_, bytes - bytes_);
+  if (outcome == Outcome::held) bytes_ = bytes;
+  return outcome;
+}
+
+void BodyBudget::Share::release() {
+  if (bytes_ > 0) budget_->release(peer_, std::exchange(bytes_, 0));
+}
+
 }  // namespace quire::http

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace quire::http {
 
@@ -16,6 +17,24 @@ class BodyBudget {
   [[nodiscard]] Outcome hold(const std::string& peer, size_t bytes);  // nothing is held unless all of it is
   void release(const std::string& peer, size_t bytes);                // of what is held
   size_t held() const;
+
+  // What one request holds, until it is destroyed: who still has the body has its share. The budget outlives it.
+  class Share {
+   public:
+    Share(BodyBudget& budget, std::string peer) : budget_(&budget), peer_(std::move(peer)) {}
+    Share(Share&& other) noexcept
+        : budget_(other.budget_), peer_(std::move(other.peer_)), bytes_(std::exchange(other.bytes_, 0)) {}
+    ~Share() { release(); }
+
+    size_t bytes() const { return bytes_; }
+    [[nodiscard]] Outcome grow_to(size_t bytes);
+    void release();
+
+   private:
+    BodyBudget* budget_;
+    std::string peer_;
+    size_t bytes_ = 0;
+  };
 
  private:
   const size_t most_, most_of_peer_;

@@ -167,6 +167,7 @@ void Connection::take_input(std::string_view bytes) {
   if (phase_ == Phase::idle) {
     phase_ = Phase::reading;
     parser_ = std::make_unique<RequestParser>(core_->limits);
+    body_.emplace(core_->bodies, network_);
     set_deadline(core_->limits.read);
   }
   if (phase_ == Phase::reading) parse(bytes);
@@ -204,18 +205,12 @@ bool Connection::judge_head() {
 
 bool Connection::hold_body() {
   using Held = BodyBudget::Outcome;
-  const size_t more = parser_->body_bytes() - held_body_;
-  const Held outcome = core_->bodies.hold(network_, more);
-  if (outcome == Held::held) {
-    held_body_ += more;
-    return true;
-  }
+  const Held outcome = body_->grow_to(parser_->body_bytes());
+  if (outcome == Held::held) return true;
   refuse({503, outcome == Held::peer_has_too_much ? "too much comes from this address at once; try again later"
                                                   : "too much is being received at once; try again later"});
   return false;
 }
-
-void Connection::release_body() { core_->bodies.release(network_, std::exchange(held_body_, 0)); }
 
 void Connection::demand_progress() {
   if (parser_->body_bytes() < next_progress_) return;
@@ -230,7 +225,7 @@ void Connection::begin_exchange(bool whole) {
   if (!whole) {
     terms.keep_alive = false;
     request.body = {};
-    release_body();
+    body_->release();
   }
   request.peer = text_of(peer_);
   request.id = request_id(request.header("x-request-id"));
@@ -238,7 +233,9 @@ void Connection::begin_exchange(bool whole) {
   clear_deadline();
   phase_ = Phase::working;
   ++core_->requests;
-  const auto exchange = std::make_shared<LiveExchange>(shared_from_this(), std::move(request), terms);
+  const auto exchange =
+      std::make_shared<LiveExchange>(shared_from_this(), std::move(request), terms, std::move(*body_));
+  body_.reset();
   exchange_ = exchange;
   try {
     core_->handler(exchange);
@@ -255,7 +252,7 @@ void Connection::refuse(const Refusal& refusal) {
   if (core_->hooks.on_refused)
     core_->hooks.on_refused({text_of(peer_), id, head.method, head.path, refusal.status, refusal.message});
   parser_.reset();
-  release_body();
+  body_.reset();
   clear_deadline();
   phase_ = Phase::working;
   Response response = error_response(refusal.status, refusal.message);
@@ -330,7 +327,6 @@ void Connection::cut_slow() {
 void Connection::end_answer() {
   answer_complete_ = false;
   exchange_.reset();
-  release_body();
   if (keep_alive_ && !core_->draining) return next_request();
   linger();
 }
@@ -352,7 +348,7 @@ void Connection::close() {
   error_code ignored;
   socket_.close(ignored);
   parser_.reset();
-  release_body();
+  body_.reset();
   ahead_ = {};
   unsent_.clear();
   mailbox_.close();

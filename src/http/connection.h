@@ -19,6 +19,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -48,6 +49,8 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   bool last_answer() const override { return core_->draining; }
   void post(std::function<void()> task) override;
 
+  const std::string& network() const { return network_; }
+
  private:
   enum class Phase { handshake, idle, reading, working, lingering, closed };
   using Wait = boost::asio::socket_base::wait_type;
@@ -71,9 +74,8 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   size_t room_for_input() const;
   void take_input(std::string_view bytes);
   void parse(std::string_view bytes);
-  bool judge_head();  // false: the handler refuses it, whatever its body
-  bool hold_body();   // false: refused, bodies are over a limit
-  void release_body();
+  bool judge_head();       // false: the handler refuses it, whatever its body
+  bool hold_body();        // false: refused, bodies are over a limit
   void demand_progress();  // of the body, by the deadline
   void begin_exchange(bool whole);
   void refuse(const Refusal& refusal);
@@ -92,7 +94,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   const std::shared_ptr<ServerCore> core_;
   Socket socket_;
   const boost::asio::ip::tcp::endpoint peer_;
-  const std::string network_;  // of the peer, whose budget it uses
+  const std::string network_;  // of the peer, whose budget and share of the connections it uses
   Timer timer_;
   std::unique_ptr<Stream> stream_;
   Phase phase_ = Phase::handshake;
@@ -100,7 +102,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   bool stalled_ = false;  // a write does not go on; the deadline is that of its progress
 
   std::unique_ptr<RequestParser> parser_;  // while reading
-  size_t held_body_ = 0;                   // of the request that is received or answered
+  std::optional<BodyBudget::Share> body_;  // of the request that is received; then the exchange has it
   size_t next_progress_ = 0;               // at so many bytes of a body its deadline moves
   std::string ahead_;                      // of the next request
   std::weak_ptr<LiveExchange> exchange_;   // while working

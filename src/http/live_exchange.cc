@@ -7,8 +7,9 @@
 
 namespace quire::http {
 
-LiveExchange::LiveExchange(std::shared_ptr<AnswerSink> sink, Request request, const AnswerTerms& terms)
-    : sink_(std::move(sink)), request_(std::move(request)), terms_(terms) {}
+LiveExchange::LiveExchange(std::shared_ptr<AnswerSink> sink, Request request, const AnswerTerms& terms,
+                           std::optional<BodyBudget::Share> held)
+    : sink_(std::move(sink)), held_(std::move(held)), request_(std::move(request)), terms_(terms) {}
 
 LiveExchange::~LiveExchange() { answer_failure(); }
 

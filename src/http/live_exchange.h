@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "http/body_budget.h"
 #include "http/exchange.h"
 #include "http/request_head.h"
 
@@ -28,7 +30,9 @@ class AnswerSink {
 
 class LiveExchange final : public Exchange, public std::enable_shared_from_this<LiveExchange> {
  public:
-  LiveExchange(std::shared_ptr<AnswerSink> sink, Request request, const AnswerTerms& terms);
+  // held: the body's share of the budget, which lives as long as the body does, whether or not its client stays.
+  LiveExchange(std::shared_ptr<AnswerSink> sink, Request request, const AnswerTerms& terms,
+               std::optional<BodyBudget::Share> held = std::nullopt);
   ~LiveExchange() override;
 
   const Request& request() const override { return request_; }
@@ -53,6 +57,7 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
   void run_guarded(const std::function<void()>& task);
 
   const std::shared_ptr<AnswerSink> sink_;
+  const std::optional<BodyBudget::Share> held_;
   const Request request_;
   const AnswerTerms terms_;
 

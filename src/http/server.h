@@ -30,6 +30,7 @@ struct Limits {
   size_t all_body_bytes = 512 << 20;   // of all requests that are being received or answered; past it 503
   size_t peer_body_bytes = 128 << 20;  // of those, from one peer (peer.h)
   int connections = 8192;
+  int peer_connections = 4096;    // of those, from one peer
   size_t unsent_bytes = 4 << 20;  // of an answer that its client does not read; past it the connection is cut
   std::chrono::seconds idle{75};  // between requests
   std::chrono::seconds read{30};  // for a head

@@ -3,6 +3,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "http/connection.h"
+
 namespace quire::http {
 
 void ServerCore::post(const Strand& strand, std::function<void()> task) {
@@ -13,13 +15,18 @@ void ServerCore::post(const Strand& strand, std::function<void()> task) {
 bool ServerCore::admit(const std::shared_ptr<Connection>& connection) {
   const std::lock_guard lock(mutex_);
   if (!door_open_ || static_cast<int>(open_.size()) >= limits.connections) return false;
+  int& of_peer = of_peer_[connection->network()];
+  if (of_peer >= limits.peer_connections) return false;
+  ++of_peer;
   open_.emplace(connection.get(), connection);
   return true;
 }
 
 void ServerCore::remove(const Connection* connection) {
   const std::lock_guard lock(mutex_);
-  open_.erase(connection);
+  if (open_.erase(connection) == 0) return;
+  const auto peer = of_peer_.find(connection->network());
+  if (--peer->second == 0) of_peer_.erase(peer);
 }
 
 void ServerCore::close_door() {

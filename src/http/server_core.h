@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ class ServerCore {
   bool door_open_ = true;
   std::optional<TlsContext> tls_;
   std::unordered_map<const Connection*, std::weak_ptr<Connection>> open_;
+  std::unordered_map<std::string, int> of_peer_;  // open ones by network, none of them 0
 };
 
 }  // namespace quire::http

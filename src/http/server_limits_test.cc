@@ -197,6 +197,41 @@ TEST(ServerLimits, RefusalsAreReported) {
   EXPECT_EQ(refusals[1].path, "");
 }
 
+// A client that leaves does not take along the body that somebody still works on.
+TEST(ServerLimits, ABodyIsCountedUntilItIsLetGo) {
+  Held held;
+  TestingServer server(held.handler(), {.limits = {.all_body_bytes = 1500}});
+  const std::string request = cat("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", std::string(1000, 'x'));
+  TestingClient leaves(server.port()), late(server.port());
+  leaves.send(request);
+  std::shared_ptr<Exchange> worked_on = held.next();
+  leaves.close();
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 1; }));
+  EXPECT_EQ(server->stats().body_bytes, 1000u);
+  late.send(request);
+  EXPECT_EQ(late.read_answer().status, 503);
+  worked_on.reset();
+  EXPECT_EQ(server->stats().body_bytes, 0u);
+}
+
+TEST(ServerLimits, OnePeerCannotTakeAllConnections) {
+  TestingServer server(answer, {.limits = {.connections = 4, .peer_connections = 2}});
+  std::vector<TestingClient> attackers;
+  for (int i = 0; i < 2; ++i) attackers.push_back(TestingClient::from("127.0.0.2", server.port()));
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 2; }));
+  EXPECT_TRUE(TestingClient::from("127.0.0.2", server.port()).is_closed());
+  EXPECT_EQ(TestingClient(server.port()).get("/").status, 200);
+  attackers[0].close();
+  EXPECT_TRUE(soon([&] { return server->stats().connections <= 2; }));
+  EXPECT_TRUE(soon([&] {
+    try {
+      return TestingClient::from("127.0.0.2", server.port()).get("/").status == 200;
+    } catch (const CheckError&) {
+      return false;
+    }
+  }));
+}
+
 TEST(ServerLimits, ConnectionsPastTheLimitAreClosed) {
   TestingServer server(answer, {.limits = {.connections = 2}});
   TestingClient first(server.port()), second(server.port());

@@ -8,6 +8,8 @@
 #include "serve/event_stream.h"
 #include "serve/heartbeat.h"
 #include "serve/json_text.h"
+#include "serve/refusal_reason.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 
@@ -96,6 +98,7 @@ void OpenAiAnswer::fail(const ApiError& error) {
   over_ = true;
   for (const auto& job : jobs_) job->cancel();
   if (!begun_) return exchange_->respond(error_response(error, Interface::openai));
+  note_reason(*exchange_, refusal_reason(error_response(error, Interface::openai)));
   exchange_->write(event(dumped(error_body(error, Interface::openai))).append(kDoneEvent));
   exchange_->finish();
 }

@@ -138,6 +138,7 @@ void Routes::Impl::start(const std::shared_ptr<WatchedExchange>& call, const End
   if (endpoint.effort == Effort::quick) return answer(call, endpoint, caller);
   const http::Request& request = call->request();
   const bool taken = workers.run(weight_of(request), turn_of(caller, request), [this, call, &endpoint, caller] {
+    if (call->gone()) return;  // nobody would hear the answer
     try {
       answer(call, endpoint, caller);
     } catch (...) {  // the exchange knows what to do with it, on its own thread

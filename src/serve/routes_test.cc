@@ -362,6 +362,23 @@ TEST(Routes, HeavyCallsDoNotHoldUpLightOnes) {
   EXPECT_TRUE(heavy->wait_until_ended());
 }
 
+TEST(Routes, CallsWhoseClientLeftAreNotRead) {
+  TinyService tiny;
+  Logged logged;
+  Routes routes({.workers = 1, .on_answered = logged.listener()});
+  routes.set_service(&tiny.service());
+  const std::string body = cat(R"({"prompt": ")", std::string(70 << 10, 'a'), R"("})");
+  const auto first = std::make_shared<HeldExchange>(request_of("POST", "/tokenize", body));
+  routes.handle(first);
+  first->wait_until_asked();
+  const auto second = std::make_shared<TestingExchange>(request_of("POST", "/tokenize", body));
+  routes.handle(second);
+  second->leave();
+  first->let_go();
+  EXPECT_EQ(answer_to(routes, request_of("POST", "/tokenize", body)).status, 200) << "who comes after it";
+  EXPECT_FALSE(second->begun());
+}
+
 TEST(Routes, AnswersAreCountedAndReported) {
   TinyService tiny;
   Logged logged;

@@ -7,6 +7,7 @@
 #include "serve/end_error.h"
 #include "serve/event_stream.h"
 #include "serve/heartbeat.h"
+#include "serve/refusal_reason.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -87,6 +88,7 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
       return exchange_->respond(error_response(*error, Interface::sglang));
     }
     begin_stream();
+    if (error) note_reason(*exchange_, refusal_reason(error_response(*error, Interface::sglang)));
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;

@@ -84,6 +84,11 @@ void WatchedExchange::release() {
   }
 }
 
+bool WatchedExchange::gone() const {
+  const std::lock_guard lock(mutex_);
+  return gone_;
+}
+
 bool WatchedExchange::begun() const {
   const std::lock_guard lock(mutex_);
   return status_ != 0;
@@ -103,6 +108,11 @@ void WatchedExchange::note_failure(std::string what) {
 void WatchedExchange::note_ignored(std::string names) {
   const std::lock_guard lock(mutex_);
   ignored_ = std::move(names);
+}
+
+void WatchedExchange::note_reason(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  reason_ = std::move(reason);
 }
 
 void WatchedExchange::name_caller(std::string name) {
@@ -146,6 +156,10 @@ void note_failure(http::Exchange& exchange, const std::string& what) {
 
 void note_ignored(http::Exchange& exchange, const std::string& names) {
   if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_ignored(names);
+}
+
+void note_reason(http::Exchange& exchange, const std::string& reason) {
+  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_reason(reason);
 }
 
 }  // namespace quire::serve

@@ -47,9 +47,11 @@ class WatchedExchange final : public http::Exchange, public std::enable_shared_f
   void post(std::function<void()> task) override;
 
   bool begun() const;
+  bool gone() const;  // the client has left
   void count_tokens(int32_t prompt, int32_t generated);
   void note_failure(std::string what);   // a fault of the server; what tasks throw is noted by itself
   void note_ignored(std::string names);  // before it is answered: the answer has them in a header
+  void note_reason(std::string reason);  // of a stream that ends with an error
   void name_caller(std::string name);
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
@@ -75,5 +77,6 @@ class WatchedExchange final : public http::Exchange, public std::enable_shared_f
 void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
 void note_failure(http::Exchange& exchange, const std::string& what);
 void note_ignored(http::Exchange& exchange, const std::string& names);
+void note_reason(http::Exchange& exchange, const std::string& reason);
 
 }  // namespace quire::serve

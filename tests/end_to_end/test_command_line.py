@@ -175,9 +175,8 @@ def test_readme_names_only_what_there_is():
             assert option in re.findall(r"--[a-z-]+", listed.stdout) or option == "--help", (words, option)
 
 
-@pytest.mark.parametrize("command", [["version"], ["help"], ["completion", "bash"], ["models"]], ids=" ".join)
-def test_output_that_cannot_be_written_is_an_error(command, tmp_path):
+@pytest.mark.parametrize("command", [["version"], ["help"], ["completion", "bash"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error(command):
     with open("/dev/full", "w") as full:
-        env = environment(HF_HUB_CACHE=str(tmp_path))
-        done = subprocess.run([QUIRE, *command], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+        done = subprocess.run([QUIRE, *command], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and one_line(done.stderr) == "quire: the output cannot be written"
