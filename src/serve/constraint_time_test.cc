@@ -83,5 +83,24 @@ TEST(ConstraintTime, OthersGoOn) {
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
+// Each source could take its whole time, so those of a call share some.
+TEST(ConstraintTime, ManyConstraintsOfACallShareTheTimeToCompile) {
+  TinyService tiny({.grammars = {.call_time = 0ms}, .loop = false});
+  const auto call = [&](std::vector<const char*> regexes) {
+    ordered_json body = {{"text", ordered_json::array()}, {"sampling_params", ordered_json::array()}};
+    for (const char* regex : regexes) {
+      body["text"].push_back("hello");
+      body["sampling_params"].push_back({{"regex", regex}});
+    }
+    generate(testing::posted("/generate", body.dump()), tiny.service(), {});
+  };
+  EXPECT_NO_THROW(call({"a+", "a+", "a+"})) << "it is compiled once";
+  testing::expect_api_error(
+      [&] {
+        call({"a+", "b+"});
+      },
+      400, "sampling_params", "the constraints of this call take longer to compile than 0 ms");
+}
+
 }  // namespace
 }  // namespace quire::serve
