@@ -12,6 +12,7 @@
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/mask.h"
+#include "grammar/refused.h"
 #include "grammar/regex.h"
 #include "grammar/rules.h"
 #include "grammar/rules_shape.h"
@@ -56,8 +57,8 @@ Rules read(const Source& source, int most_depth, Places* unenforced) {
 }
 
 Rules read(const Source& source, const CompilerLimits& limits, Places& unenforced) {
-  check(source.text.size() <= limits.source_bytes, name_of(source.kind), " has ", source.text.size(),
-        " bytes, more than ", limits.source_bytes);
+  check_source(source.text.size() <= limits.source_bytes, name_of(source.kind), " has ", source.text.size(),
+               " bytes, more than ", limits.source_bytes);
   return read(source, limits.depth, &unenforced);
 }
 
@@ -65,11 +66,12 @@ std::string xgrammar_rules(const Source& source, const CompilerLimits& limits) {
   const char* name = name_of(source.kind);
   Places unenforced;
   Rules rules = read(source, limits, unenforced);
-  check(places(rules) <= kMostPlaces, name, " is too large: about ", places(rules), " places, more than ", kMostPlaces);
+  check_source(places(rules) <= kMostPlaces, name, " is too large: about ", places(rules), " places, more than ",
+               kMostPlaces);
   try {
     remove_dead_ends(rules);
-  } catch (const CheckError& error) {
-    throw CheckError(cat(name, ": ", error.what()));
+  } catch (const Refused& error) {
+    throw Refused(cat(name, ": ", error.what()));
   }
   shape_rules(rules);
   return rules_text(rules);
@@ -104,16 +106,15 @@ struct Compiler::Impl {
         cache(limits.cache_bytes, [](const Compiled& compiled) { return compiled.grammar.MemorySizeBytes(); }) {}
 
   std::shared_ptr<const Compiled> make(const Source& source) {
-    check(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
+    check_source(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
     const std::string rules = xgrammar_rules(source, limits);
     try {
       const TimeGuard guard(limits.time);
       return std::make_shared<Compiled>(xgrammar.CompileGrammar(rules));
     } catch (const TimeOver&) {
-      throw CheckError(cat(name_of(source.kind), " takes longer to compile than ", limits.time.count(), " ms"));
+      throw Refused(cat(name_of(source.kind), " takes longer to compile than ", limits.time.count(), " ms"));
     } catch (const std::exception& error) {
-      throw CheckError(
-          cat(name_of(source.kind), " could not be compiled: ", in_quotes(without_place(error.what()), 200)));
+      throw Refused(cat(name_of(source.kind), " could not be compiled: ", in_quotes(without_place(error.what()), 200)));
     }
   }
 
@@ -137,6 +138,8 @@ std::vector<std::string> Compiler::unenforced(const Source& source) const {
   if (source.loose) read(source, impl_->limits, places);
   return places;
 }
+
+const CompilerLimits& Compiler::limits() const { return impl_->limits; }
 
 std::shared_ptr<MaskAllowance> Compiler::allowance() const {
   return std::make_shared<MaskAllowance>(impl_->limits.mask_time);

@@ -8,7 +8,7 @@
 //          size of its rules once counts are unrolled are checked before; xgrammar's work, which cannot be told from
 //          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too, which all
 //          texts of a call share (mask_allowance.h).
-// Errors   CheckError, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
+// Errors   Refused, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
 //          (unless the source is loose), sources over the limits.
 #pragma once
 #include <chrono>
@@ -20,6 +20,7 @@
 
 #include "engine/token_mask.h"
 #include "grammar/mask_allowance.h"
+#include "grammar/refused.h"
 
 namespace quire::grammar {
 
@@ -39,8 +40,9 @@ struct Source {
 
 struct CompilerLimits {
   size_t source_bytes = 64 << 10;
-  int depth = 32;                         // of brackets in any source
-  std::chrono::milliseconds time{3'000};  // of a processor, for one compilation
+  int depth = 32;                              // of brackets in any source
+  std::chrono::milliseconds time{3'000};       // of a processor, for one compilation
+  std::chrono::milliseconds call_time{4'000};  // after which a call begins no other (call_grammars.h)
   size_t cache_bytes = 256 << 20;
   MaskTime mask_time = {};
 };
@@ -61,6 +63,7 @@ class Compiler {  // const use from many threads
   // Places of keywords that a loose source leaves out, like #/properties/tags/uniqueItems. Much less work than
   // compiling.
   std::vector<std::string> unenforced(const Source& source) const;
+  const CompilerLimits& limits() const;
   std::shared_ptr<MaskAllowance> allowance() const;  // of one call
   // A fresh text at its beginning, which shares the allowance with the others of its call, or is alone.
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled,

@@ -3,7 +3,7 @@
 //
 // xgrammar's additions to that form (macros, attributes of rules, lookahead) are refused.
 //
-// Errors   CheckError: wrong syntax, a rule that is missing or there twice, nesting beyond the limit, counts over
+// Errors   Refused: wrong syntax, a rule that is missing or there twice, nesting beyond the limit, counts over
 //          kMostRepeats.
 #pragma once
 #include <string_view>

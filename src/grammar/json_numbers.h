@@ -1,6 +1,6 @@
 // Numbers as JSON writes them, and those between bounds: bounds become rules about digits.
 //
-// Errors   CheckError: no number lies between the bounds.
+// Errors   Refused: no number lies between the bounds.
 #pragma once
 #include <cstdint>
 #include <optional>

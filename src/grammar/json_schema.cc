@@ -16,6 +16,7 @@
 #include "grammar/json_members.h"
 #include "grammar/json_merge.h"
 #include "grammar/json_rules.h"
+#include "grammar/refused.h"
 #include "grammar/regex.h"
 #include "grammar/schema_numbers.h"
 #include "grammar/schema_object.h"
@@ -60,7 +61,8 @@ class SchemaReader {
 
   Expression read(const Json& schema, const std::string& path) {
     if (schema.is_boolean()) return schema.get<bool>() ? json_.value() : nothing();
-    check(schema.is_object(), "the JSON schema: an object or a truth value is expected at ", in_quotes(path, 200));
+    check_source(schema.is_object(), "the JSON schema: an object or a truth value is expected at ",
+                 in_quotes(path, 200));
     SchemaObject object(schema, path, unenforced_);
     Expression expression = read_form(object);
     object.check_all_taken();
@@ -257,7 +259,7 @@ class SchemaReader {
   std::optional<Expression> read_pattern(const std::string& pattern, SchemaObject& schema) const {
     try {
       return read_regex(pattern, most_depth_);
-    } catch (const CheckError& error) {
+    } catch (const Refused& error) {
       schema.leave_out("pattern", "\"pattern\": ", error.what());
       return std::nullopt;
     }
@@ -397,7 +399,7 @@ Rules read_json_schema(std::string_view source, int most_depth, Places* unenforc
   try {
     schema = parse_strict_ordered_json(source, {.depth = most_depth, .keys = kMostKeys, .values = kMostValues});
   } catch (const CheckError& error) {
-    throw CheckError(cat("the JSON schema: ", error.what()));
+    throw Refused(cat("the JSON schema: ", error.what()));
   }
   return SchemaReader(schema, most_depth, unenforced).read();
 }

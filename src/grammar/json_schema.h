@@ -10,7 +10,7 @@
 // that exclude each other, json_apart.h), allOf and $ref to the root or into its $defs or definitions, with what stands
 // beside them where the two can be made one (json_merge.h).
 //
-// Errors   CheckError that names the keyword and its place, like #/properties/tags: what is no schema and, strictly,
+// Errors   Refused that names the keyword and its place, like #/properties/tags: what is no schema and, strictly,
 //          what is not enforced.
 #pragma once
 #include <cstddef>

@@ -4,7 +4,7 @@
 // there. Letters, digits and white space are ASCII's; a dot is any character but the ends of lines. Lazy counts match
 // what greedy ones match.
 //
-// Errors   CheckError: wrong syntax; what needs more than a finite automaton or is not here (assertions, references to
+// Errors   Refused: wrong syntax; what needs more than a finite automaton or is not here (assertions, references to
 //          groups, flags, properties of characters); nesting beyond the limit; counts over kMostRepeats.
 #pragma once
 #include <string_view>

@@ -62,7 +62,7 @@ struct Rules {
 };
 
 // Removes alternatives that match no text at all, so that every beginning of a text that the rules allow can be
-// finished. Throws CheckError when nothing is left.
+// finished. Throws Refused when nothing is left.
 void remove_dead_ends(Rules& rules);
 
 // About how many places there are in what the root leads to, once counts are unrolled: compiling costs about as much.

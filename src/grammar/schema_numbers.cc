@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grammar/json_numbers.h"
+#include "grammar/refused.h"
 
 namespace quire::grammar {
 namespace {
@@ -95,7 +96,7 @@ template <class Make>
 Expression between(const Make& make, const SchemaObject& schema) {
   try {
     return make();
-  } catch (const CheckError& error) {
+  } catch (const Refused& error) {
     schema.fail(error.what());
   }
 }

@@ -3,7 +3,7 @@
 // Whoever enforces a keyword takes it; what nobody took and is no annotation is not enforced. So a keyword cannot be
 // forgotten: it is refused or, read loosely, its place is noted.
 //
-// Errors   CheckError that names the keyword and the place.
+// Errors   Refused that names the keyword and the place.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "grammar/refused.h"
 
 namespace quire::grammar {
 
@@ -53,7 +54,7 @@ class SchemaObject {
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw CheckError(cat("the JSON schema: ", parts..., " at ", in_quotes(path_, 200)));
+    throw Refused(cat("the JSON schema: ", parts..., " at ", in_quotes(path_, 200)));
   }
 
  private:

@@ -8,8 +8,8 @@ namespace {
 std::u32string codes_of(const std::string& language, std::string_view source) {
   try {
     return code_points(source);
-  } catch (const CheckError& error) {
-    throw CheckError(cat(language, ": ", error.what()));
+  } catch (const Refused& error) {
+    throw Refused(cat(language, ": ", error.what()));
   }
 }
 

@@ -1,6 +1,6 @@
 // What the readers of regular expressions and of EBNF share: a place in a text of characters, and errors that name it.
 //
-// Errors   CheckError, "<language>: <what is wrong> at character <place>".
+// Errors   Refused, "<language>: <what is wrong> at character <place>".
 #pragma once
 #include <optional>
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "grammar/code_set.h"
+#include "grammar/refused.h"
 
 namespace quire::grammar {
 
@@ -37,7 +38,7 @@ class SourceReader {
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw CheckError(cat(language_, ": ", parts..., " at character ", at_ + 1));
+    throw Refused(cat(language_, ": ", parts..., " at character ", at_ + 1));
   }
 
  private:

@@ -228,6 +228,7 @@ void Connection::begin_exchange(bool whole) {
     body_->release();
   }
   request.peer = text_of(peer_);
+  request.network = network_;
   request.id = request_id(request.header("x-request-id"));
   parser_.reset();
   clear_deadline();

@@ -23,8 +23,9 @@ struct Request {
   std::string query = {};   // as it came, without the question mark
   Headers headers = {};
   std::string body = {};
-  std::string peer = {};  // "127.0.0.1:52113", for logs
-  std::string id = {};    // the client's x-request-id, or a new one (request_id.h); every answer has it, too
+  std::string peer = {};     // "127.0.0.1:52113", for logs
+  std::string network = {};  // the same for all that are taken for one peer (peer.h)
+  std::string id = {};       // the client's x-request-id, or a new one (request_id.h); every answer has it, too
   std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();  // its first bytes
 
   std::string_view header(std::string_view name) const;  // the first of that name, in lower case; "" when there is none

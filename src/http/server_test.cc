@@ -50,8 +50,9 @@ TEST(Server, AnswersOnAKeptConnection) {
 }
 
 TEST(Server, GivesTheHandlerTheClientsAddress) {
-  TestingServer server([](auto exchange) { exchange->respond({.body = exchange->request().peer}); });
-  EXPECT_TRUE(TestingClient(server.port()).get("/").body.starts_with("127.0.0.1:"));
+  TestingServer server(
+      [](auto exchange) { exchange->respond({.body = exchange->request().network + " " + exchange->request().peer}); });
+  EXPECT_TRUE(TestingClient(server.port()).get("/").body.starts_with("127.0.0.1 127.0.0.1:"));
 }
 
 TEST(Server, ReadsBodiesInPiecesAndChunks) {

@@ -13,6 +13,9 @@
 
 namespace quire::serve {
 
+// All that callers hear of a fault of the server: its cause is for the log.
+inline constexpr const char* kServerFailed = "the server failed at this request";
+
 enum class Interface : uint8_t { openai, sglang };
 
 class ApiError : public std::runtime_error {

@@ -27,21 +27,21 @@ std::string_view without_spaces(std::string_view text) {
   return first == text.npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// "https://a.example:443" > "a.example", and a port that is not the scheme's own stays: as browsers write Host.
-std::string authority_of(std::string_view origin) {
-  const size_t scheme = origin.find("://");
-  if (scheme == origin.npos) return "";
-  std::string authority = in_lower_case(origin.substr(scheme + 3));
-  const std::string_view usual_port = origin.substr(0, scheme) == "https" ? ":443" : ":80";
-  if (authority.ends_with(usual_port)) authority.resize(authority.size() - usual_port.size());
-  return authority;
+// "a.example:443" > "a.example" for https, and a port that is not the scheme's own stays: as browsers write Host.
+std::string without_port_of(std::string_view scheme, std::string_view authority) {
+  const std::string_view usual_port = scheme == "https" ? ":443" : ":80";
+  if (authority.ends_with(usual_port)) authority.remove_suffix(usual_port.size());
+  return in_lower_case(authority);
 }
 
-std::string with_usual_port_dropped(std::string_view host) {
-  std::string lower = in_lower_case(host);
-  for (const std::string_view port : {":80", ":443"})
-    if (lower.ends_with(port)) lower.resize(lower.size() - port.size());
-  return lower;
+std::string authority_of(std::string_view origin) {
+  const size_t scheme = origin.find("://");
+  return scheme == origin.npos ? "" : without_port_of(origin.substr(0, scheme), origin.substr(scheme + 3));
+}
+
+bool is_own(std::string_view origin, std::string_view host) {
+  const std::string authority = authority_of(origin);
+  return !authority.empty() && authority == without_port_of(origin.substr(0, origin.find("://")), host);
 }
 
 // "[::1]:80" > "::1", "a:80" > "a".
@@ -102,9 +102,7 @@ std::optional<ApiError> BrowserGuard::refusal(const http::Request& head) const {
   if (!host.empty() && !is_own_host(host))
     return ApiError(403, cat("this server is not called ", in_quotes(host, 100),
                              ": it listens on a loopback address; --allow-origin names others that lead to it"));
-  if (origin.empty() || is_named(origin)) return std::nullopt;
-  if (const std::string own = authority_of(origin); !own.empty() && own == with_usual_port_dropped(host))
-    return std::nullopt;
+  if (origin.empty() || is_named(origin) || is_own(origin, host)) return std::nullopt;
   return ApiError(403, cat("web pages of ", in_quotes(origin, 100),
                            " may not call this server; --allow-origin names those that may"));
 }

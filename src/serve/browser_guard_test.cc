@@ -31,6 +31,9 @@ TEST(BrowserGuard, PagesOfOthersMayNotCall) {
   EXPECT_EQ(status(guard, {{"host", "A.example"}, {"origin", "https://a.example"}}), 200) << "behind a proxy";
   EXPECT_EQ(status(guard, {{"host", "a:80"}, {"origin", "http://a"}}), 200);
   EXPECT_EQ(status(guard, {{"host", "[::1]:30000"}, {"origin", "http://[::1]:30000"}}), 200);
+  EXPECT_EQ(status(guard, {{"host", "a:443"}, {"origin", "https://a"}}), 200);
+  EXPECT_EQ(status(guard, {{"host", "a:443"}, {"origin", "http://a"}}), 403) << "that is the page at port 80";
+  EXPECT_EQ(status(guard, {{"host", "a:80"}, {"origin", "https://a"}}), 403);
   for (const char* foreign : {"http://b:30000", "http://a:30001", "http://a", "null", "a:30000", "http://a:30000.b"})
     EXPECT_EQ(status(guard, {{"host", "a:30000"}, {"origin", foreign}}), 403) << foreign;
   EXPECT_EQ(status(guard, {{"origin", "http://a"}}), 403);

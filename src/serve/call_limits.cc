@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "text/refused.h"
 
 namespace quire::serve {
 namespace {
@@ -49,7 +50,7 @@ std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptio
                                   std::string_view field) {
   try {
     return service.tokenizer().encode(text, options);
-  } catch (const CheckError& refused) {
+  } catch (const text::Refused& refused) {
     throw ApiError(400, cat(field, ": the text cannot be tokenized: ", refused.what()), std::string(field));
   }
 }

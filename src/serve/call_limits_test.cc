@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "base/check.h"
 #include "serve/api_error.h"
 #include "serve/openai.h"
 #include "serve/sglang.h"
@@ -125,6 +126,13 @@ TEST(LogprobCount, ThoseThatAreNotWantedAreFree) {
   TinyService tiny({.loop = false});
   LogprobCount count(tiny.service(), "logprobs");
   for (int i = 0; i < 100'000; ++i) count.add(asking(10, -1, -1), 64);
+}
+
+// What the tokenizer is asked for in a wrong way is no fault of the caller's.
+TEST(EncodedText, OnlyWhatTheTokenizerRefusesIsTheCallers) {
+  TinyService tiny({.loop = false});
+  const size_t offsets[] = {0};  // into a text that is no UTF-8
+  EXPECT_THROW(encoded_text("\xff", {.never_special = offsets}, tiny.service(), "prompt"), CheckError);
 }
 
 }  // namespace

@@ -25,5 +25,12 @@ TEST(CallWeight, WhatHasToBeCompiledIsHeavy) {
     EXPECT_EQ(weight(std::string(R"({"prompt":"a",")") + field + R"(":{}})"), Weight::heavy) << field;
 }
 
+TEST(CallWeight, ANameIsNotHiddenByEscapes) {
+  for (const char* name : {R"(\u0065bnf)", R"(e\u0062nf)", R"(json\u005Fschema)", R"(re\u0067ex)", R"(\u0074ools)"})
+    EXPECT_EQ(weight(std::string(R"({"prompt":"a",")") + name + R"(":{}})"), Weight::heavy) << name;
+  EXPECT_EQ(weight(R"({"prompt":"\u4f60\u597d \u00e9\u000a \ud83d\ude00 \u00"})"), Weight::light)
+      << "what encoders write";
+}
+
 }  // namespace
 }  // namespace quire::serve

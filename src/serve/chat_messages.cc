@@ -24,10 +24,10 @@ std::string text_of_part(const ordered_json& part, const std::string& path, Igno
   const std::string type = fields.string("type", kMostNameBytes).value_or("text");
   if (type != "text" && type != "refusal")
     refuse(path, cat("parts of type ", in_quotes(type, 40), " are not supported: the model reads text only"));
-  std::optional<std::string> text = fields.string(type, kMostText);
-  if (!text) refuse(fields.path_of(type), "is required");
+  if (!fields.is_there(type)) refuse(fields.path_of(type), "is required");
+  std::string text = fields.string(type, kMostText).value_or("");
   fields.finish();
-  return *std::move(text);
+  return text;
 }
 
 std::optional<std::string> content_of(Fields& fields) {

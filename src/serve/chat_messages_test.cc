@@ -88,5 +88,11 @@ TEST(ChatMessages, WhatIsRefused) {
          "messages[0].tool_calls[0].type");
 }
 
+TEST(ChatMessages, APartWithoutTextIsEmpty) {
+  const ordered_json messages =
+      read(R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": null}]}])");
+  EXPECT_EQ(messages[0]["content"], "a\n");
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -69,18 +69,38 @@ TEST(ConstraintTime, AStreamThatHasBegunEndsWithTheError) {
 
 // As many texts as a call may have, each of which takes its time; others stream on meanwhile and are not changed.
 TEST(ConstraintTime, OthersGoOn) {
-  TinyService tiny(with_mask_time(20ms));
+  TinyService tiny(with_mask_time(200ms));
   const ordered_json plain = {{"text", "other"},
-                              {"sampling_params", {{"temperature", 0}, {"max_new_tokens", 60}, {"ignore_eos", true}}}};
+                              {"sampling_params", {{"temperature", 0}, {"max_new_tokens", 20}, {"ignore_eos", true}}}};
   const auto expected = ordered_json::parse(answered(generate, tiny.service(), plain)->body());
   const auto hostile = testing::posted("/generate", generate_body(32, false).dump());
   generate(hostile, tiny.service(), {});
   const auto other = answered(generate, tiny.service(), plain);
   EXPECT_EQ(other->status(), 200);
+  EXPECT_FALSE(hostile->ended()) << "it was not waited for";
   EXPECT_EQ(ordered_json::parse(other->body()).at("output_ids"), expected.at("output_ids"));
   ASSERT_TRUE(hostile->wait_until_ended());
   EXPECT_EQ(hostile->status(), 400) << hostile->body();
   EXPECT_TRUE(tiny.wait_until_idle());
+}
+
+// Each source could take its whole time, so those of a call share some.
+TEST(ConstraintTime, ManyConstraintsOfACallShareTheTimeToCompile) {
+  TinyService tiny({.grammars = {.call_time = 0ms}, .loop = false});
+  const auto call = [&](std::vector<const char*> regexes) {
+    ordered_json body = {{"text", ordered_json::array()}, {"sampling_params", ordered_json::array()}};
+    for (const char* regex : regexes) {
+      body["text"].push_back("hello");
+      body["sampling_params"].push_back({{"regex", regex}});
+    }
+    generate(testing::posted("/generate", body.dump()), tiny.service(), {});
+  };
+  EXPECT_NO_THROW(call({"a+", "a+", "a+"})) << "it is compiled once";
+  testing::expect_api_error(
+      [&] {
+        call({"a+", "b+"});
+      },
+      400, "sampling_params", "the constraints of this call take longer to compile than 0 ms");
 }
 
 }  // namespace

@@ -13,11 +13,16 @@ class FairQueueTest : public ::testing::Test {
     return queue_.push(caller, [this, name] { order_ += name; });
   }
   std::string order() {
-    while (!queue_.empty()) queue_.pop()();
+    while (queue_.ready()) run_next();
     return order_;
   }
+  void run_next() {
+    const FairQueue::Begun begun = queue_.pop();
+    begun.task();
+    queue_.done(begun.caller);
+  }
 
-  FairQueue queue_{8};
+  FairQueue queue_{8, 2};
   std::string order_;
 };
 
@@ -28,12 +33,13 @@ TEST_F(FairQueueTest, CallersTakeTurns) {
   EXPECT_TRUE(push("two", "2"));
   EXPECT_EQ(order(), "a1xb2c");
   expect_refused([&] { queue_.pop(); }, "nobody waits");
+  expect_refused([&] { queue_.done("one"); }, "nothing under way");
 }
 
 TEST_F(FairQueueTest, WhoComesBackIsBehindThoseWhoWait) {
   EXPECT_TRUE(push("one", "a"));
   EXPECT_TRUE(push("two", "1"));
-  queue_.pop()();
+  run_next();
   EXPECT_TRUE(push("one", "b"));
   EXPECT_TRUE(push("two", "2"));
   EXPECT_EQ(order(), "a1b2");
@@ -45,6 +51,17 @@ TEST_F(FairQueueTest, OneCallerTakesHalfOfIt) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(push(std::to_string(i), "b"));
   EXPECT_FALSE(push("more", "c")) << "it is full";
   EXPECT_EQ(order(), "abbbbaaa");
+}
+
+TEST_F(FairQueueTest, WhoHasManyUnderWayIsPassed) {
+  for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(push("one", name));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(queue_.pop().caller, "one");
+  EXPECT_FALSE(queue_.ready()) << "two of its three";
+  EXPECT_TRUE(push("two", "1"));
+  EXPECT_EQ(queue_.pop().caller, "two");
+  EXPECT_FALSE(queue_.ready());
+  queue_.done("one");
+  EXPECT_EQ(queue_.pop().caller, "one");
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ std::optional<std::string> Fields::string(std::string_view name, size_t most_byt
   return checked_string(*value, path_of(name), most_bytes);
 }
 
-std::vector<std::string> Fields::strings(std::string_view name, size_t most, size_t most_bytes_each) {
+std::vector<std::string> Fields::strings(std::string_view name, size_t most, size_t most_bytes_each, Nulls nulls) {
   const ordered_json* value = raw(name);
   if (!value) return {};
   const std::string path = path_of(name);
@@ -130,8 +130,11 @@ std::vector<std::string> Fields::strings(std::string_view name, size_t most, siz
   if (!value->is_array()) wrong(path, "a string or an array of strings", *value);
   check_count(*value, path, most);
   std::vector<std::string> all;
-  for (const ordered_json& one : *value)
-    all.push_back(checked_string(one, cat(path, "[", all.size(), "]"), most_bytes_each));
+  for (size_t i = 0; i < value->size(); ++i) {
+    const ordered_json& one = (*value)[i];
+    if (one.is_null() && nulls == Nulls::skipped) continue;
+    all.push_back(checked_string(one, cat(path, "[", i, "]"), most_bytes_each));
+  }
   return all;
 }
 

@@ -41,7 +41,9 @@ class Fields {
   std::optional<double> number(std::string_view name, double least, double most);
   std::optional<std::string> string(std::string_view name, size_t most_bytes);
   // A string or an array of strings, as `stop` may be.
-  std::vector<std::string> strings(std::string_view name, size_t most, size_t most_bytes_each);
+  enum class Nulls : uint8_t { refused, skipped };
+  std::vector<std::string> strings(std::string_view name, size_t most, size_t most_bytes_each,
+                                   Nulls nulls = Nulls::refused);
   std::vector<int32_t> token_ids(std::string_view name, size_t most);
   const nlohmann::ordered_json* raw(std::string_view name);  // null pointer when absent or null
   const nlohmann::ordered_json& required(std::string_view name);

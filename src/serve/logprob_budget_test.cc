@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "serve/api_error.h"
 
 namespace quire::serve {
@@ -42,6 +45,20 @@ TEST(LogprobBudget, SharesMayOutliveIt) {
     share = budget.take(1);
   }
   share = nullptr;
+}
+
+// While another asks for too much again and again.
+TEST(LogprobBudget, WhatFitsIsNeverRefused) {
+  LogprobBudget budget(10);
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) EXPECT_EQ(status_of(budget, 11), 503);
+  });
+  int taken = 0;
+  for (int i = 0; i < 50'000; ++i) taken += status_of(budget, 10) == 200;
+  done = true;
+  other.join();
+  EXPECT_EQ(taken, 50'000);
 }
 
 }  // namespace

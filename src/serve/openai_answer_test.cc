@@ -76,7 +76,7 @@ TEST(OpenAiAnswer, AFailureBeforeAnythingWasSentHasAStatus) {
     EXPECT_EQ(call.exchange->status(), 500);
     EXPECT_FALSE(call.exchange->streams());
     const ordered_json body = ordered_json::parse(call.exchange->body());
-    EXPECT_EQ(body["error"]["message"], "broken");
+    EXPECT_EQ(body["error"]["message"], kServerFailed);
     call.answer->hear(1, {.text = "late", .end = kStopped});  // is not told any more
   }
 }
@@ -88,7 +88,7 @@ TEST(OpenAiAnswer, AFailureInAStreamIsItsLastEvent) {
   EXPECT_TRUE(call.exchange->ended());
   const std::vector<ordered_json> events = testing::events_of(call.exchange->body());
   ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[1]["error"]["message"], "broken");
+  EXPECT_EQ(events[1]["error"]["message"], kServerFailed);
   EXPECT_EQ(events[1]["error"]["type"], "server_error");
   call.answer->hear(0, {.text = "late", .end = kStopped});
 }

@@ -75,7 +75,7 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
   LogprobCount logprobs(service, "logprobs");
   logprobs.add(settings.request, settings.choices);
   std::vector<JobSpec> jobs;
-  add_jobs(jobs, settings, settings.request, id, service);
+  add_jobs(jobs, settings, settings.request, id);
   OpenAiAnswer::Terms terms{
       .head = new_head(id, settings.stream ? "chat.completion.chunk" : "chat.completion", settings.model),
       .stream = settings.stream,

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-const End kStopped{EndReason::stop, testing::kEnd};
+const End kStoppedByToken{EndReason::stop, testing::kEnd};
 
 class ChatChoiceTest : public ::testing::Test {
  protected:
@@ -50,7 +50,7 @@ class ChatChoiceTest : public ::testing::Test {
   int ids_ = 0;
 };
 
-const std::vector<Progress> kHello = {{.text = "He"}, {}, {.text = "l\"lo\n"}, {.end = kStopped}};
+const std::vector<Progress> kHello = {{.text = "He"}, {}, {.text = "l\"lo\n"}, {.end = kStoppedByToken}};
 
 TEST_F(ChatChoiceTest, Text) {
   const std::vector<ordered_json> chunks = streamed(choice(), kHello);
@@ -72,7 +72,7 @@ TEST_F(ChatChoiceTest, LogprobsAreNotLostWhereTextIsHeldBack) {
   const std::vector<Progress> all = {
       {.tokens = {{.token = 'a', .logprob = -1}}},
       {.text = "ab", .tokens = {{.token = 'b', .logprob = -2}}},
-      {.tokens = {{.token = 'c', .logprob = -3}, {.token = testing::kEnd}}, .end = kStopped}};
+      {.tokens = {{.token = 'c', .logprob = -3}, {.token = testing::kEnd}}, .end = kStoppedByToken}};
   const std::vector<ordered_json> chunks = streamed(choice(nullptr, true), all);
   ASSERT_EQ(chunks.size(), 3u);
   EXPECT_TRUE(chunks[0]["choices"][0]["logprobs"].is_null());
@@ -87,7 +87,7 @@ const std::vector<Progress> kCalls = {
     {.text = "See: <tool_call>{\"name\": \"add\", \"argu"},
     {.text = "ments\": {\"a\""},
     {.text = ": \"\xC3\xB6\"}}</tool_call>\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>"},
-    {.end = kStopped}};
+    {.end = kStoppedByToken}};
 
 TEST_F(ChatChoiceTest, ToolCallsInAStream) {
   const std::vector<ordered_json> chunks = streamed(choice(&kHermesForm), kCalls);
@@ -133,7 +133,7 @@ const std::vector<Progress> kThought = {
     {.text = "<think>\nI may <tool_call>", .tokens = {{.token = 'a'}, {.token = 'b'}}},
     {.text = " add.\n"},
     {.text = "</think>\n\nSee: <tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>"},
-    {.end = kStopped}};
+    {.end = kStoppedByToken}};
 
 TEST_F(ChatChoiceTest, ReasoningIsSplitOffBeforeCallsAreLookedFor) {
   const std::vector<std::string> expected = {
@@ -174,9 +174,9 @@ TEST_F(ChatChoiceTest, ReasoningIsCountedWhereItsEndIsAToken) {
   };
   EXPECT_EQ(counted({{.text = "<think>a", .tokens = {{.token = 'a'}, {.token = 'b'}}},
                      {.text = "</think>c", .tokens = {{.token = end}, {.token = 'c'}}},
-                     {.tokens = {{.token = 'd'}}, .end = kStopped}}),
+                     {.tokens = {{.token = 'd'}}, .end = kStoppedByToken}}),
             3);
-  EXPECT_EQ(counted({{.text = "abc", .tokens = {{.token = 'a'}, {.token = end}}, .end = kStopped}}), 0);
+  EXPECT_EQ(counted({{.text = "abc", .tokens = {{.token = 'a'}, {.token = end}}, .end = kStoppedByToken}}), 0);
 }
 
 TEST_F(ChatChoiceTest, AnAnswerWithoutReasoningIsAllContent) {

@@ -80,11 +80,7 @@ void plan_tools(const ToolPlan& tools, const Service& service, ChatBody& call, I
   if (must) {
     const std::string_view key = &own_form == &kLlama3Form ? "parameters" : "arguments";
     settings.constraint_field = "tools";
-    try {
-      settings.constraint = enforceable_tool_grammar(tools.functions, tools.only_one, key, service.grammars(), ignored);
-    } catch (const CheckError& refused) {  // of a function that asks to be strict
-      refuse(settings.constraint_field, refused.what());
-    }
+    settings.constraint = enforceable_tool_grammar(tools.functions, tools.only_one, key, *settings.grammars, ignored);
   } else if (is_special(own_form.opener, service.tokenizer())) {
     settings.text.skip_special = false;  // else nobody would see where calls begin
   }
@@ -138,7 +134,7 @@ ChatBody read_chat(const ordered_json& body, const Service& service, const Calle
   call.stream_reasoning = fields.boolean("stream_reasoning").value_or(true);
   refuse_unsupported_in_chat(fields);
   fields.finish();
-  note_unenforced(call.settings, service, ignored);
+  note_unenforced(call.settings, ignored);
 
   const bool continues = input.continue_final_message;
   const bool thinks = reasons(service.options().reasoning_parser, chat_template_of(service));

@@ -155,7 +155,7 @@ TEST_F(ChatRequest, WhatASchemaDoesNotEnforceIsNamedOrRefused) {
   EXPECT_EQ(ignored(kTools + std::string(R"(, "tool_choice": "required")")), "");
   const ChatBody call = read(format("true"));
   std::vector<JobSpec> jobs;
-  const auto add = [&] { add_jobs(jobs, call.settings, call.settings.request, "rid", tiny_.service()); };
+  const auto add = [&] { add_jobs(jobs, call.settings, call.settings.request, "rid"); };
   expect_api_error(add, 400, "response_format", "uniqueItems");
   expect_refusal(R"("guided_json": {"type": "strin"})", "guided_json", "strin");
 }

@@ -101,7 +101,7 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
     engine::Request request = settings.request;
     request.prompt = prompt.ids;
     logprobs.add(request, settings.choices);
-    add_jobs(jobs, settings, request, id, service);
+    add_jobs(jobs, settings, request, id);
   }
   OpenAiAnswer::Terms terms{.head = new_head(id, "text_completion", settings.model),
                             .stream = settings.stream,

@@ -40,7 +40,7 @@ CompletionBody read_completion(const nlohmann::ordered_json& body, const Service
   fields.refuse("suffix", "filling in before a suffix is not supported");
   const nlohmann::ordered_json& prompt = fields.required("prompt");
   fields.finish();
-  note_unenforced(call.settings, service, ignored);
+  note_unenforced(call.settings, ignored);
   call.settings.ignored = ignored.header();
 
   call.prompts = read_prompts(prompt, {"prompt", most_prompts(call.settings, service), true}, service);

@@ -114,7 +114,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
   void hear(size_t i, const Progress& progress) {
     if (over_ || !progress.end) return;
     const End& end = *progress.end;
-    if (end.reason == EndReason::failed) return fail(ApiError(500, end.error));
+    if (end.reason == EndReason::failed) return fail(ApiError(500, kServerFailed));
     if (end.reason == EndReason::timeout)
       return fail(ApiError(503, end.error.empty() ? "the time is over" : end.error));
     if (end.reason == EndReason::cancelled) return fail(ApiError(503, "the request was aborted"));

@@ -110,7 +110,7 @@ int32_t read_choices(Fields& fields, const Service& service) {
 
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller) {
   CallSettings settings;
-  settings.mask_allowance = service.grammars().allowance();
+  settings.grammars = std::make_shared<grammar::CallGrammars>(service.grammars());
   settings.model = read_model(fields, service);
   settings.rid = fields.string("rid", kMostNameBytes).value_or("");
   settings.choices = read_choices(fields, service);
@@ -155,12 +155,13 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
   return ids;
 }
 
-void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored) {
-  if (settings.constraint) note_unenforced(*settings.constraint, settings.constraint_field, service, ignored);
+void note_unenforced(const CallSettings& settings, Ignored& ignored) {
+  if (settings.constraint)
+    note_unenforced(*settings.constraint, settings.constraint_field, *settings.grammars, ignored);
 }
 
 void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const engine::Request& request,
-              const std::string& rid, const Service& service) {
+              const std::string& rid) {
   for (int32_t choice = 0; choice < settings.choices; ++choice) {
     JobSpec job{.rid = jobs.empty() ? rid : cat(rid, "_", jobs.size()),
                 .request = request,
@@ -168,7 +169,7 @@ void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const en
                 .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
-      constrain(*settings.constraint, settings.constraint_field, service, settings.mask_allowance, job.request);
+      constrain(*settings.constraint, settings.constraint_field, *settings.grammars, job.request);
     jobs.push_back(std::move(job));
   }
 }

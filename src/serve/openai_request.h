@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "grammar/compiler.h"
+#include "grammar/call_grammars.h"
 #include "serve/caller.h"
 #include "serve/fields.h"
 #include "serve/service.h"
@@ -33,7 +33,7 @@ struct CallSettings {
   std::optional<grammar::Source> constraint = {};
   std::string constraint_field = {};  // that the constraint came from
   std::string ignored = {};           // names of what was ignored, once the whole body is read
-  std::shared_ptr<grammar::MaskAllowance> mask_allowance = {};
+  std::shared_ptr<grammar::CallGrammars> grammars = {};
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);
 
@@ -52,11 +52,11 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
                                  std::string_view field);
 
 // Names what the constraint does not enforce. Throws ApiError 400 for one that is none.
-void note_unenforced(const CallSettings& settings, const Service& service, Ignored& ignored);
+void note_unenforced(const CallSettings& settings, Ignored& ignored);
 
 // One job for each of n choices; seeds count up, and names too: "rid", "rid_1". Each has the constraint, if there is
 // one.
 void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const engine::Request& request,
-              const std::string& rid, const Service& service);
+              const std::string& rid);
 
 }  // namespace quire::serve

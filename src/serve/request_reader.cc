@@ -89,14 +89,13 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 }
 
 int32_t read_priority(Fields& fields, const Caller& caller) {
-  const int64_t priority =
-      fields.integer("priority", -engine::kMostPriority, engine::kMostPriority).value_or(0);
+  const int64_t priority = fields.integer("priority", -engine::kMostPriority, engine::kMostPriority).value_or(0);
   if (priority > 0) check_may_manage(caller, "a priority above 0", fields.path_of("priority"));
   return static_cast<int32_t>(priority);
 }
 
 std::vector<std::string> read_stops(Fields& fields) {
-  std::vector<std::string> stops = fields.strings("stop", kMostStops, kMostStopBytes);
+  std::vector<std::string> stops = fields.strings("stop", kMostStops, kMostStopBytes, Fields::Nulls::skipped);
   if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); }))
     refuse(fields.path_of("stop"), "a stop text is empty");
   return stops;
@@ -128,22 +127,20 @@ std::optional<grammar::Source> read_constraint(Fields& fields) {
   return source;
 }
 
-void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request) {
-  std::shared_ptr<const grammar::Compiled> compiled;
+void constrain(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
+               engine::Request& request) {
   try {
-    compiled = service.grammars().compile(source);
-  } catch (const CheckError& refused) {
+    request.mask = grammars.mask(source);
+  } catch (const grammar::Refused& refused) {
     refuse(field, refused.what());
   }
-  request.mask = service.grammars().mask(std::move(compiled), std::move(allowance));
 }
 
-void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+void note_unenforced(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
                      Ignored& ignored) {
   try {
-    for (const std::string& place : service.grammars().unenforced(source)) ignored.add(cat(field, place));
-  } catch (const CheckError& refused) {
+    for (const std::string& place : grammars.unenforced(source)) ignored.add(cat(field, place));
+  } catch (const grammar::Refused& refused) {
     refuse(field, refused.what());
   }
 }

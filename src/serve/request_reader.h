@@ -3,14 +3,13 @@
 #pragma once
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/request.h"
-#include "grammar/compiler.h"
+#include "grammar/call_grammars.h"
 #include "serve/caller.h"
 #include "serve/fields.h"
 #include "serve/service.h"
@@ -31,7 +30,7 @@ nlohmann::ordered_json body_of(const http::Request& request);
 void read_sampling(Fields& fields, const Service& service, engine::Request& request);
 
 int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
-std::vector<std::string> read_stops(Fields& fields);          // stop: none of them is empty
+std::vector<std::string> read_stops(Fields& fields);          // stop: none is empty, nulls are none
 
 // A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
 // Schemas are loose unless the fields are read strictly.
@@ -39,13 +38,12 @@ std::optional<grammar::Source> read_source(Fields& fields, std::string_view name
 
 // json_schema, regex or ebnf (at most one).
 std::optional<grammar::Source> read_constraint(Fields& fields);
-// allowance: shared by all texts of the call. Throws ApiError 400 about that field when the constraint cannot be
-// compiled.
-void constrain(const grammar::Source& source, const std::string& field, const Service& service,
-               std::shared_ptr<grammar::MaskAllowance> allowance, engine::Request& request);
+// Throws ApiError 400 about that field when the constraint cannot be compiled.
+void constrain(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
+               engine::Request& request);
 // Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems". Throws ApiError 400 for what
 // is no schema.
-void note_unenforced(const grammar::Source& source, const std::string& field, const Service& service,
+void note_unenforced(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
                      Ignored& ignored);
 
 }  // namespace quire::serve

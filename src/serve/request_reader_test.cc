@@ -146,7 +146,8 @@ TEST(Constraint, SchemasAreLooseUnlessReadStrictly) {
   EXPECT_TRUE(loose->loose);
   EXPECT_FALSE(read_source(fields, "json_schema", grammar::Kind::json_schema)->loose);
   EXPECT_FALSE(read_source(tolerant, "regex", grammar::Kind::regex)->loose);
-  note_unenforced(*loose, "sampling_params.json_schema", tiny.service(), ignored);
+  grammar::CallGrammars grammars(tiny.service().grammars());
+  note_unenforced(*loose, "sampling_params.json_schema", grammars, ignored);
   EXPECT_EQ(ignored.header(), "sampling_params.json_schema#/uniqueItems");
 }
 
@@ -183,12 +184,19 @@ TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {
 TEST(Constraint, BecomesAMask) {
   testing::TinyService tiny({.loop = false});
   engine::Request request;
-  constrain({grammar::Kind::regex, "[ab]"}, "regex", tiny.service(), tiny.service().grammars().allowance(), request);
+  grammar::CallGrammars grammars(tiny.service().grammars());
+  constrain({grammar::Kind::regex, "[ab]"}, "regex", grammars, request);
   const uint32_t* mask = request.mask->next();
   ASSERT_NE(mask, nullptr);
   const auto allowed = [&](int32_t token) { return (mask[token / 32] >> (token % 32)) & 1; };
   EXPECT_TRUE(allowed('a') && allowed('b'));
   EXPECT_FALSE(allowed('c') || allowed(kEnd) || allowed(testing::kBegin));
+}
+
+TEST(Stops, NullsAreNone) {
+  const ordered_json body = ordered_json::parse(R"({"stop": [null, "a", null, "b"]})");
+  Fields fields(body, "");
+  EXPECT_EQ(read_stops(fields), (std::vector<std::string>{"a", "b"}));
 }
 
 }  // namespace

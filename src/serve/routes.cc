@@ -31,14 +31,10 @@ http::Response wrong_method(const http::Request& request, const std::string& all
   return response;
 }
 
-// Who waits in turns with others: the key's owner or, where no key is asked for, the address.
+// Who waits in turns with others: the key's owner or, where no key is asked for, the network.
 std::string turn_of(const Caller& caller, const http::Request& request) {
-  return caller.name.empty() ? request.peer.substr(0, request.peer.rfind(':')) : "key " + caller.name;
+  return caller.name.empty() ? request.network : "key " + caller.name;
 }
-
-}  // namespace
-
-namespace {
 
 // Where answers are counted. Some end after the routes are gone: those go nowhere.
 class Reports {
@@ -73,6 +69,23 @@ struct Judgement {
   Caller caller = {};
 };
 
+// Runs a function that answers the call; what it throws becomes an answer.
+template <class Body>
+void guarded(const std::shared_ptr<WatchedExchange>& call, Interface interface, Body&& body) {
+  const auto fail = [&](const ApiError& error) {
+    if (call->begun()) throw;  // too late for another answer: the connection is cut
+    call->respond(error_response(error, interface));
+  };
+  try {
+    body();
+  } catch (const ApiError& error) {
+    fail(error);
+  } catch (const std::exception& error) {
+    call->note_failure(error.what());
+    fail(ApiError(500, kServerFailed));
+  }
+}
+
 }  // namespace
 
 struct Routes::Impl {
@@ -93,27 +106,6 @@ struct Routes::Impl {
   std::atomic<Service*> service = nullptr;
   Workers workers;  // its threads use all of this, so they end first
 };
-
-namespace {
-
-// Runs a function that answers the call; what it throws becomes an answer.
-template <class Body>
-void guarded(const std::shared_ptr<WatchedExchange>& call, Interface interface, Body&& body) {
-  const auto fail = [&](const ApiError& error) {
-    if (call->begun()) throw;  // too late for another answer: the connection is cut
-    call->respond(error_response(error, interface));
-  };
-  try {
-    body();
-  } catch (const ApiError& error) {
-    fail(error);
-  } catch (const std::exception& error) {
-    call->note_failure(error.what());
-    fail(ApiError(500, "the server failed at this request"));
-  }
-}
-
-}  // namespace
 
 Judgement Routes::Impl::judged(const http::Request& head) const {
   const Interface interface = interface_of(head.path);

@@ -415,5 +415,38 @@ TEST(Routes, TheLogHearsTheKeysNameAndTheRequestsId) {
   EXPECT_EQ(answers[2].peer + answers[2].id + answers[2].reason, "10.0.0.1:9req-8late");
 }
 
+TEST(Routes, WhatAbortingDoesNotKnowIsNamed) {
+  for (const bool strict : {false, true}) {
+    TinyService tiny({.change = [&](ServiceOptions& options) { options.strict_fields = strict; }});
+    Routes routes({});
+    routes.set_service(&tiny.service());
+    const http::Response response = answer_to(routes, request_of("POST", "/abort_request", R"({"rid": "a", "x": 1})"));
+    EXPECT_EQ(response.status, strict ? 400 : 200);
+    EXPECT_EQ(header(response, "x-quire-ignored"), strict ? "" : "x");
+  }
+}
+
+// Whoever has one address of a network of version 6 has as many as they like.
+TEST(Routes, CallersOfOneNetworkShareTheirTurn) {
+  TinyService tiny;
+  Routes routes({.workers = 2});
+  routes.set_service(&tiny.service());
+  const auto from = [](const char* network, const char* peer) {
+    http::Request request = request_of("POST", "/tokenize", R"({"prompt": "a"})");
+    request.network = network;
+    request.peer = peer;
+    return request;
+  };
+  const auto first = std::make_shared<HeldExchange>(from("one", "[2001:db8::1]:9"));
+  const auto second = std::make_shared<TestingExchange>(from("one", "[2001:db8::2]:9"));
+  routes.handle(first);
+  first->wait_until_asked();
+  routes.handle(second);
+  EXPECT_EQ(answer_to(routes, from("other", "[2001:db8:1::1]:9")).status, 200);
+  EXPECT_FALSE(second->ended()) << "a network has one of two threads";
+  first->let_go();
+  EXPECT_TRUE(first->wait_until_ended() && second->wait_until_ended());
+}
+
 }  // namespace
 }  // namespace quire::serve

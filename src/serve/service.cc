@@ -71,7 +71,7 @@ std::string Service::render(nlohmann::ordered_json context) const {
   context["eos_token"] = impl_->piece_of(vocabulary.eos);
   try {
     return impl_->chat_template->render(context);
-  } catch (const CheckError& refused) {  // what the template says about the messages
+  } catch (const text::Refused& refused) {  // what the template says about the messages
     throw ApiError(400, refused.what(), "messages");
   }
 }
@@ -102,9 +102,9 @@ std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Excha
     throw ApiError(503, cat("the server is busy: ", full.what()));
   } catch (const engine::RequestRefused& refused) {
     throw ApiError(400, refused.what());
-  } catch (const CheckError& stopped) {
+  } catch (const CheckError&) {
     if (works()) throw;
-    throw ApiError(503, stopped.what());
+    throw ApiError(503, "the engine has stopped");  // why is in the log
   }
 }
 

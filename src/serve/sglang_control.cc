@@ -9,6 +9,7 @@
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_generate_request.h"
+#include "serve/watched_exchange.h"
 
 namespace quire::serve {
 
@@ -22,15 +23,14 @@ void flush_cache(std::shared_ptr<http::Exchange> exchange, Service& service, con
 }
 
 void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  constexpr size_t kMostBytes = 64 << 10;  // it is read on the thread that serves everybody's streams
-  if (exchange->request().body.size() > kMostBytes)
-    throw ApiError(413, cat("a call that aborts has at most ", kMostBytes, " bytes"));
   const ordered_json body = body_of(exchange->request());
-  Fields fields(body, "");
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(body, "", &ignored);
   const bool all = fields.boolean("abort_all").value_or(false);
   const std::string rid = fields.string("rid", kMostRidBytes).value_or("");
   fields.ignore("abort_message");
   fields.finish();
+  note_ignored(*exchange, ignored.header());
   if (rid.empty() && !all) throw ApiError(400, "rid: expected the name of a request, or abort_all", "rid");
   if (all) check_may_manage(caller, "abort_all", "abort_all");
   const int aborted = service.abort(all ? "" : rid, caller.may_manage ? std::nullopt : std::optional(caller.key));

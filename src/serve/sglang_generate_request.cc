@@ -248,13 +248,13 @@ class GenerateReader {
     GenerateText job = read_job(std::move(prompt), text);
     const Sampling sampling = read_params(params_of(text), service_, job.job);
     check_choices(sampling.choices, text);
-    if (sampling.constraint) note_unenforced(*sampling.constraint, "sampling_params.json_schema", service_, ignored_);
+    if (sampling.constraint) note_unenforced(*sampling.constraint, "sampling_params.json_schema", grammars_, ignored_);
     logprobs_.add(job.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateText& added = call.jobs.emplace_back(job);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
       if (sampling.constraint)  // each has its own state
-        constrain(*sampling.constraint, "sampling_params", service_, mask_allowance_, added.job.request);
+        constrain(*sampling.constraint, "sampling_params", grammars_, added.job.request);
     }
   }
 
@@ -273,7 +273,7 @@ class GenerateReader {
   const Service& service_;
   const Caller& caller_;
   LogprobCount logprobs_;
-  const std::shared_ptr<grammar::MaskAllowance> mask_allowance_ = service_.grammars().allowance();
+  grammar::CallGrammars grammars_{service_.grammars()};
   size_t texts_ = 0;
   int64_t choices_ = 1;
 };

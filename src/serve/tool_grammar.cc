@@ -59,16 +59,16 @@ std::string schema_text(const ordered_json& schema) {
   return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-void note_unenforced(const ToolFunction& function, const grammar::Compiler& grammars, Ignored& ignored) {
+void note_unenforced(const ToolFunction& function, grammar::CallGrammars& grammars, Ignored& ignored) {
   const grammar::Source parameters{grammar::Kind::json_schema, schema_text(function.parameters), !function.strict};
   for (const std::string& place : grammars.unenforced(parameters))
     ignored.add(cat("tools[].function.parameters", place));
 }
 
-void check_enforceable(const ToolFunction& function, const grammar::Compiler& grammars) {
+void check_enforceable(const ToolFunction& function, grammar::CallGrammars& grammars) {
   try {
     grammars.compile({grammar::Kind::json_schema, schema_text(function.parameters)});
-  } catch (const CheckError& error) {
+  } catch (const grammar::Refused& error) {
     refuse("tools", cat(in_quotes(function.name, 60), ": ", error.what()));
   }
 }
@@ -106,7 +106,7 @@ grammar::Source loose_tool_grammar(std::vector<ToolFunction> functions, bool onl
 }
 
 grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functions, bool only_one,
-                                         std::string_view arguments_key, const grammar::Compiler& grammars,
+                                         std::string_view arguments_key, grammar::CallGrammars& grammars,
                                          Ignored& ignored) {
   for (const ToolFunction& function : functions)
     if (function.strict) check_enforceable(function, grammars);
@@ -116,7 +116,7 @@ grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functi
     grammars.compile(source);
     for (const ToolFunction& function : functions) note_unenforced(function, grammars, ignored);
     return source;
-  } catch (const CheckError&) {
+  } catch (const grammar::Refused&) {
     ignored.add("tools[].function.parameters");
     return loose_tool_grammar(functions, only_one, arguments_key);
   }

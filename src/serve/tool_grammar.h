@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "grammar/compiler.h"
+#include "grammar/call_grammars.h"
 #include "serve/tool_choice.h"
 
 namespace quire::serve {
@@ -22,7 +22,7 @@ grammar::Source loose_tool_grammar(std::vector<ToolFunction> functions, bool onl
 
 // The first of the two that compiles.
 grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functions, bool only_one,
-                                         std::string_view arguments_key, const grammar::Compiler& grammars,
+                                         std::string_view arguments_key, grammar::CallGrammars& grammars,
                                          Ignored& ignored);
 
 }  // namespace quire::serve

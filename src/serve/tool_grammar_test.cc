@@ -72,15 +72,14 @@ class CompiledToolGrammar : public ::testing::Test {
   }
   const grammar::Compiler& compiler() { return tiny_.service().grammars(); }
 
-  Ignored ignored_;
-
- private:
   testing::TinyService tiny_{{.loop = false}};
+  grammar::CallGrammars grammars_{compiler()};
+  Ignored ignored_;
 };
 
 TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
   const std::vector<ToolFunction> functions = {function("add", kNumber), function("walk", kTree)};
-  const grammar::Source many = enforceable_tool_grammar(functions, false, "arguments", compiler(), ignored_);
+  const grammar::Source many = enforceable_tool_grammar(functions, false, "arguments", grammars_, ignored_);
   EXPECT_EQ(many, tool_grammar(functions, false, "arguments"));
   EXPECT_TRUE(allows(many, R"([{"name": "add", "arguments": {"a": 1}}])"));
   EXPECT_TRUE(allows(many, R"([{"name": "add", "arguments": {"a": 1}}, {"name": "add", "arguments": {"a": -20}}])"));
@@ -91,7 +90,7 @@ TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
   EXPECT_FALSE(allows(many, R"([{"name": "add", "arguments": {"a": "1"}}])"));
   EXPECT_FALSE(allows(many, R"({"name": "add", "arguments": {"a": 1}})"));
 
-  const grammar::Source one = enforceable_tool_grammar({functions[0]}, true, "parameters", compiler(), ignored_);
+  const grammar::Source one = enforceable_tool_grammar({functions[0]}, true, "parameters", grammars_, ignored_);
   EXPECT_TRUE(allows(one, R"({"name": "add", "parameters": {"a": 1}})"));
   EXPECT_FALSE(allows(one, R"({"name": "add", "arguments": {"a": 1}})"));
 }
@@ -99,18 +98,18 @@ TEST_F(CompiledToolGrammar, AllowsCallsAndNothingElse) {
 TEST_F(CompiledToolGrammar, WhatCannotBeEnforcedIsLooseUnlessStrict) {
   const char* const odd = R"({"type": "object", "properties": {"a": {"not": {"type": "integer"}}}})";
   const grammar::Source loose = enforceable_tool_grammar({function("f", odd), function("add", kNumber, true)}, true,
-                                                         "arguments", compiler(), ignored_);
+                                                         "arguments", grammars_, ignored_);
   EXPECT_EQ(ignored_.header(), "tools[].function.parameters#/properties/a/not");
   EXPECT_TRUE(allows(loose, R"({"name": "f", "arguments": {"a": [true]}})"));
   EXPECT_FALSE(allows(loose, R"({"name": "f", "arguments": {"b": 1}})")) << "the rest is kept to";
   EXPECT_FALSE(allows(loose, R"({"name": "add", "arguments": {"b": 1}})"));
   const auto strictly = [&] {
-    enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", compiler(), ignored_);
+    enforceable_tool_grammar({function("f", odd, true)}, true, "arguments", grammars_, ignored_);
   };
   testing::expect_api_error(strictly, 400, "tools", "\"not\" is not supported");
   ToolFunction huge = function("f", kNumber);
   huge.parameters["description"] = std::string(70'000, 'x');
-  const grammar::Source any = enforceable_tool_grammar({huge}, true, "arguments", compiler(), ignored_);
+  const grammar::Source any = enforceable_tool_grammar({huge}, true, "arguments", grammars_, ignored_);
   EXPECT_TRUE(allows(any, R"({"name": "f", "arguments": {"b": 1}})"));
   EXPECT_TRUE(ignored_.header().ends_with(", tools[].function.parameters")) << ignored_.header();
 }

@@ -5,7 +5,7 @@
 namespace quire::serve {
 
 Workers::Workers(int threads_of_each, size_t most_waiting_of_each)
-    : light_(most_waiting_of_each), heavy_(most_waiting_of_each) {
+    : light_(most_waiting_of_each, threads_of_each), heavy_(most_waiting_of_each, threads_of_each) {
   for (int i = 0; i < threads_of_each; ++i)
     for (Lane* lane : {&light_, &heavy_}) threads_.emplace_back([this, lane] { loop(*lane); });
 }
@@ -30,13 +30,14 @@ bool Workers::run(Weight weight, const std::string& caller, std::function<void()
 void Workers::loop(Lane& lane) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    lane.changed.wait(lock, [&] { return stopping_ || !lane.tasks.empty(); });
+    lane.changed.wait(lock, [&] { return stopping_ || lane.tasks.ready(); });
     if (stopping_) return;
-    FairQueue::Task task = lane.tasks.pop();
+    FairQueue::Begun begun = lane.tasks.pop();
     lock.unlock();
-    task();
-    task = nullptr;  // what it holds is let go without the lock
+    begun.task();
+    begun.task = nullptr;  // what it holds is let go without the lock
     lock.lock();
+    lane.tasks.done(begun.caller);  // this thread takes what may begin now
   }
 }
 

@@ -2,8 +2,9 @@
 // the io threads free for the streams of everybody else.
 //
 // Light tasks and heavy ones have threads of their own, so that a light one never waits for heavy ones; within each,
-// callers take turns (fair_queue.h).
+// callers take turns (fair_queue.h), and no caller has all the threads, unless there is one alone.
 #pragma once
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -28,7 +29,7 @@ class Workers {
 
  private:
   struct Lane {
-    explicit Lane(size_t most_waiting) : tasks(most_waiting) {}
+    Lane(size_t most_waiting, int threads) : tasks(most_waiting, std::max(threads - 1, 1)) {}
     FairQueue tasks;
     std::condition_variable changed;
   };

@@ -26,12 +26,12 @@ TEST(Workers, ASlowTaskDoesNotHoldUpTheOthers) {
   std::promise<void> slow, quick;
   Workers workers(2);
   EXPECT_TRUE(workers.run(kLight, "me", [&] { slow.get_future().wait(); }));
-  EXPECT_TRUE(workers.run(kLight, "me", [&] { quick.set_value(); }));
+  EXPECT_TRUE(workers.run(kLight, "other", [&] { quick.set_value(); }));
   EXPECT_EQ(quick.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   slow.set_value();
 }
 
-// Holds the only thread of a lane until it is let go.
+// Holds a thread of a lane until it is let go.
 struct Held {
   Held(Workers& workers, Weight weight) {
     EXPECT_TRUE(workers.run(weight, "holder", [this] {
@@ -53,6 +53,19 @@ TEST(Workers, LightTasksDoNotWaitForHeavyOnes) {
   EXPECT_EQ(light.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(heavy_done, 0);
   held.go_on.set_value();
+}
+
+TEST(Workers, OneCallerNeverHasAllThreads) {
+  std::promise<void> other;
+  std::atomic<int> more = 0;
+  Workers workers(2);
+  Held held(workers, kHeavy);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(workers.run(kHeavy, "holder", [&] { ++more; }));
+  EXPECT_TRUE(workers.run(kHeavy, "other", [&] { other.set_value(); }));
+  EXPECT_EQ(other.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(more, 0) << "they wait for their own caller's";
+  held.go_on.set_value();
+  while (more < 10) std::this_thread::yield();
 }
 
 TEST(Workers, CallersTakeTurns) {

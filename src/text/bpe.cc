@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "text/byte_alphabet.h"
 #include "text/byte_token.h"
+#include "text/refused.h"
 #include "text/utf8.h"
 
 namespace quire::text {
@@ -119,8 +120,8 @@ std::optional<int32_t> Bpe::find(std::string_view text) const {
 }
 
 void Bpe::append_ids(std::string_view piece, Symbols& symbols, std::vector<int32_t>& ids) const {
-  check(piece.size() <= std::numeric_limits<int32_t>::max(), "a text of ", piece.size(),
-        " bytes is too long to encode");
+  if (piece.size() > std::numeric_limits<int32_t>::max())
+    throw Refused(cat("a text of ", piece.size(), " bytes is too long to encode"));
   if (vocabulary_.ignore_merges)
     if (const auto whole = find(piece)) {
       ids.push_back(*whole);

@@ -7,9 +7,8 @@
 //
 // Before   nothing: the source and the context may be anything. Text in the context is data and is never parsed.
 // Memory   a rendering holds a copy of what it reads of the context; its limits bound everything that can grow.
-// Errors   CheckError, "chat template, line N: ...": wrong syntax or an unknown tag when it is made; an unknown
-// function,
-//          a wrong type, the template's own raise_exception or a limit when it is rendered.
+// Errors   CheckError, "chat template, line N: ...": wrong syntax or an unknown tag when it is made. Refused, alike: an
+//          unknown function, a wrong type, the template's own raise_exception or a limit when it is rendered.
 //
 // Const use from several threads is safe.
 #pragma once
@@ -20,6 +19,7 @@
 #include <string>
 
 #include "text/jinja_limits.h"
+#include "text/refused.h"
 
 namespace quire::text {
 

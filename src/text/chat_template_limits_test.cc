@@ -254,5 +254,24 @@ TEST(ChatTemplateRobustness, DamagedSourcesRenderOrAreRefused) {
   EXPECT_GT(refused, 500);
 }
 
+// What the caller's messages lead to is Refused; a source or a use that is wrong is not.
+TEST(ChatTemplateLimits, WhatTheCallerSentIsRefused) {
+  const ChatTemplate raises("{{ raise_exception('no') }}"), shows("{{ a }}");
+  EXPECT_THROW(raises.render(ordered_json::object()), Refused);
+  EXPECT_THROW(shows.render({{"a", {1, 2, 3}}}, {.value_items = 2}), Refused);
+  const auto kind_of = [](const auto& action) -> std::string {
+    try {
+      action();
+    } catch (const Refused&) {
+      return "refused";
+    } catch (const CheckError&) {
+      return "wrong";
+    }
+    return "fine";
+  };
+  EXPECT_EQ(kind_of([] { ChatTemplate("{{"); }), "wrong");
+  EXPECT_EQ(kind_of([&] { shows.render(ordered_json::array()); }), "wrong");
+}
+
 }  // namespace
 }  // namespace quire::text

@@ -4,7 +4,7 @@
 
 #include "text/jinja_globals.h"
 #include "text/jinja_json.h"
-#include "text/jinja_token.h"
+#include "text/refused.h"
 
 namespace quire::text::jinja {
 
@@ -13,7 +13,6 @@ Interpreter::Interpreter(const Tree& tree, const TemplateLimits& limits, const s
 
 // Of the context, only what the template names.
 void Interpreter::load(const nlohmann::ordered_json& context) try {
-  check(context.is_object(), "it must be an object");
   for (size_t symbol = 0; symbol < tree_.symbols.size(); ++symbol) {
     const auto given = context.find(tree_.symbols[symbol]);
     if (given != context.end())
@@ -22,17 +21,18 @@ void Interpreter::load(const nlohmann::ordered_json& context) try {
       globals_[symbol] = Value::object(global);
   }
 } catch (const CheckError& error) {
-  throw CheckError(cat("chat template: the context: ", error.what()));
+  throw Refused(cat("chat template: the context: ", error.what()));
 }
 
 std::string Interpreter::run(const nlohmann::ordered_json& context) {
+  check(context.is_object(), "chat template: the context: it must be an object");
   load(context);
   Output output{"", Meter::Hold(machine_.meter, 0)};
   output_ = &output;
   try {
     execute(tree_.body);
   } catch (const CheckError& error) {
-    fail_at(line_, error.what());
+    throw Refused(cat("chat template, line ", line_, ": ", error.what()));
   }
   return std::move(output.text);
 }

@@ -26,7 +26,7 @@ class Interpreter {
  public:
   Interpreter(const Tree& tree, const TemplateLimits& limits, const std::optional<std::tm>& now);
 
-  // Once. Throws CheckError with the line of the statement or expression that failed.
+  // Once. Throws Refused with the line of the statement or expression that failed.
   std::string run(const nlohmann::ordered_json& context);
 
  private:

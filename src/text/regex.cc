@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "text/refused.h"
 
 namespace quire::text {
 namespace {
@@ -174,7 +175,7 @@ bool RegexMatcher::find(std::string_view text, size_t from, TextRange& match) {
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);
   if (found == PCRE2_ERROR_NOMATCH) return false;
   if (found <= 0)
-    throw CheckError(cat("matching the pattern ", in_quotes(state_->regex.pattern), " failed: ", message_of(found)));
+    throw Refused(cat("matching the pattern ", in_quotes(state_->regex.pattern), " failed: ", message_of(found)));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state_->data.get());
   match = {ends[0], ends[1]};
   return true;

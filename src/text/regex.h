@@ -5,8 +5,9 @@
 // repaired (\b, \h, set operations inside brackets, ...) is refused.
 //
 // Before   the text is valid UTF-8; it is not checked again for each match.
-// Errors   CheckError: a pattern that does not compile or is refused; a match that takes more than PCRE2's limits of
-//          steps, memory or depth, which bound any pattern on any text.
+// Errors   CheckError: a pattern that does not compile or is refused. Refused: a match that takes more than PCRE2's
+// limits
+//          of steps, memory or depth, which bound any pattern on any text.
 #pragma once
 #include <cstddef>
 #include <memory>

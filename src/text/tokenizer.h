@@ -4,8 +4,8 @@
 // tokens may hold halves of characters, and what does not add up to one becomes U+FFFD.
 //
 // Cost     encoding is O(n log n) in the length of the text, whatever the text.
-// Errors   CheckError: a vocabulary that does not fit together, when it is made; an id outside the vocabulary; a
-//          pattern that exceeds its limits on some text (regex.h).
+// Errors   CheckError: a vocabulary that does not fit together, when it is made; an id outside the vocabulary.
+//          Refused: a text that is too long, or on which a pattern exceeds its limits (regex.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
