@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "base/check.h"
-#include "hub/size_text.h"
+#include "base/size_text.h"
 
 namespace quire {
 namespace {
@@ -33,10 +33,10 @@ std::string FetchDisplay::line_of(const hub::FetchProgress& progress) const {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   const double rate = static_cast<double>(progress.done - first_done_) / std::max(seconds, 1e-3);
   std::string line = cat("fetching ", progress.file, ": ", progress.total ? 100 * progress.done / progress.total : 100,
-                         " % of ", hub::size_text(progress.total));
+                         " % of ", size_text(progress.total));
   if (seconds < 1 || rate < 1) return line;
   const auto left = static_cast<int64_t>(static_cast<double>(progress.total - progress.done) / rate);
-  return cat(line, ", ", hub::size_text(static_cast<int64_t>(rate)), "/s, ", left, " s left");
+  return cat(line, ", ", size_text(static_cast<int64_t>(rate)), "/s, ", left, " s left");
 }
 
 void FetchDisplay::show(const hub::FetchProgress& progress) {

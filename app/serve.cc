@@ -49,8 +49,8 @@ serve::ServiceOptions service_options_of(const ServeOptions& options, const std:
 
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
-  Loaded(const SessionOptions& options, const serve::ServiceOptions& service_options)
-      : session(options),
+  Loaded(const SessionOptions& options, const Warn& warn, const serve::ServiceOptions& service_options)
+      : session(options, warn),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
         service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
     warm_up(session.engine);
@@ -125,7 +125,8 @@ void ServeCommand::run() {
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), service);
+  const Warn warn = [this](const std::string& sentence) { log_.say(LogLevel::warn, sentence); };
+  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), warn, service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",

@@ -17,7 +17,8 @@ namespace quire {
 namespace {
 
 constexpr const char* kModelHelp =
-    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that ./run "
+    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that "
+    "./run "
     "fetches";
 
 std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) {
@@ -34,14 +35,9 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   return engine;
 }
 
-void warn_of_tight_memory(const model::ModelConfig& config, const engine::EngineOptions& options) {
-  const int64_t bytes = engine::pool_bytes(config, options.kv_type, options.max_total_tokens);
-  if (engine::is_tight(bytes, engine::available_memory()))
-    std::cerr << cat("quire: memory is tight: the keys and values of ", options.max_total_tokens, " tokens take ",
-                     bytes >> 20, " MiB, and ", *engine::available_memory() >> 20, " MiB are free\n");
-}
-
 }  // namespace
+
+void warn_on_stderr(const std::string& sentence) { std::cerr << "quire: " + sentence + "\n"; }
 
 Dtype kv_type_from(const std::string& name) {
   if (name == "f16") return Dtype::f16;
@@ -108,14 +104,17 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   add_isa_option(app, options.isa);
 }
 
-Session::Session(const SessionOptions& options)
+Session::Session(const SessionOptions& options, const Warn& warn)
     : path(model_path(options.model)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa)}),
       model(load_model(path, exec)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, tokenizer), exec) {
-  warn_of_tight_memory(model.config(), engine.options());
+  const engine::EngineOptions& used = engine.options();
+  const auto warning =
+      engine::tight_memory(model.config(), used.kv_type, used.max_total_tokens, engine::available_memory());
+  if (warning) warn(*warning);
 }
 
 std::string Session::render(const nlohmann::ordered_json& messages) const {

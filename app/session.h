@@ -3,6 +3,7 @@
 //
 // Errors   CheckError, one line, for files that cannot be used and options that do not fit them.
 #pragma once
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -40,9 +41,13 @@ Isa usable_isa(const std::string& name);      // of --isa; throws CheckError whe
 
 model::Model load_model(const std::string& path, Exec& exec);  // checks that there is one, and shows progress
 
+using Warn = std::function<void(const std::string& sentence)>;
+void warn_on_stderr(const std::string& sentence);
+
 class Session {
  public:
-  explicit Session(const SessionOptions& options);  // shows progress
+  // Shows progress. What nobody needs to stop for, as memory that is tight, is told to `warn`.
+  explicit Session(const SessionOptions& options, const Warn& warn = warn_on_stderr);
 
   const std::string path;
   Exec exec;

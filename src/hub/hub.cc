@@ -7,12 +7,12 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
+#include "base/size_text.h"
 #include "base/strict_json.h"
 #include "hub/cache.h"
 #include "hub/choose_file.h"
 #include "hub/download.h"
 #include "hub/remote.h"
-#include "hub/size_text.h"
 
 namespace quire::hub {
 namespace {
