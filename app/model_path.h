@@ -5,8 +5,7 @@
 // is fetched first, with progress on standard error.
 //
 // Errors   BadModel, one line that says what to do: neither path nor name, a name that leads nowhere, files that cannot
-// be
-//          had. CheckError when there is no model at all.
+//          be had. CheckError when there is no model at all.
 #pragma once
 #include <string>
 
