@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
+#include <utility>
 
 #include "base/check.h"
 #include "base/size_text.h"
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kBetweenLines = 5s, kBetweenChanges = 100ms;
 
 }  // namespace
 
-FetchDisplay::FetchDisplay() : watched_(isatty(STDERR_FILENO)) {}
+FetchDisplay::FetchDisplay(SayLine say_line) : watched_(isatty(STDERR_FILENO)), say_line_(std::move(say_line)) {}
 
 hub::FetchEvents FetchDisplay::events() {
   return {.say = [this](const std::string& line) { say(line); },
@@ -26,7 +26,7 @@ hub::FetchEvents FetchDisplay::events() {
 
 void FetchDisplay::say(const std::string& line) {
   if (watched_) progress_.say("");
-  std::cerr << "quire: " << line << '\n';
+  say_line_(line);
 }
 
 std::string FetchDisplay::line_of(const hub::FetchProgress& progress) const {

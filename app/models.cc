@@ -95,7 +95,7 @@ void list_models(bool json) {
 
 void fetch_named(const std::string& text) {
   const ModelName name = model_name_from(text);
-  FetchDisplay display;
+  FetchDisplay display(say_on_stderr);
   const std::string path = hub::fetch_model(name, hub_settings(), display.events());
   std::cout << path << '\n';
 }

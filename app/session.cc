@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <utility>
 
 #include "base/check.h"
@@ -11,7 +10,6 @@
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
-#include "progress.h"
 
 namespace quire {
 namespace {
@@ -37,8 +35,6 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
 
 }  // namespace
 
-void warn_on_stderr(const std::string& sentence) { std::cerr << "quire: " + sentence + "\n"; }
-
 Dtype kv_type_from(const std::string& name) {
   if (name == "f16") return Dtype::f16;
   if (name == "f32") return Dtype::f32;
@@ -52,9 +48,9 @@ Isa usable_isa(const std::string& name) {
   return isa;
 }
 
-model::Model load_model(const std::string& path, Exec& exec) {
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line) {
   check_model(path);
-  Progress progress;
+  Progress progress(say_line);
   const std::string name = std::filesystem::path(path).filename();
   int64_t shown = -1;
   return model::Model(path, exec, [&](int64_t done, int64_t total) {
@@ -104,17 +100,17 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   add_isa_option(app, options.isa);
 }
 
-Session::Session(const SessionOptions& options, const Warn& warn)
-    : path(model_path(options.model)),
+Session::Session(const SessionOptions& options, const SessionNews& news)
+    : path(model_path(options.model, news.progress)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa)}),
-      model(load_model(path, exec)),
+      model(load_model(path, exec, news.progress)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, tokenizer), exec) {
   const engine::EngineOptions& used = engine.options();
   const auto warning =
       engine::tight_memory(model.config(), used.kv_type, used.max_total_tokens, engine::available_memory());
-  if (warning) warn(*warning);
+  if (warning) news.warning(*warning);
 }
 
 std::string Session::render(const nlohmann::ordered_json& messages) const {

@@ -3,7 +3,6 @@
 //
 // Errors   CheckError, one line, for files that cannot be used and options that do not fit them.
 #pragma once
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "base/exec.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "progress.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -39,15 +39,17 @@ CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
 Dtype kv_type_from(const std::string& name);  // of --kv-cache-dtype
 Isa usable_isa(const std::string& name);      // of --isa; throws CheckError where this machine lacks it
 
-model::Model load_model(const std::string& path, Exec& exec);  // checks that there is one, and shows progress
+// Checks that there is one, and shows progress.
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr);
 
-using Warn = std::function<void(const std::string& sentence)>;
-void warn_on_stderr(const std::string& sentence);
+// Who is told what goes on while a session is made, and what should not stay so, as memory that is tight.
+struct SessionNews {
+  SayLine progress = say_on_stderr, warning = say_on_stderr;
+};
 
 class Session {
  public:
-  // Shows progress. What nobody needs to stop for, as memory that is tight, is told to `warn`.
-  explicit Session(const SessionOptions& options, const Warn& warn = warn_on_stderr);
+  explicit Session(const SessionOptions& options, const SessionNews& news = {});
 
   const std::string path;
   Exec exec;

@@ -149,6 +149,14 @@ def test_a_server_is_named_after_the_model(hub, tmp_path, variables, folder_file
         assert server.get("/v1/models").json()["data"][0]["id"] == "tiny"
 
 
+def test_a_json_log_tells_of_fetching_too(hub, tmp_path, variables, folder_files):
+    hub.models["org/tiny"] = folder_files
+    with serve(tmp_path, "--log-format", "json", model="org/tiny", **variables) as server:
+        server.wait_until(lambda: "ready on" in server.log.read_text())
+        lines = [line for line in server.log.read_text().splitlines() if not line.startswith("quire: tiny ready on")]
+        assert any("fetching model.safetensors" in json.loads(line).get("message", "") for line in lines)
+
+
 def test_a_wrong_name_is_said_before_listening(quire):
     done = quire("serve", "--port", 0, "--model-path", "org/nothing")
     assert done.returncode == 2 and done.stdout == ""
