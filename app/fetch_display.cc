@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
+#include <utility>
 
 #include "base/check.h"
-#include "hub/size_text.h"
+#include "base/size_text.h"
 
 namespace quire {
 namespace {
@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kBetweenLines = 5s, kBetweenChanges = 100ms;
 
 }  // namespace
 
-FetchDisplay::FetchDisplay() : watched_(isatty(STDERR_FILENO)) {}
+FetchDisplay::FetchDisplay(SayLine say_line) : watched_(isatty(STDERR_FILENO)), say_line_(std::move(say_line)) {}
 
 hub::FetchEvents FetchDisplay::events() {
   return {.say = [this](const std::string& line) { say(line); },
@@ -26,17 +26,17 @@ hub::FetchEvents FetchDisplay::events() {
 
 void FetchDisplay::say(const std::string& line) {
   if (watched_) progress_.say("");
-  std::cerr << "quire: " << line << '\n';
+  say_line_(line);
 }
 
 std::string FetchDisplay::line_of(const hub::FetchProgress& progress) const {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   const double rate = static_cast<double>(progress.done - first_done_) / std::max(seconds, 1e-3);
   std::string line = cat("fetching ", progress.file, ": ", progress.total ? 100 * progress.done / progress.total : 100,
-                         " % of ", hub::size_text(progress.total));
+                         " % of ", size_text(progress.total));
   if (seconds < 1 || rate < 1) return line;
   const auto left = static_cast<int64_t>(static_cast<double>(progress.total - progress.done) / rate);
-  return cat(line, ", ", hub::size_text(static_cast<int64_t>(rate)), "/s, ", left, " s left");
+  return cat(line, ", ", size_text(static_cast<int64_t>(rate)), "/s, ", left, " s left");
 }
 
 void FetchDisplay::show(const hub::FetchProgress& progress) {

@@ -1,4 +1,4 @@
-// Shows on standard error what is fetched from a hub: one line that changes where somebody watches, else a line at the
+// Shows what is fetched from a hub: one line that changes where somebody watches standard error, else a line at the
 // beginning, every few seconds, and at the end.
 #pragma once
 #include <chrono>
@@ -12,7 +12,7 @@ namespace quire {
 
 class FetchDisplay {
  public:
-  FetchDisplay();
+  explicit FetchDisplay(SayLine say_line);
 
   hub::FetchEvents events();  // to be used while this lives
 
@@ -24,6 +24,7 @@ class FetchDisplay {
   std::string line_of(const hub::FetchProgress& progress) const;
 
   const bool watched_;
+  const SayLine say_line_;
   Progress progress_;
   bool begun_ = false, ended_ = false;
   int64_t first_done_ = 0;  // what was there before this began

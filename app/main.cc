@@ -49,8 +49,10 @@ void add_commands(CLI::App& program, const std::string& command) {
   program.footer(  // of the program alone: commands take over what is there before them
       "Environment:\n"
       "  QUIRE_MODEL     the model of commands that are given none\n"
-      "  QUIRE_CACHE     where models are kept; default: quire in the user's cache folder\n"
+      "  QUIRE_CACHE     where ./run puts the model it fetches; default: quire in the user's cache folder\n"
       "  QUIRE_API_KEY   a key that callers of `quire serve` must present\n"
+      "  QUIRE_ADMIN_API_KEY\n"
+      "                  a key for what concerns all its callers, as --admin-api-key\n"
       "  HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_HUB_DOWNLOAD_TIMEOUT\n"
       "                  where models are fetched by name, as Hugging Face's own programs read them");
 }

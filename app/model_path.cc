@@ -23,8 +23,8 @@ fs::path cache_folder() {
   return fs::path(environment("HOME")) / ".cache" / "quire";
 }
 
-std::string fetched(const hub::ModelName& name) {
-  FetchDisplay display;
+std::string fetched(const hub::ModelName& name, const SayLine& say_line) {
+  FetchDisplay display(say_line);
   try {
     return hub::fetch_model(name, hub::settings_from(hub::process_environment), display.events());
   } catch (const hub::NoSuchModel& error) {
@@ -35,10 +35,10 @@ std::string fetched(const hub::ModelName& name) {
 }
 
 // A path wins over a name.
-std::string path_or_name(const std::string& given) {
+std::string path_or_name(const std::string& given, const SayLine& say_line) {
   std::error_code missing;
   if (fs::exists(given, missing)) return given;
-  if (const auto name = hub::parse_model_name(given)) return fetched(*name);
+  if (const auto name = hub::parse_model_name(given)) return fetched(*name, say_line);
   throw BadModel(cat(in_quotes(given, 400),
                      ": there is no such file or folder, and it is no model's name either, "
                      "which would be ORG/NAME or ORG/NAME:FILE.gguf"));
@@ -46,9 +46,9 @@ std::string path_or_name(const std::string& given) {
 
 }  // namespace
 
-std::string model_path(const std::string& given) {
-  if (!given.empty()) return path_or_name(given);
-  if (const std::string named = environment("QUIRE_MODEL"); !named.empty()) return path_or_name(named);
+std::string model_path(const std::string& given, const SayLine& say_line) {
+  if (!given.empty()) return path_or_name(given, say_line);
+  if (const std::string named = environment("QUIRE_MODEL"); !named.empty()) return path_or_name(named, say_line);
   const fs::path cached = cache_folder() / "SmolLM2-135M-Instruct.Q4_1.gguf";
   std::error_code ignored;
   check(fs::is_regular_file(cached, ignored),

@@ -2,15 +2,15 @@
 // the default model in the cache folder, which cmake/default_model.sh fills.
 //
 // What is given is a path where there is such a file or folder, else a model's name at a hub (hub/model_name.h), which
-// is fetched first, with progress on standard error.
+// is fetched first, with progress.
 //
 // Errors   BadModel, one line that says what to do: neither path nor name, a name that leads nowhere, files that cannot
-// be
-//          had. CheckError when there is no model at all.
+//          be had. CheckError when there is no model at all.
 #pragma once
 #include <string>
 
 #include "base/check.h"
+#include "progress.h"
 
 namespace quire {
 
@@ -19,6 +19,7 @@ class BadModel : public CheckError {
   using CheckError::CheckError;
 };
 
-std::string model_path(const std::string& given);  // "": none was given
+// `given` is "" where none was; `say_line` is told how fetching goes on.
+std::string model_path(const std::string& given, const SayLine& say_line = say_on_stderr);
 
 }  // namespace quire

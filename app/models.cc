@@ -11,10 +11,10 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "base/size_text.h"
 #include "fetch_display.h"
 #include "hub/cache.h"
 #include "hub/hub.h"
-#include "hub/size_text.h"
 #include "one_line_errors.h"
 
 namespace quire {
@@ -65,7 +65,7 @@ void print_table(const std::vector<CachedModel>& models) {
   };
   print("name", "revision", "size", "files");
   for (const CachedModel& model : models)
-    print(model.repository, revision_text(model), hub::size_text(model.bytes), files_text(model));
+    print(model.repository, revision_text(model), size_text(model.bytes), files_text(model));
 }
 
 void print_models_json(const std::vector<CachedModel>& models) {
@@ -95,7 +95,7 @@ void list_models(bool json) {
 
 void fetch_named(const std::string& text) {
   const ModelName name = model_name_from(text);
-  FetchDisplay display;
+  FetchDisplay display(say_on_stderr);
   const std::string path = hub::fetch_model(name, hub_settings(), display.events());
   std::cout << path << '\n';
 }
@@ -131,7 +131,7 @@ void remove_named(const std::string& text) {
   const int64_t before = cache.bytes();
   check(remove_from(cache, name, settings), text, " is not in the cache ", settings.cache.string(),
         "; quire models lists what is");
-  std::cout << "removed " << text << ", " << hub::size_text(before - cache.bytes()) << '\n';
+  std::cout << "removed " << text << ", " << size_text(before - cache.bytes()) << '\n';
 }
 
 // --- the command

@@ -6,17 +6,24 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace quire {
+
+// Who is told, line by line, what goes on: a person, or a log.
+using SayLine = std::function<void(const std::string& line)>;
+inline void say_on_stderr(const std::string& line) { std::fprintf(stderr, "quire: %s\n", line.c_str()); }
 
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Progress() : Progress(stderr, isatty(STDERR_FILENO), std::chrono::seconds(2)) {}
-  Progress(FILE* out, bool is_terminal, Clock::duration first_pause)
-      : out_(out), is_terminal_(is_terminal), pause_(first_pause) {}
+  explicit Progress(SayLine say_line = say_on_stderr)
+      : Progress(stderr, isatty(STDERR_FILENO), std::chrono::seconds(2), std::move(say_line)) {}
+  Progress(FILE* out, bool is_terminal, Clock::duration first_pause, SayLine say_line)
+      : out_(out), is_terminal_(is_terminal), pause_(first_pause), say_line_(std::move(say_line)) {}
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -27,8 +34,7 @@ class Progress {
       std::fflush(out_);
       shown_ = true;
     } else if (Clock::now() >= last_ + pause_) {
-      std::fprintf(out_, "quire: %s\n", text.c_str());
-      std::fflush(out_);
+      say_line_(text);
       last_ = Clock::now();
       pause_ *= 2;
     }
@@ -44,6 +50,7 @@ class Progress {
   const bool is_terminal_;
   Clock::duration pause_;
   Clock::time_point last_ = Clock::now();
+  const SayLine say_line_;
   bool shown_ = false;
 };
 

@@ -16,7 +16,8 @@ std::string written(bool is_terminal, Progress::Clock::duration first_pause, Bod
   size_t size = 0;
   FILE* out = open_memstream(&text, &size);
   {
-    Progress progress(out, is_terminal, first_pause);
+    Progress progress(out, is_terminal, first_pause,
+                      [&](const std::string& line) { std::fprintf(out, "said: %s\n", line.c_str()); });
     body(progress);
   }
   std::fclose(out);
@@ -36,11 +37,11 @@ TEST(Progress, OnATerminalIsOneLineThatChangesAndGoesAway) {
 
 TEST(Progress, ElsewhereIsALineNowAndThen) {
   EXPECT_EQ(written(false, 1h, say_three), "");
-  EXPECT_EQ(written(false, 0s, say_three), "quire: one\nquire: two\nquire: three\n");
+  EXPECT_EQ(written(false, 0s, say_three), "said: one\nsaid: two\nsaid: three\n");
   const std::string slow = written(false, 10ms, [](Progress& progress) {
     for (const auto end = Progress::Clock::now() + 45ms; Progress::Clock::now() < end;) progress.say("on it");
   });
-  EXPECT_TRUE(slow == "quire: on it\n" || slow == "quire: on it\nquire: on it\n") << slow;  // at 10 ms, and at 30
+  EXPECT_TRUE(slow == "said: on it\n" || slow == "said: on it\nsaid: on it\n") << slow;  // at 10 ms, and at 30
 }
 
 }  // namespace

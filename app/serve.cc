@@ -49,8 +49,8 @@ serve::ServiceOptions service_options_of(const ServeOptions& options, const std:
 
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
-  Loaded(const SessionOptions& options, const serve::ServiceOptions& service_options)
-      : session(options),
+  Loaded(const SessionOptions& options, const SessionNews& news, const serve::ServiceOptions& service_options)
+      : session(options, news),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
         service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
     warm_up(session.engine);
@@ -119,13 +119,15 @@ void ServeCommand::warn_of_open_doors() const {
 }
 
 void ServeCommand::run() {
-  const std::string path = model_path(options_.session.model);  // fetched before anybody is let in
+  const SessionNews news{.progress = [this](const std::string& line) { log_.say(LogLevel::info, line); },
+                         .warning = [this](const std::string& line) { log_.say(LogLevel::warn, line); }};
+  const std::string path = model_path(options_.session.model, news.progress);  // fetched before anybody is let in
   check_model(path);
   const serve::ServiceOptions service = service_options_of(options_, path);
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), service);
+  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), news, service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",

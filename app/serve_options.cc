@@ -106,7 +106,7 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
       .add_flag("--strict-fields", options.strict_fields,
                 "400 for parameters that are not known, instead of an x-quire-ignored header that names them")
       ->group(kGroup);
-  command.add_option("--log-level", options.log_level)
+  command.add_option("--log-level", options.log_level, "the least that a line of the log must matter")
       ->capture_default_str()
       ->check(CLI::IsMember({"error", "warn", "warning", "info", "debug"}))
       ->group(kGroup);
@@ -136,7 +136,7 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
   command
       .add_option("--admin-api-key", options.admin_api_key,
                   "for what concerns all callers: flushing the cache, aborting others' requests, raising a priority; "
-                  "default: the only key may, and of several none")
+                  "default: $QUIRE_ADMIN_API_KEY; without one the only key may, and of several none")
       ->envname("QUIRE_ADMIN_API_KEY")
       ->group(kGroup);
   command.add_option("--metrics-key", options.metrics_key, "that /metrics asks for; default: /metrics is open")
@@ -153,7 +153,7 @@ void add_access_options(CLI::App& command, ServeOptions& options) {
                   "PEM; with it the server speaks TLS, and reads its files again on SIGHUP")
       ->group(kGroup);
   command.add_option("--ssl-keyfile", options.http.key_file, "PEM")->group(kGroup);
-  command.add_option("--ssl-keyfile-password", options.http.key_password)->group(kGroup);
+  command.add_option("--ssl-keyfile-password", options.http.key_password, "of a key that is encrypted")->group(kGroup);
 }
 
 void check_key(const std::string& key) {

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <utility>
 
 #include "base/check.h"
@@ -11,13 +10,13 @@
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
-#include "progress.h"
 
 namespace quire {
 namespace {
 
 constexpr const char* kModelHelp =
-    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that ./run "
+    "GGUF file, Hugging Face folder, or ORG/NAME[:FILE.gguf] at a hub; default: $QUIRE_MODEL, else the model that "
+    "./run "
     "fetches";
 
 std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) {
@@ -32,13 +31,6 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
   return engine;
-}
-
-void warn_of_tight_memory(const model::ModelConfig& config, const engine::EngineOptions& options) {
-  const int64_t bytes = engine::pool_bytes(config, options.kv_type, options.max_total_tokens);
-  if (engine::is_tight(bytes, engine::available_memory()))
-    std::cerr << cat("quire: memory is tight: the keys and values of ", options.max_total_tokens, " tokens take ",
-                     bytes >> 20, " MiB, and ", *engine::available_memory() >> 20, " MiB are free\n");
 }
 
 }  // namespace
@@ -56,9 +48,9 @@ Isa usable_isa(const std::string& name) {
   return isa;
 }
 
-model::Model load_model(const std::string& path, Exec& exec) {
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line) {
   check_model(path);
-  Progress progress;
+  Progress progress(say_line);
   const std::string name = std::filesystem::path(path).filename();
   int64_t shown = -1;
   return model::Model(path, exec, [&](int64_t done, int64_t total) {
@@ -108,14 +100,17 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   add_isa_option(app, options.isa);
 }
 
-Session::Session(const SessionOptions& options)
-    : path(model_path(options.model)),
+Session::Session(const SessionOptions& options, const SessionNews& news)
+    : path(model_path(options.model, news.progress)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa)}),
-      model(load_model(path, exec)),
+      model(load_model(path, exec, news.progress)),
       tokenizer(text::vocabulary_from_path(path)),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, tokenizer), exec) {
-  warn_of_tight_memory(model.config(), engine.options());
+  const engine::EngineOptions& used = engine.options();
+  const auto warning =
+      engine::tight_memory(model.config(), used.kv_type, used.max_total_tokens, engine::available_memory());
+  if (warning) news.warning(*warning);
 }
 
 std::string Session::render(const nlohmann::ordered_json& messages) const {

@@ -10,6 +10,7 @@
 #include "base/exec.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "progress.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -38,11 +39,17 @@ CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
 Dtype kv_type_from(const std::string& name);  // of --kv-cache-dtype
 Isa usable_isa(const std::string& name);      // of --isa; throws CheckError where this machine lacks it
 
-model::Model load_model(const std::string& path, Exec& exec);  // checks that there is one, and shows progress
+// Checks that there is one, and shows progress.
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr);
+
+// Who is told what goes on while a session is made, and what should not stay so, as memory that is tight.
+struct SessionNews {
+  SayLine progress = say_on_stderr, warning = say_on_stderr;
+};
 
 class Session {
  public:
-  explicit Session(const SessionOptions& options);  // shows progress
+  explicit Session(const SessionOptions& options, const SessionNews& news = {});
 
   const std::string path;
   Exec exec;

@@ -21,12 +21,8 @@ void for_anyone(std::shared_ptr<http::Exchange> exchange, serve::Service& servic
   function(std::move(exchange), service);
 }
 
-constexpr Answer kAnswers[] = {serve::chat_completions,
-                               serve::completions,
-                               serve::embeddings,
-                               serve::generate,
-                               for_anyone<serve::tokenize>,
-                               for_anyone<serve::detokenize>,
+constexpr Answer kAnswers[] = {serve::chat_completions, serve::completions,          serve::embeddings,
+                               serve::generate,         for_anyone<serve::tokenize>, for_anyone<serve::detokenize>,
                                serve::abort_request};
 
 serve::testing::TinyService& tiny() {

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/types.h"
 #include "model/config.h"
@@ -20,7 +21,8 @@ int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int
 // Throws CheckError that says how many tokens would fit, when these do not.
 void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, std::optional<int64_t> memory);
 
-// Whether little is left for anything else when the pool is full.
-bool is_tight(int64_t bytes, std::optional<int64_t> memory);
+// A sentence for whoever started it, where little is left for anything else when the pool is full.
+std::optional<std::string> tight_memory(const model::ModelConfig& config, Dtype kv_type, int32_t tokens,
+                                        std::optional<int64_t> memory);
 
 }  // namespace quire::engine

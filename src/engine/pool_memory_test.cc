@@ -31,16 +31,17 @@ TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
 
 TEST(PoolMemory, WhatCannotFitIsRefusedWithWhatWould) {
   expect_refused([] { check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, 8 * kGigabyte); },
-                 "the keys and values of 1073741824 tokens take 24739.0 GB, and 8.0 GB of memory are free, enough for "
+                 "the keys and values of 1073741824 tokens take 24.7 TB, and 8.0 GB of memory are free, enough for "
                  "347222 tokens (--max-total-tokens)");
   check_pool_fits(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes);
   check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, std::nullopt);  // nobody knows
 }
 
 TEST(PoolMemory, IsTightWhereLittleIsLeft) {
-  EXPECT_TRUE(is_tight(7 * kGigabyte, 8 * kGigabyte));
-  EXPECT_FALSE(is_tight(5 * kGigabyte, 8 * kGigabyte));
-  EXPECT_FALSE(is_tight(5 * kGigabyte, std::nullopt));
+  EXPECT_EQ(tight_memory(smollm2(), Dtype::bf16, 300'000, 8 * kGigabyte),
+            "memory is tight: the keys and values of 300000 tokens take 6.9 GB, and 8.0 GB are free");
+  EXPECT_EQ(tight_memory(smollm2(), Dtype::bf16, 200'000, 8 * kGigabyte), std::nullopt);
+  EXPECT_EQ(tight_memory(smollm2(), Dtype::bf16, 300'000, std::nullopt), std::nullopt);
 }
 
 }  // namespace

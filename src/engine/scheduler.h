@@ -12,12 +12,12 @@
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
-// that nobody uses, then from the running request whose turn is last, which is retracted: its pages go back and it waits
-// for its second turn. The order of running requests is total and pages are only taken from those behind, so the first
-// one always gets on and everybody's turn comes.
+// that nobody uses, then from the running request whose turn is last, which is retracted: its pages go back and it
+// waits for its second turn. The order of running requests is total and pages are only taken from those behind, so the
+// first one always gets on and everybody's turn comes.
 //
-// A request whose mask was not ready when its row was computed is late: it sits out until the mask is ready, and the row
-// is computed again.
+// A request whose mask was not ready when its row was computed is late: it sits out until the mask is ready, and the
+// row is computed again.
 //
 // Errors   check_fits() refuses what can never run. A broken invariant throws CheckError: pages that are missing when
 //          nobody runs or waits, or a step that moves nobody.
@@ -95,7 +95,7 @@ class Scheduler {
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   bool all_await_masks() const;  // of those that run
-  int32_t retracted() const;  // of those that wait
+  int32_t retracted() const;     // of those that wait
   int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
   const kv::RequestTable& table() const { return table_; }

@@ -1,7 +1,8 @@
 // A step's logits become tokens and logprobs: each row for itself, in parallel.
 //
-// A row that draws does so under its request's mask (ahead_masks.h) if that is ready; else it is late. A row of a prompt
-// is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no other.
+// A row that draws does so under its request's mask (ahead_masks.h) if that is ready; else it is late. A row of a
+// prompt is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no
+// other.
 #pragma once
 #include <cstdint>
 #include <vector>

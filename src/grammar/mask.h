@@ -5,8 +5,7 @@
 //
 // Memory   the matcher remembers its states for every byte of the text: some hundred bytes each.
 // Errors   engine::ConstraintRefused from next() and accept(): the allowance is used up, and then every time.
-// CheckError
-//          from accept(): the token is not allowed.
+//          CheckError from accept(): the token is not allowed.
 #pragma once
 #include <xgrammar/matcher.h>
 

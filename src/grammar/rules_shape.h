@@ -3,8 +3,7 @@
 // - What it does with one rule grows with the square of its length: long sequences and texts become rules of their own.
 //   Equal texts share theirs.
 // - It unrolls a count, and the mask of every place takes milliseconds where many tokens are possible: a range of
-// counts
-//   of single characters becomes a rule that xgrammar counts the characters of.
+//   counts of single characters becomes a rule that xgrammar counts the characters of.
 #pragma once
 #include "grammar/rules.h"
 

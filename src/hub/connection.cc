@@ -27,6 +27,15 @@ AddressList addresses_of(const std::string& host, const std::string& port) {
   return {found, freeaddrinfo};
 }
 
+// 0: nothing has happened for that long.
+int poll_for(pollfd& socket, std::chrono::milliseconds time) {
+  int ready;
+  do {
+    ready = poll(&socket, 1, static_cast<int>(time.count()));
+  } while (ready < 0 && errno == EINTR);
+  return ready;
+}
+
 bool is_address(const std::string& host) {
   unsigned char bytes[sizeof(in6_addr)];
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
@@ -94,7 +103,7 @@ bool Connection::connect_to(const addrinfo& address) {
   if (connect(descriptor_, address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
   pollfd socket{.fd = descriptor_, .events = POLLOUT, .revents = 0};
-  if (poll(&socket, 1, static_cast<int>(silence_.count())) == 0) errno = ETIMEDOUT;
+  if (poll_for(socket, silence_) == 0) errno = ETIMEDOUT;
   if (!(socket.revents & (POLLOUT | POLLERR | POLLHUP))) return false;
   int error = 0;
   socklen_t size = sizeof error;
@@ -105,8 +114,8 @@ bool Connection::connect_to(const addrinfo& address) {
 
 void Connection::wait_for(short events) {
   pollfd socket{.fd = descriptor_, .events = events, .revents = 0};
-  const int ready = poll(&socket, 1, static_cast<int>(silence_.count()));
-  if (ready == 0) throw NetworkError(cat(host_, " has been silent for ", silence_.count(), " ms"), true);
+  if (poll_for(socket, silence_) == 0)
+    throw NetworkError(cat(host_, " has been silent for ", silence_.count(), " ms"), true);
 }
 
 // After a call of OpenSSL that did not succeed: waits until it may be tried again, or throws.

@@ -7,12 +7,12 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
+#include "base/size_text.h"
 #include "base/strict_json.h"
 #include "hub/cache.h"
 #include "hub/choose_file.h"
 #include "hub/download.h"
 #include "hub/remote.h"
-#include "hub/size_text.h"
 
 namespace quire::hub {
 namespace {
@@ -47,8 +47,10 @@ bool has_all_shards(const fs::path& snapshot) {
   const nlohmann::json index = parse_strict_json(text, 8);
   const auto map = index.find("weight_map");
   check(map != index.end() && map->is_object(), "model.safetensors.index.json has no weight_map");
-  return std::all_of(map->begin(), map->end(), [&](const auto& shard) {
-    return shard.is_string() && fs::exists(snapshot / shard.template get<std::string>());
+  return std::all_of(map->begin(), map->end(), [&](const nlohmann::json& shard) {
+    if (!shard.is_string()) return false;
+    const auto& path = shard.get_ref<const std::string&>();
+    return is_plain_path(path) && fs::exists(snapshot / path);
   });
 }
 

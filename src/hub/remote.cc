@@ -39,10 +39,11 @@ bool refuses_to_continue(const ResponseHead& head, int64_t start, int64_t bytes)
   return parse_content_range(head.header("content-range").value_or("")) != std::pair(start, bytes);
 }
 
-// It becomes a file's name in the cache.
+// It becomes a file's name in the cache, beside those of files that are on their way.
 bool is_plain_etag(const std::string& etag) {
   constexpr const char* kAllowed = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_.";
-  return !etag.empty() && etag.size() <= 200 && etag.find_first_not_of(kAllowed) == etag.npos && etag.front() != '.';
+  return !etag.empty() && etag.size() <= 200 && etag.find_first_not_of(kAllowed) == etag.npos && etag.front() != '.' &&
+         !etag.ends_with(".incomplete");
 }
 
 }  // namespace
@@ -163,10 +164,10 @@ void Remote::read(const ModelName& name, const RemoteFile& file, int64_t start,
     }
     if (head.status == 206 && start > 0) return on_start(start);
     if (head.status != 200) refuse(name, file.path, head);
+    on_start(0);
     const int64_t length = head.content_length().value_or(file.bytes);
     check(length == file.bytes, file.path, " was announced with ", file.bytes, " bytes, but has ", length,
           ": it is thrown away");
-    on_start(0);
   };
   client_.call(call);
 }

@@ -51,8 +51,9 @@ inline constexpr int32_t kMostVocabulary = 1 << 20;
 inline constexpr int32_t kMostContext = 1 << 26;
 
 void check_architecture(std::string_view name, std::string_view file);  // refuses the unknown, listing the known
-// The context that a file means which says `context` and scales positions so. Yarn stretches the original context by its
-// factor; some files give the stretched length, others (Qwen's recipe) keep the short one: the longer of the two is meant.
+// The context that a file means which says `context` and scales positions so. Yarn stretches the original context by
+// its factor; some files give the stretched length, others (Qwen's recipe) keep the short one: the longer of the two is
+// meant.
 int32_t scaled_context(int32_t context, const ops::RopeScaling& scaling, std::string_view file);
 // How the counts must fit together, whatever file they come from.
 void check_config(const ModelConfig& config, std::string_view file);

@@ -12,8 +12,8 @@
 //   draw     the survivors in order of id share [0, 1) by their probabilities; the token whose share holds the number
 //
 // Errors   parameters outside their domain throw CheckError that names the parameter (check_sampling). So do logits
-// that
-//          are NaN, +inf or all -inf: a broken model is not sampled from; and a mask and penalties that leave no token.
+//          that are NaN, +inf or all -inf: a broken model is not sampled from; and a mask and penalties that leave no
+//          token.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -26,7 +26,7 @@ def test_help_is_the_same_by_both_ways_and_in_words_of_our_own(command):
     assert not re.search(r" in \[|REQUIRED|:\{|Positionals|Subcommand", done.stdout)
 
 
-@pytest.mark.parametrize("command", COMMANDS[1:9])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "quire")
 def test_one_option_has_one_name(command):
     """What has a usual short name has it everywhere, and names that were given up are gone."""
     text = quire("help", *command).stdout
@@ -34,6 +34,24 @@ def test_one_option_has_one_name(command):
         for line in re.findall(rf"^  \S*{name}\b.*", text, re.MULTILINE):
             assert line.strip().startswith(short + ","), line
     assert not re.search(r"--kv-type|--template\b", text)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "quire")
+def test_no_option_is_left_unexplained(command):
+    """What it is for stands from the 30th column on, below names that leave no place for it; what is allowed is no more."""
+    lines = [*quire("help", *command).stdout.splitlines(), ""]
+    for line, below in zip(lines, lines[1:]):
+        if line.startswith("  -"):
+            explained = line[30:] if line[29:30] == " " else below.removeprefix(" " * 30)
+            assert explained.strip() and not re.match(r" |one of |from -?\d", explained), line
+
+
+def test_the_environment_is_told():
+    text = quire("help").stdout
+    for name in ("QUIRE_MODEL", "QUIRE_CACHE", "QUIRE_API_KEY", "QUIRE_ADMIN_API_KEY", "HF_ENDPOINT"):
+        assert re.search(rf"^  .*\b{name}\b", text, re.MULTILINE), name
+    serving = quire("help", "serve").stdout
+    assert "$QUIRE_API_KEY" in serving and "$QUIRE_ADMIN_API_KEY" in serving
 
 
 def test_the_manual_page_and_the_commands_agree():
@@ -123,7 +141,7 @@ def test_a_config_file_says_the_line(tmp_path):
 def test_a_pool_that_cannot_fit_is_refused():
     done = quire("serve", "--port", 0, "--max-total-tokens", 1 << 30, "--log-level", "error")
     assert done.returncode == 1 and done.stdout == ""
-    assert re.search(r"1073741824 tokens take 247\d\d\.\d GB, and \d+\.\d GB of memory are free", one_line(done.stderr))
+    assert re.search(r"1073741824 tokens take 24\.7 TB, and \S+ .B of memory are free", one_line(done.stderr))
 
 
 @needs_model

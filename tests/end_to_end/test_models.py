@@ -149,6 +149,14 @@ def test_a_server_is_named_after_the_model(hub, tmp_path, variables, folder_file
         assert server.get("/v1/models").json()["data"][0]["id"] == "tiny"
 
 
+def test_a_json_log_tells_of_fetching_too(hub, tmp_path, variables, folder_files):
+    hub.models["org/tiny"] = folder_files
+    with serve(tmp_path, "--log-format", "json", model="org/tiny", **variables) as server:
+        server.wait_until(lambda: "ready on" in server.log.read_text())
+        lines = [line for line in server.log.read_text().splitlines() if not line.startswith("quire: tiny ready on")]
+        assert any("fetching model.safetensors" in json.loads(line).get("message", "") for line in lines)
+
+
 def test_a_wrong_name_is_said_before_listening(quire):
     done = quire("serve", "--port", 0, "--model-path", "org/nothing")
     assert done.returncode == 2 and done.stdout == ""
@@ -333,12 +341,20 @@ def test_a_file_that_does_not_verify_is_thrown_away(hub, refused, fetch, cache, 
     fetch()
 
 
+def test_a_lie_about_the_rest_costs_what_had_come(hub, refused, fetch, cache, gguf):
+    hub.faults = [Cut(3000), OtherBytes(gguf[:-1])]
+    assert "it is thrown away" in refused()
+    assert hub.bodies() == ["whole", "bytes=3000-"] and blobs(cache) == []
+    fetch()
+    assert hub.bodies()[2:] == ["whole"]
+
+
 def test_small_files_are_verified_too(hub, refused, folder_files):
     hub.models["org/tiny"], hub.large, hub.etag = folder_files, 1 << 30, "0" * 40
     assert "hash is wrong" in refused("org/tiny")
 
 
-@pytest.mark.parametrize("etag", ["../../../evil", "a/b", ".hidden", "x y", '"'])
+@pytest.mark.parametrize("etag", ["../../../evil", "a/b", ".hidden", "x y", '"', "a.incomplete"])
 def test_an_etag_is_no_way_out_of_the_cache(hub, refused, cache, etag):
     hub.etag = etag
     assert "no usable ETag" in refused()
@@ -370,6 +386,16 @@ def test_part_of_a_folder_is_not_enough_offline(hub, fetch, refused, folder_file
     path, _ = fetch("org/tiny")
     assert fetch("org/tiny", HF_HUB_OFFLINE="1")[0] == path
     (path / "model-00002-of-00002.safetensors").unlink()
+    assert "or not all of it" in refused("org/tiny", HF_HUB_OFFLINE="1")
+
+
+def test_an_index_names_no_shard_outside_its_folder(hub, fetch, refused, folder_files):
+    index = "model.safetensors.index.json"
+    files = {name: content for name, content in folder_files.items() if name != "model.safetensors"}
+    shard = {"model-00001-of-00001.safetensors": bytes(2000)}
+    hub.models["org/tiny"] = {**files, **shard, index: json.dumps({"weight_map": {"a": "../evil"}}).encode()}
+    path, _ = fetch("org/tiny")
+    (path.parent / "evil").write_bytes(b"")
     assert "or not all of it" in refused("org/tiny", HF_HUB_OFFLINE="1")
 
 

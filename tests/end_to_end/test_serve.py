@@ -212,6 +212,21 @@ def test_the_log_tells_who_asked_and_why_it_was_refused(tmp_path):
         assert left["aborted"] == "the client left" and left["status"] == 200
 
 
+@pytest.mark.parametrize("level, said", [("warn", 1), ("error", 0)])
+def test_every_line_of_a_json_log_is_json_when_memory_is_tight_too(level, said):
+    options = ["--host", "127.0.0.1", "--port", 0, "--log-format", "json", "--log-level", level]
+    refused = quire("serve", *options, "--max-total-tokens", 1 << 30)
+    most = int(re.search(r"enough for (\d+) tokens", refused.stderr)[1])
+    command = map(str, [QUIRE, "serve", *options, "--max-total-tokens", most * 9 // 10])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(list(command), **pipes, env=environment()) as server:
+        assert "ready on" in server.stdout.readline()
+        server.terminate()
+        lines = [json.loads(line) for line in server.stderr]
+    assert server.returncode == 0
+    assert sum("memory is tight: the keys and values of" in line["message"] for line in lines) == said
+
+
 def make_certificate(folder):
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-namespace quire::hub {
+namespace quire {
 
 inline std::string size_text(int64_t bytes) {
   constexpr const char* kUnits[] = {"bytes", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -16,4 +16,4 @@ inline std::string size_text(int64_t bytes) {
   return text;
 }
 
-}  // namespace quire::hub
+}  // namespace quire
