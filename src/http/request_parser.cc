@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/lower_case.h"
 
 namespace quire::http {
 namespace {
@@ -20,13 +21,6 @@ constexpr std::string_view kHttp2Preface = "PRI * HTTP/2";
 constexpr unsigned char kTlsHandshake = 0x16;  // the first byte of a client that speaks TLS to a plain port
 constexpr size_t kShortestChunkedRest = 5;     // "0\r\n\r\n"
 constexpr size_t kMostExtension = 256;         // bytes behind a chunk's size; nobody uses them
-
-std::string lower_case(beast::string_view text) {
-  std::string lower(text.data(), text.size());
-  for (char& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
-}
 
 Refusal refusal_of(const boost::system::error_code& error, const Limits& limits) {
   if (error == beast::http::error::body_limit)
@@ -59,7 +53,8 @@ class Collector : public BeastParser {
   void on_response_impl(int, beast::string_view, int, Error&) override {}
   void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value, Error& error) override {
     if (++fields_ > kMostHeaders) return refuse({431, cat("more than ", kMostHeaders, " headers")}, error);
-    if (!head_read_) request.headers.emplace_back(lower_case(name), std::string(value.data(), value.size()));
+    if (!head_read_)
+      request.headers.emplace_back(lower_case({name.data(), name.size()}), std::string(value.data(), value.size()));
   }
   void on_header_impl(Error& error) override {
     head_read_ = true;

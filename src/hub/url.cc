@@ -4,18 +4,12 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "base/lower_case.h"
 
 namespace quire::hub {
 namespace {
 
 const char* usual_port(std::string_view scheme) { return scheme == "https" ? "443" : "80"; }
-
-std::string in_small_letters(std::string_view text) {
-  std::string small(text);
-  for (char& c : small)
-    if (c >= 'A' && c <= 'Z') c += 'a' - 'A';
-  return small;
-}
 
 bool is_port(std::string_view text) {
   const bool is_number = !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
@@ -43,7 +37,7 @@ void read_authority(std::string_view text, std::string_view whole, Url& url) {
   port = text.empty() ? usual_port(url.scheme) : text.substr(1);
   check(is_host(host) && (text.empty() || text.front() == ':') && is_port(port), in_quotes(whole),
         " is no URL of a host");
-  url.host = in_small_letters(host);
+  url.host = lower_case(host);
   url.port = port;
 }
 
@@ -70,7 +64,7 @@ std::string to_string(const Url& url) { return url.scheme + "://" + url.authorit
 Url parse_url(std::string_view text) {
   const size_t colon = text.find("://");
   Url url;
-  if (colon != text.npos) url.scheme = in_small_letters(text.substr(0, colon));
+  if (colon != text.npos) url.scheme = lower_case(text.substr(0, colon));
   check(url.scheme == "http" || url.scheme == "https", in_quotes(text), " is no http:// or https:// URL");
   const std::string_view rest = text.substr(colon + 3);
   const size_t end = std::min(rest.size(), rest.find_first_of("/?#"));

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "base/lower_case.h"
 
 namespace quire::serve {
 namespace {
@@ -15,13 +16,6 @@ constexpr std::string_view kRequestHeaders[] = {"accept",     "authorization", "
 constexpr std::string_view kUsualHeaders = "authorization, content-type, x-api-key, x-request-id";
 constexpr std::string_view kReadableHeaders = "x-request-id, x-quire-ignored, retry-after";
 
-std::string in_lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
-}
-
 std::string_view without_spaces(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
   return first == text.npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
@@ -31,7 +25,7 @@ std::string_view without_spaces(std::string_view text) {
 std::string without_port_of(std::string_view scheme, std::string_view authority) {
   const std::string_view usual_port = scheme == "https" ? ":443" : ":80";
   if (authority.ends_with(usual_port)) authority.remove_suffix(usual_port.size());
-  return in_lower_case(authority);
+  return lower_case(authority);
 }
 
 std::string authority_of(std::string_view origin) {
@@ -46,8 +40,8 @@ bool is_own(std::string_view origin, std::string_view host) {
 
 // "[::1]:80" > "::1", "a:80" > "a".
 std::string name_in(std::string_view authority) {
-  if (authority.starts_with('[')) return in_lower_case(authority.substr(1, authority.find(']') - 1));
-  return in_lower_case(authority.substr(0, authority.find(':')));
+  if (authority.starts_with('[')) return lower_case(authority.substr(1, authority.find(']') - 1));
+  return lower_case(authority.substr(0, authority.find(':')));
 }
 
 bool may_be_sent(std::string_view name) {
@@ -61,7 +55,7 @@ std::string allowed_headers(std::string_view asked) {
   std::string names;
   for (std::string_view rest = asked; !rest.empty();) {
     const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string name = in_lower_case(without_spaces(rest.substr(0, comma)));
+    const std::string name = lower_case(without_spaces(rest.substr(0, comma)));
     if (!may_be_sent(name)) return std::string(kUsualHeaders);
     names += cat(names.empty() ? "" : ", ", name);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
@@ -92,7 +86,7 @@ bool BrowserGuard::is_named(std::string_view origin) const {
 
 bool BrowserGuard::is_own_host(std::string_view host) const {
   const std::string name = name_in(host);
-  if (!is_loopback(host_) || is_loopback(name) || name == in_lower_case(host_)) return true;
+  if (!is_loopback(host_) || is_loopback(name) || name == lower_case(host_)) return true;
   return std::any_of(origins_.begin(), origins_.end(),
                      [&](const std::string& one) { return one == "*" || name_in(authority_of(one)) == name; });
 }
@@ -129,7 +123,7 @@ std::optional<http::Response> BrowserGuard::preflight(const http::Request& head)
 
 std::optional<ApiError> refusal_of_type(const http::Request& head) {
   const std::string_view given = head.header("content-type");
-  const std::string type = in_lower_case(without_spaces(given.substr(0, given.find(';'))));
+  const std::string type = lower_case(without_spaces(given.substr(0, given.find(';'))));
   const bool simple =
       type == "application/x-www-form-urlencoded" || type == "multipart/form-data" || type == "text/plain";
   if (!simple || !has_body(head)) return std::nullopt;

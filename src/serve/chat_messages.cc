@@ -46,7 +46,7 @@ std::optional<std::string> content_of(Fields& fields) {
 
 ordered_json arguments_of(const std::string& text) {
   try {
-    return parse_strict_ordered_json(text, {.depth = kMostBodyDepth, .keys = 1024, .values = 1 << 20});
+    return parse_strict_ordered_json(text, kBodyLimits);
   } catch (const CheckError&) {
     return text;
   }

@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr JsonLimits kBodyLimits{.depth = kMostBodyDepth, .keys = 1024, .values = 1 << 20};
-
 uint64_t random_seed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/strict_json.h"
 #include "engine/request.h"
 #include "grammar/call_grammars.h"
 #include "serve/caller.h"
@@ -16,7 +17,8 @@
 
 namespace quire::serve {
 
-inline constexpr int kMostBodyDepth = 64;
+// Of a body, and of JSON that comes as a text inside one.
+inline constexpr JsonLimits kBodyLimits{.depth = 64, .keys = 1024, .values = 1 << 20};
 inline constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 inline constexpr size_t kMostStops = 64, kMostStopBytes = 1024;
 
