@@ -180,9 +180,12 @@ def test_the_start_line_is_that_of_the_readme():
         server.communicate(timeout=60)
 
 
-def test_readme_names_only_what_there_is():
-    """Every `quire COMMAND --option` of README is one that the program has."""
-    text = (ROOT / "README.md").read_text().replace("`\n", "` ").replace("./run ", "quire ")
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
+def test_the_documents_name_only_what_there_is(page):
+    """Every `quire COMMAND --option` in them is one that the program has, and every file that they link to is there."""
+    for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(link).exists(), link
+    text = (ROOT / page).read_text().replace("`\n", "` ").replace("./run ", "quire ")
     for words in re.findall(r"(?:`|\$ |    )quire ([a-z][^`\n#|:]*)", text):
         words = words.split()
         below = words[:2] in COMMANDS  # else the second word is an argument

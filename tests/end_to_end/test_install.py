@@ -1,4 +1,4 @@
-"""What `cmake --install` gives: the program with its page and completions, and a package for README's C++ example."""
+"""What `cmake --install` gives: the program with its page and completions, and a package for the C++ example of docs/embedding.md."""
 
 import re
 import subprocess
@@ -23,16 +23,14 @@ def prefix(tmp_path_factory):
     return place
 
 
-def block_of_readme(language):
-    """The one block of that language below "Attention from C++"."""
-    section = (ROOT / "README.md").read_text().split("\n## Attention from C++\n")[1].split("\n## ")[0]
-    (block,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+def block_of_example(language):
+    (block,) = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/embedding.md").read_text(), re.DOTALL)
     return block
 
 
-def test_the_example_of_the_readme_builds_from_the_package_and_runs(prefix, tmp_path):
-    (tmp_path / "example.cc").write_text(block_of_readme("cpp"))
-    (tmp_path / "CMakeLists.txt").write_text(block_of_readme("cmake"))
+def test_the_documented_example_builds_from_the_package_and_runs(prefix, tmp_path):
+    (tmp_path / "example.cc").write_text(block_of_example("cpp"))
+    (tmp_path / "CMakeLists.txt").write_text(block_of_example("cmake"))
     build = tmp_path / "build"
     run("cmake", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0")
     run("cmake", "--build", build)
