@@ -226,18 +226,6 @@ void MetadataArena::refuse(Buf id) const {
                        "): it is made for ", limits_));
 }
 
-MetadataArena::MetadataArena(const MetadataArena& other, Buf moved, std::byte* address)
-    : limits_(other.limits_), address_(other.address_) {
-  address_[static_cast<size_t>(moved)] = address;
-}
-
 std::span<int32_t> MetadataArena::words(Buf id) const { return {counts(id), bytes_of(shape(id)) / kWord}; }
-
-MetadataArena MetadataArena::with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const {
-  const size_t needed = bytes_of(shape(id));
-  check(elsewhere.size() >= needed, "no room elsewhere for ", to_string(id), ": ", elsewhere.size(), " bytes given, ",
-        needed, " needed");
-  return MetadataArena(*this, id, elsewhere.data());
-}
 
 }  // namespace quire::attn

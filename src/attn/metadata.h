@@ -210,16 +210,11 @@ class MetadataArena {
   float* floats(Buf id) const { return reinterpret_cast<float*>(at(id)); }
   std::span<int32_t> words(Buf id) const;  // the whole buffer as 32-bit words: every element type is one
 
-  // An arena that shares this one's memory except that `id` lies elsewhere: a writer given the result does not
-  // write that buffer. Only the mutation tests call it.
-  MetadataArena with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const;
-
  private:
   using Offsets = std::array<size_t, kBufferCount + 1>;  // the end too
   static Offsets layout(const Limits& limits);
   void place_buffers(const Offsets& offsets);
   [[noreturn]] void refuse(Buf id) const;
-  MetadataArena(const MetadataArena& other, Buf moved, std::byte* address);
 
   Limits limits_;
   Buffer memory_;

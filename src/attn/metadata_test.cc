@@ -155,16 +155,6 @@ TEST(Metadata, ABufferThatTheArenaDoesNotHaveIsRefused) {
   EXPECT_TRUE(of_gpu.has(Buf::verify_page_table));
 }
 
-TEST(Metadata, AnArenaWithABufferElsewhereSharesTheRest) {
-  const MetadataArena arena(some_limits());
-  std::vector<std::byte> elsewhere(arena.words(Buf::verify_cu_seqlens_q).size_bytes());
-  const MetadataArena moved = arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere);
-  for (const BufferSpec& buffer : kBuffers)
-    EXPECT_EQ(moved.find(buffer.id), buffer.id == Buf::verify_cu_seqlens_q ? elsewhere.data() : arena.find(buffer.id));
-  elsewhere.pop_back();
-  expect_refused([&] { arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere); }, "verify.cu_seqlens_q");
-}
-
 TEST(Metadata, PartialRowsCoverEverySplit) {
   const Limits limits = some_limits();
   // 4 * 4 tiles of 64 positions x 8 heads, over the one range that 107 keys touch

@@ -1,5 +1,5 @@
 // The shadow itself, and every mode through it: no element that a reader may read is left unwritten.
-#include "attn/shadow.h"
+#include "attn/testing/shadow.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attn/sequence.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/cuda.h"
 
 namespace quire::attn::testing {

@@ -1,4 +1,4 @@
-#include "attn/shadow.h"
+#include "attn/testing/shadow.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 #include "attn/choose.h"
 #include "attn/sequence.h"
 
-namespace quire::attn {
+namespace quire::attn::testing {
 namespace {
 
 // Neither is a count, page, slot or row of any world.
@@ -328,4 +328,4 @@ void attend_shadowed(const AttendArgs& args, const StepShape& shape, LayerKind k
     for (int32_t head = 0; head < args.q.heads; ++head) store_row_ref(args, row, head, nullptr);
 }
 
-}  // namespace quire::attn
+}  // namespace quire::attn::testing
