@@ -136,7 +136,7 @@ const char* to_string(On on);
   X(work, partial_max, f32, kernel, cpu, 1, partial_rows(l))                                         \
   X(work, partial_sum, f32, kernel, cpu, 1, partial_rows(l))                                         \
   X(split, partial_out, f32, kernel, cuda, split_rows(l), l.value_dim)                               \
-  X(split, partial_top, f32, kernel, cuda, 1, split_rows(l))                                         \
+  X(split, partial_max, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, partial_sum, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, arrivals, count, step, cuda, l.batch, arrival_columns(l))                                 \
   X(split, next_tile, count, step, cuda, 1, 1)
