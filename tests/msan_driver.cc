@@ -327,7 +327,7 @@ class Stage {
     if (scene_.device == Device::cuda) return;
     cpu::attend_items(args(), exec);
     if (spec(missing).role == Role::kernel) forget_buffer(missing);
-    cpu::fold_partials(args(), exec);
+    cpu::combine_splits(args(), exec);
   }
 
   void write(int32_t live, Exec& exec) const {

@@ -94,14 +94,14 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 // Buffers that the fast kernel either does not read (key prefix sums and the trivial query counts of branches are for
-// kernels outside quire) or reads safely whatever they hold (a uniform cu_parts means that nothing was split, and then
+// kernels outside quire) or reads safely whatever they hold (a uniform cu_splits means that nothing was split, and then
 // one tile walks all its keys); and the division of work, which sends the kernel outside all memory when it is not
 // written. Only the shadow guards these.
 bool is_for_the_shadow_alone(const BufferSpec& buffer) {
   const std::string name = buffer.name;
   const bool is_branch = buffer.set == Set::draft_branch || buffer.set == Set::verify_tree_branch;
   return ends_with(name, "cu_seqlens_k") || (is_branch && name == "cu_seqlens_q") || name == "cu_items" ||
-         name == "cu_parts";
+         name == "cu_splits";
 }
 
 // Of what blocks leave for each other, kernels that split keys read the arrivals, and prefill its tiles' counter.
@@ -141,7 +141,7 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
     write(world.arena(), is_mutated && !is_partial,
           [&] { write_metadata(world.shape(), world.inputs(), world.arena(), exec_); });
     write(world.arena(), is_mutated && is_partial, [&] { cpu::attend_items(world.args(), exec_); });
-    cpu::fold_partials(world.args(), exec_);
+    cpu::combine_splits(world.args(), exec_);
     const Result result = world.result();
     std::string bits;
     for (int64_t row = 0; row < result.rows; ++row) bits += row_bits(result, row);

@@ -123,13 +123,13 @@ inline bool locate_item(const Task& task, int64_t index, WorkItem& item) {
   int32_t tile = in_sequence;
   item.range = -1;
   item.split = -1;
-  if (keys.cu_parts[b + 1] > keys.cu_parts[b]) {
+  if (keys.cu_splits[b + 1] > keys.cu_splits[b]) {
     const int32_t end = item.start + item.length + keys.most_branch_tokens;
     const int32_t ranges = static_cast<int32_t>(ranges_of(item.start, end));
     if (ranges <= 0) return false;
     tile = in_sequence / ranges;
     item.range = item.start / kRange + in_sequence % ranges;
-    item.split = keys.cu_parts[b] + in_sequence;
+    item.split = keys.cu_splits[b] + in_sequence;
   }
   const int32_t first = tile * task.choice.positions;
   item.positions = min_of(task.choice.positions, queries - first);
@@ -469,7 +469,7 @@ void combine_sequence(const Task& task, int64_t index, std::byte* scratch) {
   const int32_t kv_heads = task.args.kv.kv_heads;
   const int32_t b = static_cast<int32_t>(index / kv_heads);
   const int32_t kv_head = static_cast<int32_t>(index % kv_heads);
-  const int32_t splits = keys.cu_parts[b + 1] - keys.cu_parts[b];
+  const int32_t splits = keys.cu_splits[b + 1] - keys.cu_splits[b];
   if (splits <= 0) return;
   const int32_t start = keys.starts_at_first_page ? keys.first_page[b] * keys.page_size.tokens() : 0;
   const int32_t ranges = static_cast<int32_t>(ranges_of(start, start + keys.lengths[b] + keys.most_branch_tokens));
@@ -480,7 +480,7 @@ void combine_sequence(const Task& task, int64_t index, std::byte* scratch) {
   for (int32_t query = 0; query < queries; ++query)
     for (int32_t g = 0; g < task.group; ++g) {
       const int32_t head = kv_head * task.group + g;
-      const int64_t first = keys.cu_parts[b] + static_cast<int64_t>(query / task.choice.positions) * ranges;
+      const int64_t first = keys.cu_splits[b] + static_cast<int64_t>(query / task.choice.positions) * ranges;
       float m = kEmpty, l = 0.0f;
       for (int32_t range = 0; range < ranges; ++range) {
         const int64_t row = partial_row(task, first + range, query % task.choice.positions, head);

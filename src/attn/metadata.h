@@ -98,7 +98,7 @@ const char* to_string(On on);
   X(set, request_row, row, step, any, 1, l.batch)              \
   X(set, first_page, count, step, any, 1, l.batch)             \
   X(set, cu_items, count, step, cpu, PLANES, l.batch + 1)      \
-  X(set, cu_parts, count, step, cpu, PLANES, l.batch + 1)      \
+  X(set, cu_splits, count, step, cpu, PLANES, l.batch + 1)     \
   X(set, page_table, page, table, any, l.batch, l.text_pages())
 
 #define QUIRE_METADATA(X)                                                                            \
@@ -110,7 +110,7 @@ const char* to_string(On on);
   X(local, request_row, row, step, any, 1, l.virtual_batches())                                      \
   X(local, first_page, count, step, any, 1, l.virtual_batches())                                     \
   X(local, cu_items, count, step, cpu, 1, l.virtual_batches() + 1)                                   \
-  X(local, cu_parts, count, step, cpu, 1, l.virtual_batches() + 1)                                   \
+  X(local, cu_splits, count, step, cpu, 1, l.virtual_batches() + 1)                                  \
   X(local, local_block_table, page, table, any, l.virtual_batches(), l.page_size.pages_for(l.chunk)) \
   QUIRE_SEQUENCE_SET(X, draft_prefix, 1)                                                             \
   X(draft_branch, cache_seqlens, count, step, any, l.planes(), l.batch* l.topk)                      \
@@ -126,7 +126,7 @@ const char* to_string(On on);
   X(encoder, encoder_lens_int32, count, step, any, 1, l.batch)                                       \
   X(encoder, encoder_cu_seqlens_k, count, table, any, 1, l.batch + 1)                                \
   X(encoder, cu_items, count, step, cpu, 1, l.batch + 1)                                             \
-  X(encoder, cu_parts, count, step, cpu, 1, l.batch + 1)                                             \
+  X(encoder, cu_splits, count, step, cpu, 1, l.batch + 1)                                            \
   X(encoder, encoder_page_table, page, table, any, l.batch, l.encoder_pages())                       \
   QUIRE_SEQUENCE_SET(X, extend, 1)                                                                   \
   QUIRE_SEQUENCE_SET(X, draft_extend, 1)                                                             \
@@ -179,7 +179,7 @@ int64_t partial_rows(const Limits& limits);
 // Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
 int64_t split_rows(const Limits& limits);
 
-// Parts of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
+// Splits of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
 // (query row, head) pairs; kernels that cut it so leave sequences with more than kMostRowBlocks of them to others.
 inline constexpr int32_t kMostRowBlocks = 16;
 int32_t arrival_columns(const Limits& limits);

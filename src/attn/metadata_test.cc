@@ -105,7 +105,7 @@ TEST(Metadata, EveryBufferIsHeldByTheArenasOfItsReaders) {
                   !of_other_device && (buffer.role != Role::table || form == Form::materialised))
             << to_string(buffer.id) << " for " << to_string(limits);
       }
-  EXPECT_EQ(spec(Buf::window_cu_parts).on, On::cpu);
+  EXPECT_EQ(spec(Buf::window_cu_splits).on, On::cpu);
   EXPECT_EQ(spec(Buf::split_next_tile).role, Role::step);
 }
 

@@ -193,7 +193,7 @@ TEST_P(Shadowed, DisagreementsAreRefused) {
                          {Buf::verify_tree_prefix_page_table, 1, 2, 1 << 20},
                          {Buf::verify_tree_prefix_page_table, 2, 0, 1},
                          {Buf::verify_tree_prefix_cu_items, 0, 1, 1},
-                         {Buf::verify_tree_prefix_cu_parts, 0, 2, 1},
+                         {Buf::verify_tree_prefix_cu_splits, 0, 2, 1},
                          {Buf::verify_tree_branch_cache_seqlens, 0, 0, -1},
                          {Buf::verify_tree_branch_cu_seqlens_q, 0, 1, 1},
                          {Buf::verify_tree_branch_cu_seqlens_k, 0, 5, 1},
