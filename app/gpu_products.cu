@@ -34,20 +34,20 @@ __global__ void __launch_bounds__(kThreads, 1) products_kernel(float* results) {
   __shared__ alignas(1024) uint32_t b[kN / kPanelColumns * kPanelBytes / sizeof(uint32_t)];
   for (uint32_t i = threadIdx.x; i < std::size(a); i += kThreads) a[i] = random_pair(i);
   for (uint32_t i = threadIdx.x; i < std::size(b); i += kThreads) b[i] = random_pair(~i);
-  fence_async();
+  fence_proxy_async();
   __syncthreads();
-  const uint64_t rows = operand(attn::cuda::shared_address(a));
-  const uint64_t columns = operand(attn::cuda::shared_address(b), kPanelBytes);
+  const uint64_t rows = wgmma_descriptor(attn::cuda::shared_address(a));
+  const uint64_t columns = wgmma_descriptor(attn::cuda::shared_address(b), kPanelBytes);
   float sums[kM * kN / kWarpgroup] = {};
   for (int round = 0; round < kRounds; ++round) {
-    fence_products();
+    wgmma_fence();
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice)
-      multiply_shared_values<__nv_bfloat16>(sums, further(rows, slice * kK * 2),
-                                            further(columns, slice * kK * kLineBytes), 1);
-    commit_products();
+      wgmma_pv_shared<__nv_bfloat16>(sums, advance_descriptor(rows, slice * kK * 2),
+                                     advance_descriptor(columns, slice * kK * kLineBytes), 1);
+    wgmma_commit();
   }
-  wait_for_products<0>();
+  wgmma_wait<0>();
   float sum = 0;
   for (const float s : sums) sum += s;
   results[blockIdx.x * kThreads + threadIdx.x] = sum;

@@ -416,7 +416,7 @@ std::unique_ptr<GivenStep> read_step(const Reader& in) {
 // quire's own additions to the sets, which kernels outside it do not know.
 bool is_own(std::string_view name) {
   return name == "request_row" || name == "first_page" || name == "live_count" || name == "cu_items" ||
-         name == "cu_parts";
+         name == "cu_splits";
 }
 
 // The buffer of each set that has one element for each row of its table.

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "attn/report_kernels.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
+#include "attn/testing/expect_near.h"
+#include "attn/testing/report_kernels.h"
 #include "base/cuda.h"
 #include "base/graph.h"
-#include "expect_dense.h"
 #include "gpu_problems.h"
 #include "watchdog.h"
 

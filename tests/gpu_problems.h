@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "attn/gpu_choice.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/cuda.h"
 
 namespace quire::attn::testing {

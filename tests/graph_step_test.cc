@@ -14,7 +14,7 @@
 
 #include "allocation_counter.h"
 #include "attn/sequence.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/expect_refused.h"
 #include "base/graph.h"
 

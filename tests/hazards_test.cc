@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "attn/merge.h"
-#include "attn/shadow.h"
-#include "attn/testing_case.h"
-#include "expect_dense.h"
+#include "attn/testing/case.h"
+#include "attn/testing/expect_near.h"
+#include "attn/testing/shadow.h"
 
 namespace quire::attn::testing {
 namespace {

@@ -176,7 +176,7 @@ class Stage {
 
   void forget_everything() {
     for (const BufferSpec& buffer : kBuffers)
-      if (arena_.has(buffer.id)) forget(arena_.words(buffer.id).data(), std::ssize(arena_.words(buffer.id)));
+      if (arena_.has(buffer.id)) forget_buffer(buffer.id);
     forget(queries_.data(), std::ssize(queries_.bytes()));
     forget(out_.data(), std::ssize(out_.bytes()));
     forget(lse_.data(), std::ssize(lse_.bytes()));
@@ -310,39 +310,42 @@ class Stage {
 
   // --- the step
 
+  void forget_buffer(Buf id) const { forget(arena_.words(id).data(), std::ssize(arena_.words(id))); }
+
   void write_and_attend(int32_t live, Exec& exec) const {
-    write(live, arena_, exec);
+    write(live, exec);
     check_readable();
-    (scene_.device == Device::cuda ? ref::attend : cpu::attend)(args(arena_), exec);
+    (scene_.device == Device::cuda ? ref::attend : cpu::attend)(args(), exec);
   }
 
   // What kernels read must be noticed by itself; what only others would read, by asking for it. Partial results are
   // written by the first half of the kernel and read by the second.
   void write_and_attend_without(int32_t live, Buf missing, Exec& exec) const {
-    std::vector<std::byte> decoy(arena_.words(missing).size_bytes());
-    const MetadataArena mutated = arena_.with_buffer_elsewhere(missing, decoy);
-    write(live, mutated, exec);
+    write(live, exec);
+    forget_buffer(missing);
     if (!is_read_by_kernels(missing)) check_readable();
     if (scene_.device == Device::cuda) return;
-    cpu::attend_items(args(spec(missing).role == Role::kernel ? mutated : arena_), exec);
-    cpu::fold_partials(args(arena_), exec);
+    cpu::attend_items(args(), exec);
+    if (spec(missing).role == Role::kernel) forget_buffer(missing);
+    cpu::combine_splits(args(), exec);
   }
 
-  void write(int32_t live, const MetadataArena& arena, Exec& exec) const {
-    (scene_.device == Device::cuda ? ref::write_metadata : cpu::write_metadata)(shape(), inputs_.inputs(), arena, exec);
-    if (scene_.mode == Mode::draft_tree) follow(live, arena, exec);
+  void write(int32_t live, Exec& exec) const {
+    (scene_.device == Device::cuda ? ref::write_metadata : cpu::write_metadata)(shape(), inputs_.inputs(), arena_,
+                                                                                exec);
+    if (scene_.mode == Mode::draft_tree) follow(live, exec);
   }
 
-  void follow(int32_t live, const MetadataArena& arena, Exec& exec) const {
+  void follow(int32_t live, Exec& exec) const {
     std::vector<int32_t> parents;
     for (int32_t row = 0; row < live * kTopk; ++row) parents.push_back((row * 5 + 1) % kTopk);
     for (int32_t step = 0; step + 1 < limits_.planes(); ++step)
-      follow_parents(shape(), inputs_.inputs(), arena, step, parents.data(), exec);
+      follow_parents(shape(), inputs_.inputs(), arena_, step, parents.data(), exec);
   }
 
-  AttendArgs args(const MetadataArena& arena) const {
-    return {.keys = key_view(arena, shape(), scene_.kind),
-            .arena = &arena,
+  AttendArgs args() const {
+    return {.keys = key_view(arena_, shape(), scene_.kind),
+            .arena = &arena_,
             .kv = window_ ? window_store_->layer(0) : store_.layer(0),
             .q = {.data = queries_.data(),
                   .type = scene_.query_type,

@@ -1,6 +1,6 @@
-// A check that cannot fail is not one. For each declared buffer: switch off its write, by sending it to a decoy while
-// readers keep the arena, and see the proof notice. The poison shows in the fast kernel's output, the shadow throws by
-// name; which of them must notice what is written down below.
+// A check that cannot fail is not one. For each declared buffer: undo its write, before anybody reads, and see the
+// proof notice. The poison shows in the fast kernel's output, the shadow throws by name; which of them must notice what
+// is written down below.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "attn/attend_cpu.h"
-#include "attn/report_kernels.h"
-#include "attn/shadow.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
+#include "attn/testing/report_kernels.h"
+#include "attn/testing/shadow.h"
 #include "base/buffer.h"
 #include "base/cuda.h"
 #include "gpu_problems.h"
@@ -94,24 +94,20 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 // Buffers that the fast kernel either does not read (key prefix sums and the trivial query counts of branches are for
-// kernels outside quire) or reads safely whatever they hold (a uniform cu_parts means that nothing was split, and then
+// kernels outside quire) or reads safely whatever they hold (a uniform cu_splits means that nothing was split, and then
 // one tile walks all its keys); and the division of work, which sends the kernel outside all memory when it is not
 // written. Only the shadow guards these.
 bool is_for_the_shadow_alone(const BufferSpec& buffer) {
   const std::string name = buffer.name;
   const bool is_branch = buffer.set == Set::draft_branch || buffer.set == Set::verify_tree_branch;
   return ends_with(name, "cu_seqlens_k") || (is_branch && name == "cu_seqlens_q") || name == "cu_items" ||
-         name == "cu_parts";
+         name == "cu_splits";
 }
 
 // Of what blocks leave for each other, kernels that split keys read the arrivals, and prefill its tiles' counter.
 bool is_read_by(GpuKernel kernel, const BufferSpec& buffer) {
   if (buffer.id == Buf::split_arrivals) return kernel == GpuKernel::decode || kernel == GpuKernel::latent;
   return buffer.id != Buf::split_next_tile || kernel == GpuKernel::prefill;
-}
-
-std::vector<std::byte> decoy_for(const MetadataArena& arena, Buf id) {
-  return std::vector<std::byte>(arena.words(id).size_bytes());
 }
 
 struct Mutated {
@@ -123,20 +119,29 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
  protected:
   const BufferSpec& buffer() const { return GetParam().buffer; }
 
-  // The step's bits, with the buffer's writes going elsewhere or not.
+  // As the writer writes; mutated: as one that does not know the buffer, which afterwards holds what it held before.
+  template <class Writer>
+  void write(const MetadataArena& arena, bool is_mutated, const Writer& writer) const {
+    if (!is_mutated) return writer();
+    const std::span<int32_t> words = arena.words(buffer().id);
+    const std::vector<int32_t> before(words.begin(), words.end());
+    writer();
+    std::ranges::copy(before, words.begin());
+  }
+
+  // The step's bits, the buffer written or not.
   std::string poisoned_bits(bool is_mutated) {
     Case c = step_using(buffer());
     c.form = buffer().role == Role::table ? Form::materialised : Form::in_place;
     World world(c.world());
     world.lay_out(c.step(), exec_);
     world.poison(Poison::guard);
-    std::vector<std::byte> decoy = decoy_for(world.arena(), buffer().id);
-    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy);
-    const MetadataArena& written = is_mutated ? mutated : world.arena();
-    write_metadata(world.shape(), world.inputs(), written, exec_);
-    // Partial results are written by the first half of the kernel and read by the second.
-    cpu::attend_items(buffer().role == Role::kernel ? world.args_with(written) : world.args(), exec_);
-    cpu::fold_partials(world.args(), exec_);
+    const bool is_partial =
+        buffer().role == Role::kernel;  // written by the first half of the kernel, read by the second
+    write(world.arena(), is_mutated && !is_partial,
+          [&] { write_metadata(world.shape(), world.inputs(), world.arena(), exec_); });
+    write(world.arena(), is_mutated && is_partial, [&] { cpu::attend_items(world.args(), exec_); });
+    cpu::combine_splits(world.args(), exec_);
     const Result result = world.result();
     std::string bits;
     for (int64_t row = 0; row < result.rows; ++row) bits += row_bits(result, row);
@@ -154,11 +159,12 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
   std::vector<std::byte> bytes_on_gpu(const Case& c, World& world, Exec& exec, bool is_mutated) const {
     world.poison(Poison::guard);
     if (buffer().id == Buf::split_arrivals) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
-    const quire::Buffer decoy(decoy_for(world.arena(), buffer().id).size(), Place::pinned);
-    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy.bytes());
     const Launches launches;
     const quire::testing::Watchdog watchdog(kGpuTimeLimit, to_string(c));
-    write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec);
+    write(world.arena(), is_mutated, [&] {
+      write_metadata(world.shape(), world.inputs(), world.arena(), exec);
+      if (is_mutated) exec.wait();
+    });
     attend(world.args(), exec);
     exec.wait();
     launches.expect_only(expected_kernel(c.world().sizes, c.step()), 1);
@@ -172,10 +178,8 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
     World world(c.world());
     world.lay_out(c.step(), exec_);
     world.poison(Poison::out_of_range);
-    std::vector<std::byte> decoy = decoy_for(world.arena(), buffer().id);
-    const MetadataArena mutated = world.arena().with_buffer_elsewhere(buffer().id, decoy);
     const Shadow shadow(world.arena(), [&] {
-      write_metadata(world.shape(), world.inputs(), is_mutated ? mutated : world.arena(), exec_);
+      write(world.arena(), is_mutated, [&] { write_metadata(world.shape(), world.inputs(), world.arena(), exec_); });
     });
     try {
       attend_shadowed(world.args(), world.shape(), c.kind, shadow);
@@ -203,8 +207,8 @@ TEST_P(Buffer, IsMissedWhenNotWritten) {
 
 TEST_P(Buffer, IsMissedOnAGpuWhenNotWritten) {
   if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
-  // A GPU's partial results are written and read in one launch, through one address, so their writes cannot be sent
-  // elsewhere; the poison stands for them.
+  // A GPU's partial results are written and read in one launch, so their writes cannot be undone in between; the poison
+  // stands for them.
   if (buffer().role == Role::kernel) GTEST_SKIP() << "written by the kernel itself";
   if (buffer().on == On::cpu || is_for_the_shadow_alone(buffer())) GTEST_SKIP() << "no kernel of the GPU reads it";
   quire::cuda::Stream stream;

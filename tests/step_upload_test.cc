@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/expect_near.h"
-#include "attn/report_kernels.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
+#include "attn/testing/expect_near.h"
+#include "attn/testing/report_kernels.h"
 #include "attn/write_metadata.h"
 #include "base/cuda.h"
 #include "cuda_call_counter.h"

@@ -34,12 +34,12 @@ struct AmxFewRows {
   static constexpr int kDepth = 32;  // k of one tile product
 
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
-                    int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
+                    int64_t value_offset, Prefetch& next_keys, Prefetch& next_values) {
     with_rows<kMost>(end - first, [&](auto n) {
       score<n()>(t, first, keys, key_offset, next_keys);
       softmax_rows<S>(t, first, end, keys,
                       [&](int32_t row, int i, F p) { S::store(t.s + row * kBlock + i, rounded(p)); });
-      weigh<n()>(t, first, keys, value_offset, next_values);
+      accumulate<n()>(t, first, keys, value_offset, next_values);
     });
   }
 
@@ -64,7 +64,8 @@ struct AmxFewRows {
   }
 
   template <int Rows>
-  [[gnu::noinline]] static void score(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  [[gnu::noinline]] static void score(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset,
+                                      Prefetch& next) {
     const float* q = widened_queries(t, first, Rows);
     for (int32_t j = 0; j < kBlock; j += 16) {
       if (j >= keys.end || j + 16 <= keys.begin) continue;  // masked, whatever stands in s
@@ -103,16 +104,16 @@ struct AmxFewRows {
   // o := factor * o + p V, 32 dimensions at a time: the even ones in one register, the odd ones in the next, as tiles
   // leave them too.
   template <int Rows>
-  static void weigh(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void accumulate(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset, Prefetch& next) {
     const Seen seen = seen_by(t, first, first + Rows, keys);
     if (seen.from >= seen.to) return;
     for (int32_t i = 0; i < t.value_dim; i += 32)
-      weigh_dims<Rows>(t, first, i, keys, offset + i * int64_t{sizeof(bf16)}, next);
+      accumulate_dims<Rows>(t, first, i, keys, offset + i * int64_t{sizeof(bf16)}, next);
   }
 
   template <int Rows>
-  [[gnu::noinline]] static void weigh_dims(TileState& t, int32_t first, int32_t i, const BlockKeys& keys,
-                                           int64_t offset, Ahead& next) {
+  [[gnu::noinline]] static void accumulate_dims(TileState& t, int32_t first, int32_t i, const BlockKeys& keys,
+                                                int64_t offset, Prefetch& next) {
     F sum[Rows][2];
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r)

@@ -26,7 +26,7 @@ struct AmxEngine {
   static constexpr int kKeySteps = kBlock / kDepth;
   static constexpr int64_t kScoreStride = kBlock * sizeof(float);
 
-  static void load_queries(const Task& task, const Item& item, TileState& t) {
+  static void load_queries(const Task& task, const WorkItem& item, TileState& t) {
     const size_t row_bytes = static_cast<size_t>(t.key_dim) * sizeof(bf16);
     for (int32_t r = 0; r < t.rows; ++r) {
       const RowPlace place = place_of(task, item, r);
@@ -35,7 +35,7 @@ struct AmxEngine {
   }
 
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
-                    int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
+                    int64_t value_offset, Prefetch& next_keys, Prefetch& next_values) {
     if (end - first <= AmxFewRows::kMost)
       return AmxFewRows::block(t, first, end, keys, key_offset, value_offset, next_keys, next_values);
     pack_keys(t, keys, key_offset, next_keys);
@@ -105,10 +105,10 @@ struct AmxEngine {
     next.finish();
     rescale(t, first, end);
     if (end - first == 32)
-      weigh_two(t, first);
+      accumulate_two(t, first);
     else if (end - first >= 16)
-      weigh_one(t, reinterpret_cast<std::byte*>(t.o + first * t.value_dim), first);
-    if ((end - first) % 16 != 0) weigh_rest(t, first + (end - first) / 16 * 16, end);
+      accumulate_one(t, reinterpret_cast<std::byte*>(t.o + first * t.value_dim), first);
+    if ((end - first) % 16 != 0) accumulate_rest(t, first + (end - first) / 16 * 16, end);
   }
 
   static std::byte* key_tile(const TileState& t, int32_t step, int32_t tile) {
@@ -119,7 +119,7 @@ struct AmxEngine {
   }
 
   // Tile (step, tile): row p holds dimensions 32 step + 2p and + 1 of keys 16 tile ... + 15.
-  static void pack_keys(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void pack_keys(TileState& t, const BlockKeys& keys, int64_t offset, Prefetch& next) {
     for (int32_t tile = 0; tile < kKeyTiles; ++tile) {
       for (int32_t step = 0; step * kDepth < t.key_dim; ++step) {
         S::Words pairs[16];
@@ -133,7 +133,7 @@ struct AmxEngine {
 
   // Tile (step, tile): row p holds keys 32 step + 2p and + 1, of 16 dimensions in the order of bf16_pairs.h. Keys that
   // are not real are zeros: their probability is 0, but 0 times a stale NaN would be NaN.
-  static void pack_values(TileState& t, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void pack_values(TileState& t, const BlockKeys& keys, int64_t offset, Prefetch& next) {
     alignas(64) static constexpr std::byte kZeros[1024] = {};
     const auto row_of = [&](int32_t j) { return j >= keys.begin && j < keys.end ? keys.value[j] + offset : kZeros; };
     for (int32_t j = 0; j < kBlock; j += 2) {
@@ -204,7 +204,7 @@ struct AmxEngine {
   }
 
   // The probabilities stay in tiles while the dimensions pass by.
-  static void weigh_two(TileState& t, int32_t first) {
+  static void accumulate_two(TileState& t, int32_t first) {
     static_assert(kKeySteps == 2);
     const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
     const std::byte* p = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
@@ -228,7 +228,7 @@ struct AmxEngine {
     }
   }
 
-  static void weigh_one(TileState& t, std::byte* o, int32_t first) {
+  static void accumulate_one(TileState& t, std::byte* o, int32_t first) {
     const int64_t o_stride = t.value_dim * int64_t{sizeof(float)};
     const std::byte* p = reinterpret_cast<const std::byte*>(t.s + first * kBlock);
     amx::load<4>(p, kScoreStride);
@@ -244,10 +244,10 @@ struct AmxEngine {
   }
 
   // Fewer than 16 rows: a tile would also write rows that are not ours, so it works on a copy.
-  static void weigh_rest(TileState& t, int32_t first, int32_t end) {
+  static void accumulate_rest(TileState& t, int32_t first, int32_t end) {
     const size_t bytes = static_cast<size_t>(end - first) * static_cast<size_t>(t.value_dim) * sizeof(float);
     std::memcpy(t.stage, t.o + first * t.value_dim, bytes);
-    weigh_one(t, t.stage, first);
+    accumulate_one(t, t.stage, first);
     std::memcpy(t.o + first * t.value_dim, t.stage, bytes);
   }
 };
@@ -261,6 +261,6 @@ void run_amx_item(const Task& task, int64_t item, std::byte* scratch) {
 
 }  // namespace
 
-Kernel amx_kernel() { return {run_amx_item, fold_parts<simd::Avx512>}; }
+Kernel amx_kernel() { return {run_amx_item, combine_sequence<simd::Avx512>}; }
 
 }  // namespace quire::attn::cpu

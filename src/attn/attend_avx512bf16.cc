@@ -42,6 +42,6 @@ struct PairDots {
 
 }  // namespace
 
-Kernel avx512bf16_kernel() { return {run_item<VectorEngine<PairDots>>, fold_parts<simd::Avx512>}; }
+Kernel avx512bf16_kernel() { return {run_item<VectorEngine<PairDots>>, combine_sequence<simd::Avx512>}; }
 
 }  // namespace quire::attn::cpu

@@ -89,7 +89,7 @@ void items_op(const AttendOp& op, Exec& exec) {
 
 void fold_op(const AttendOp& op, Exec& exec) {
   const Task task = task_of(op);
-  if (task.live <= 0 || op.args.keys.cu_parts[task.live] <= 0) return;
+  if (task.live <= 0 || op.args.keys.cu_splits[task.live] <= 0) return;
   const Job job{&task, &op.kernel, &exec, 0};
   exec.parallel(int64_t{task.live} * op.args.kv.kv_heads, run_fold, &job);
 }
@@ -150,7 +150,7 @@ AttendOp checked_op(const AttendArgs& args, const Exec& exec) {
 }  // namespace
 
 void attend_items(const AttendArgs& args, Exec& exec) { exec.launch(items_op, checked_op(args, exec)); }
-void fold_partials(const AttendArgs& args, Exec& exec) { exec.launch(fold_op, checked_op(args, exec)); }
+void combine_splits(const AttendArgs& args, Exec& exec) { exec.launch(fold_op, checked_op(args, exec)); }
 
 void attend(const AttendArgs& args, Exec& exec) {
   const AttendOp op = checked_op(args, exec);

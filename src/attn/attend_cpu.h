@@ -40,7 +40,7 @@ Kernel amx_kernel();         // bf16 queries, keys and values
 
 // The two halves of attend, one recorded operation each.
 AttendFn attend_items;   // every item; those of split sequences leave partial results in the arena's workspace
-AttendFn fold_partials;  // the results of split sequences from those; nothing when no sequence was split
+AttendFn combine_splits;  // the results of split sequences from those; nothing when no sequence was split
 
 // Scratch that an item may need, in bytes; checked at the door.
 size_t scratch_needed(const Choice& choice, int32_t key_dim, int32_t value_dim);

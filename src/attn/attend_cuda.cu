@@ -40,8 +40,8 @@ __device__ int32_t sequence_of(const KeyView& keys, int32_t live, int32_t row) {
 struct Tile {
   float* queries;  // [kRows, key dim]
   float* keys;     // [kKeys, slot stride]: the key, then the value unless it is the key's front
-  float* weights;  // [kRows, kKeys]
-  float* shrink;   // [kRows]
+  float* probs;    // [kRows, kKeys]
+  float* rescale;  // [kRows]
 };
 
 struct Row {  // of a tile; row < 0: none
@@ -97,8 +97,8 @@ __device__ float warp_sum(float value) {
 }
 
 // A row's softmax so far; every lane of its warp has the same.
-struct State {
-  float top = -INFINITY, sum = 0;
+struct SoftmaxState {
+  float row_max = -INFINITY, sum = 0;
 };
 
 __device__ float score(const Attend& a, const Tile& tile, int32_t row, int32_t key) {
@@ -111,7 +111,8 @@ __device__ float score(const Attend& a, const Tile& tile, int32_t row, int32_t k
   return a.args.softcap > 0 ? a.args.softcap * tanhf(x / a.args.softcap) : x;
 }
 
-__device__ void fold_scores(const Attend& a, const Tile& tile, const Span* spans, int64_t first, State* states) {
+__device__ void online_softmax(const Attend& a, const Tile& tile, const Span* spans, int64_t first,
+                               SoftmaxState* states) {
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t position = first + lane;
 #pragma unroll
@@ -119,13 +120,13 @@ __device__ void fold_scores(const Attend& a, const Tile& tile, const Span* spans
     const int32_t row = warp * kRowsOfWarp + i;
     const bool is_seen = position >= spans[row].first && position < spans[row].end;
     const float x = is_seen ? score(a, tile, row, lane) : -INFINITY;
-    const float top = fmaxf(states[i].top, warp_max(x));
-    const float base = top == -INFINITY ? 0.0f : top;
-    const float weight = is_seen ? expf(x - base) : 0.0f;
-    const float shrink = states[i].top == -INFINITY ? 0.0f : expf(states[i].top - base);
-    states[i] = {top, states[i].sum * shrink + warp_sum(weight)};
-    tile.weights[row * kKeys + lane] = weight;
-    if (lane == 0) tile.shrink[row] = shrink;
+    const float row_max = fmaxf(states[i].row_max, warp_max(x));
+    const float base = row_max == -INFINITY ? 0.0f : row_max;
+    const float prob = is_seen ? expf(x - base) : 0.0f;
+    const float rescale = states[i].row_max == -INFINITY ? 0.0f : expf(states[i].row_max - base);
+    states[i] = {row_max, states[i].sum * rescale + warp_sum(prob)};
+    tile.probs[row * kKeys + lane] = prob;
+    if (lane == 0) tile.rescale[row] = rescale;
   }
 }
 
@@ -137,29 +138,30 @@ __device__ void fold_values(const Attend& a, const Tile& tile, float (&out)[kRow
     const int32_t column = threadIdx.x + c * kThreads;
     if (column >= kv.value_dim) break;
 #pragma unroll
-    for (int32_t row = 0; row < kRows; ++row) out[row][c] *= tile.shrink[row];
+    for (int32_t row = 0; row < kRows; ++row) out[row][c] *= tile.rescale[row];
     for (int32_t key = 0; key < kKeys; ++key) {
       const float value = values[key * a.slot_stride + column];
 #pragma unroll
       for (int32_t row = 0; row < kRows; ++row)
-        out[row][c] = __fmaf_rn(tile.weights[row * kKeys + key], value, out[row][c]);
+        out[row][c] = __fmaf_rn(tile.probs[row * kKeys + key], value, out[row][c]);
     }
   }
 }
 
-__device__ void write_rows(const Attend& a, const Segment& segment, const Tile& tile, const State* states,
+__device__ void write_rows(const Attend& a, const Segment& segment, const Tile& tile, const SoftmaxState* states,
                            const float (&out)[kRows][kMostColumns]) {
   const AttendArgs& args = a.args;
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  __syncthreads();  // the weights are read no more; their first column now holds what a row is multiplied by
+  __syncthreads();  // the probabilities are read no more; their first column now holds what a row is multiplied by
   for (int32_t i = 0; i < kRowsOfWarp; ++i) {
     const Row row = segment.row(warp * kRowsOfWarp + i);
     if (row.row < 0 || lane != 0) continue;
-    const State& state = states[i];
-    tile.shrink[warp * kRowsOfWarp + i] =
-        factor_of(state.top, state.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
+    const SoftmaxState& state = states[i];
+    tile.rescale[warp * kRowsOfWarp + i] =
+        factor_of(state.row_max, state.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
     if (args.lse)
-      args.lse[row.head * args.q.rows + row.row] = state.top == -INFINITY ? -INFINITY : state.top + logf(state.sum);
+      args.lse[row.head * args.q.rows + row.row] =
+          state.row_max == -INFINITY ? -INFINITY : state.row_max + logf(state.sum);
   }
   __syncthreads();
 #pragma unroll
@@ -171,7 +173,7 @@ __device__ void write_rows(const Attend& a, const Segment& segment, const Tile& 
       const int32_t column = threadIdx.x + c * kThreads;
       if (column < args.out.dim)
         store(args.out.type, args.out.data, row.row * args.out.row_stride + int64_t{row.head} * args.out.dim + column,
-              out[index][c] * tile.shrink[index]);
+              out[index][c] * tile.rescale[index]);
     }
   }
   __syncthreads();
@@ -197,12 +199,12 @@ __device__ void attend_segment(const Attend& a, const Sequence& sequence, const 
   load_queries(a, segment, tile);
   __syncthreads();
   const Span all = union_of(spans);
-  State states[kRowsOfWarp];
+  SoftmaxState states[kRowsOfWarp];
   float out[kRows][kMostColumns] = {};
   for (int64_t first = all.first / kKeys * kKeys; first < all.end; first += kKeys) {
     load_keys(a, sequence, kv_head, all, first, segment.first, tile);
     __syncthreads();
-    fold_scores(a, tile, spans, first, states);
+    online_softmax(a, tile, spans, first, states);
     __syncthreads();
     fold_values(a, tile, out);
     __syncthreads();
@@ -228,8 +230,8 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(const __grid_constant_
   const AttendArgs& args = a.args;
   const Tile tile{.queries = shared,
                   .keys = shared + kRows * args.q.dim,
-                  .weights = shared + kRows * args.q.dim + kKeys * a.slot_stride,
-                  .shrink = shared + kRows * args.q.dim + kKeys * a.slot_stride + kRows * kKeys};
+                  .probs = shared + kRows * args.q.dim + kKeys * a.slot_stride,
+                  .rescale = shared + kRows * args.q.dim + kKeys * a.slot_stride + kRows * kKeys};
   const int32_t kv_head = blockIdx.y / a.chunks, chunk = blockIdx.y % a.chunks;
   const int32_t first_in_group = chunk * kRows;
   const int32_t first_head = kv_head * a.group + first_in_group;

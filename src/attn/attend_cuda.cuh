@@ -103,11 +103,11 @@ inline __device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence,
 }
 
 // With a sink of this logit in the denominator (-inf: none): what a row's sum of weighted values is multiplied by.
-inline __device__ float factor_of(float top, float sum, float sink, float value_scale) {
-  if (top == -INFINITY) return 0;
+inline __device__ float factor_of(float row_max, float sum, float sink, float value_scale) {
+  if (row_max == -INFINITY) return 0;
   if (sink == -INFINITY) return __fdividef(value_scale, sum);
-  const float most = fmaxf(top, sink);
-  const float share = expf(top - most);
+  const float most = fmaxf(row_max, sink);
+  const float share = expf(row_max - most);
   return share / (sum * share + expf(sink - most)) * value_scale;
 }
 

@@ -18,7 +18,7 @@ inline typename S::F capped(typename S::F x, float cap) {
 
 // How far scores may rise above the maximum in use, in log2 units, before it follows them: probabilities up to 2^8 are
 // as exact as those up to 1, and a maximum that stays saves the rescaling of sums and results.
-constexpr float kSlack = 8.0f;
+constexpr float kRescaleThreshold = 8.0f;
 
 // Where scaling does not keep the order of scores, or a cap bends them, they are finished in memory before the maximum
 // is taken; else the scale is applied as the last step, fused with the subtraction of the maximum.
@@ -60,7 +60,7 @@ inline void softmax_group(TileState& t, int32_t first, int32_t rows, const Block
   }
   const F scale = S::set1(finished_early(t) ? 1.0f : t.score_scale);
   const F old_max = S::load(before);
-  const F new_max = S::raised(old_max, S::mul(S::max_of_rows(top), scale), kSlack);
+  const F new_max = S::raised(old_max, S::mul(S::max_of_rows(top), scale), kRescaleThreshold);
   const F base = S::zero_if_empty(new_max);  // all scores -inf: exp2(-inf - 0) is 0, not NaN
   float after[W], bases[W], factors[W];
   S::store(after, new_max);

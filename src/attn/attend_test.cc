@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/expect_near.h"
-#include "attn/report_kernels.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
+#include "attn/testing/expect_near.h"
+#include "attn/testing/report_kernels.h"
 #include "base/cuda.h"
 
 namespace quire::attn::testing {

@@ -70,7 +70,7 @@ struct VectorEngine {
   static constexpr int kTailWords = W < 4 ? W : 4;  // dims are multiples of 16 elements: of 4 words at least
 
   // Even units first, then the odd ones: the order of the two chains.
-  static void load_queries(const Task& task, const Item& item, TileState& t) {
+  static void load_queries(const Task& task, const WorkItem& item, TileState& t) {
     const int32_t units = A::units(t.key_dim), half = units / 2;
     for (int32_t r = 0; r < t.rows; ++r) {
       const RowPlace place = place_of(task, item, r);
@@ -85,7 +85,7 @@ struct VectorEngine {
   }
 
   static void block(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t key_offset,
-                    int64_t value_offset, Ahead& next_keys, Ahead& next_values) {
+                    int64_t value_offset, Prefetch& next_keys, Prefetch& next_values) {
     const bool few = end - first <= kFewRows;
     if (few)
       with_rows<kFewRows>(end - first, [&](auto n) { score_few<n()>(t, first, keys, key_offset, next_keys); });
@@ -93,9 +93,9 @@ struct VectorEngine {
       score_many(t, first, end, keys, key_offset, next_keys);
     softmax_rows<S>(t, first, end, keys, [&](int32_t r, int i, F p) { A::put_probabilities(t.s + r * kBlock, i, p); });
     if (few)
-      weigh_few(t, first, end, keys, value_offset, next_values);
+      accumulate_few(t, first, end, keys, value_offset, next_values);
     else
-      weigh_many(t, first, end, keys, value_offset, next_values);
+      accumulate_many(t, first, end, keys, value_offset, next_values);
   }
 
   static void finish_range(TileState& t) {
@@ -106,7 +106,7 @@ struct VectorEngine {
   // W keys straight from their pages, a cache line of each (or W words of it) at a time.
   template <int Rows>
   [[gnu::noinline]] static void score_few(TileState& t, int32_t first, const BlockKeys& keys, int64_t offset,
-                                          Ahead& next) {
+                                          Prefetch& next) {
     const int32_t units = A::units(t.key_dim);
     const float* q = reinterpret_cast<const float*>(t.q) + first * units;
     for (int32_t j = 0; j < kBlock; j += W) {
@@ -145,7 +145,8 @@ struct VectorEngine {
     }
   }
 
-  static void score_many(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void score_many(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset,
+                         Prefetch& next) {
     float* panel = reinterpret_cast<float*>(t.keys);  // [units, kBlock]: even units, then odd ones
     const int32_t units = A::units(t.key_dim), half = units / 2;
     for (int32_t j = 0; j < kBlock; j += W)
@@ -200,26 +201,28 @@ struct VectorEngine {
       for (int v = 0; v < kVectorTile; ++v) put(r, v, sum[r][v]);
   }
 
-  static void weigh_few(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset, Ahead& next) {
-    weigh(t, first, end, keys, [&](int32_t step, int32_t i) {
+  static void accumulate_few(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset,
+                             Prefetch& next) {
+    accumulate(t, first, end, keys, [&](int32_t step, int32_t i) {
       if (i * kKeysInStep * size_of(A::kType) % 64 == 0) next.fetch(1);
       return A::values(keys.value + step * kKeysInStep, offset, i);
     });
   }
 
-  static void weigh_many(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset, Ahead& next) {
+  static void accumulate_many(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, int64_t offset,
+                              Prefetch& next) {
     float* panel = reinterpret_cast<float*>(t.values);  // [steps, value dim]
     for (int32_t step = keys.begin / kKeysInStep; step * kKeysInStep < keys.end; ++step) {
       for (int32_t i = 0; i < t.value_dim; i += W)
         S::store(panel + step * t.value_dim + i, A::values(keys.value + step * kKeysInStep, offset, i));
       next.fetch(kKeysInStep * t.value_dim * size_of(A::kType) / 64);
     }
-    weigh(t, first, end, keys, [&](int32_t step, int32_t i) { return S::load(panel + step * t.value_dim + i); });
+    accumulate(t, first, end, keys, [&](int32_t step, int32_t i) { return S::load(panel + step * t.value_dim + i); });
   }
 
   // o := factor * o + p V over the keys that some row of the register tile sees; for the others p is 0.
   template <class Load>
-  static void weigh(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, Load load) {
+  static void accumulate(TileState& t, int32_t first, int32_t end, const BlockKeys& keys, Load load) {
     for (int32_t r = first; r < end; r += kRowTile)
       with_rows<kRowTile>(min_of(kRowTile, end - r), [&](auto n) {
         const Seen seen = seen_by(t, r, r + n(), keys);
@@ -227,8 +230,8 @@ struct VectorEngine {
         const Steps steps{seen.from / kKeysInStep, (seen.to + kKeysInStep - 1) / kKeysInStep};
         int32_t i = 0;
         for (; i + kVectorTile * W <= t.value_dim; i += kVectorTile * W)
-          weigh_tile<n(), kVectorTile>(t, r, i, steps, load);
-        for (; i < t.value_dim; i += W) weigh_tile<n(), 1>(t, r, i, steps, load);
+          accumulate_tile<n(), kVectorTile>(t, r, i, steps, load);
+        for (; i < t.value_dim; i += W) accumulate_tile<n(), 1>(t, r, i, steps, load);
       });
   }
 
@@ -238,7 +241,7 @@ struct VectorEngine {
   };
 
   template <int Rows, int Vectors, class Load>
-  [[gnu::noinline]] static void weigh_tile(TileState& t, int32_t first, int32_t i, Steps steps, Load load) {
+  [[gnu::noinline]] static void accumulate_tile(TileState& t, int32_t first, int32_t i, Steps steps, Load load) {
     F sum[Rows][Vectors];
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
@@ -267,15 +270,15 @@ template <class S>
 Kernel widened_kernel(Dtype kv_type) {
   switch (kv_type) {
     case Dtype::f32:
-      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f32>>>, fold_parts<S>};
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f32>>>, combine_sequence<S>};
     case Dtype::bf16:
-      return {run_item<VectorEngine<WidenedProducts<S, Dtype::bf16>>>, fold_parts<S>};
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::bf16>>>, combine_sequence<S>};
     case Dtype::f16:
-      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f16>>>, fold_parts<S>};
+      return {run_item<VectorEngine<WidenedProducts<S, Dtype::f16>>>, combine_sequence<S>};
     case Dtype::f8e4m3:
       break;
   }
-  return {run_item<VectorEngine<WidenedProducts<S, Dtype::f8e4m3>>>, fold_parts<S>};
+  return {run_item<VectorEngine<WidenedProducts<S, Dtype::f8e4m3>>>, combine_sequence<S>};
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct BlockKeys {
 // What to fetch of the next block while this one is computed: row_bytes of each of its rows [row, end), line after
 // line. A few lines at a time between products: a burst would fill the core's miss buffers and stall it. Into L2 only,
 // because in L1 the rows' regular distance maps them all to a few sets.
-struct Ahead {
+struct Prefetch {
   const std::byte* const* rows = nullptr;
   int64_t offset = 0;
   int32_t row_bytes = 0;
@@ -88,7 +88,7 @@ inline Seen seen_by(const TileState& t, int32_t first, int32_t end, const BlockK
 }
 
 // Which item, cut down to plain numbers.
-struct Item {
+struct WorkItem {
   int32_t sequence;
   int32_t first_query;  // row of q
   int32_t positions;
@@ -99,10 +99,10 @@ struct Item {
   int32_t start;   // position of the sequence's first key
   int32_t length;  // keys in pages
   int32_t range;   // the one range to walk, or -1 for all
-  int64_t part;    // where a split item leaves its partial result
+  int64_t split;   // where a split item leaves its partial result; -1: it is none
 };
 
-inline bool decode_item(const Task& task, int64_t index, Item& item) {
+inline bool locate_item(const Task& task, int64_t index, WorkItem& item) {
   const KeyView& keys = task.args.keys;
   const int64_t tile_item = index / task.head_groups;
   int32_t low = 0, high = task.live;  // the sequence with cu_items[low] <= tile_item < cu_items[low + 1]
@@ -122,14 +122,14 @@ inline bool decode_item(const Task& task, int64_t index, Item& item) {
 
   int32_t tile = in_sequence;
   item.range = -1;
-  item.part = -1;
-  if (keys.cu_parts[b + 1] > keys.cu_parts[b]) {
+  item.split = -1;
+  if (keys.cu_splits[b + 1] > keys.cu_splits[b]) {
     const int32_t end = item.start + item.length + keys.most_branch_tokens;
     const int32_t ranges = static_cast<int32_t>(ranges_of(item.start, end));
     if (ranges <= 0) return false;
     tile = in_sequence / ranges;
     item.range = item.start / kRange + in_sequence % ranges;
-    item.part = keys.cu_parts[b] + in_sequence;
+    item.split = keys.cu_splits[b] + in_sequence;
   }
   const int32_t first = tile * task.choice.positions;
   item.positions = min_of(task.choice.positions, queries - first);
@@ -150,7 +150,7 @@ struct RowPlace {
   int32_t query;  // row of q
   int32_t head;
 };
-inline RowPlace place_of(const Task& task, const Item& item, int32_t row) {
+inline RowPlace place_of(const Task& task, const WorkItem& item, int32_t row) {
   const int32_t in_kv_head = item.positions * item.heads;
   const int32_t kv_head = row / in_kv_head;
   const int32_t rest = row % in_kv_head;
@@ -173,7 +173,7 @@ inline float row_sum(const float* lanes) {
   return S::reduce_add(sum);
 }
 
-// total := total (+) part, weighted by their maxima; a part without keys changes nothing.
+// total := total (+) split, weighted by their maxima; a split without keys changes nothing.
 template <class S>
 inline void fold_row(float* total_o, float& total_m, float& total_l, const float* o, float m, float l, int32_t dim) {
   if (l == 0.0f) return;
@@ -225,8 +225,8 @@ inline void finish_row(const AttendArgs& args, RowPlace place, const float* o, f
     if (args.sinks) {
       const float sink = args.sinks[place.head] * kLog2e;
       const float top = m > sink ? m : sink;
-      const float shrink = std::exp2(m - top);
-      weight = shrink / (l * shrink + std::exp2(sink - top));
+      const float rescale = std::exp2(m - top);
+      weight = rescale / (l * rescale + std::exp2(sink - top));
     } else {
       weight = 1.0f / l;
     }
@@ -255,9 +255,9 @@ inline PartialArrays partials_of(const Task& task) {
   return {arena.floats(Buf::work_partial_out), arena.floats(Buf::work_partial_max),
           arena.floats(Buf::work_partial_sum)};
 }
-// Row of the workspace for a part's (position, head).
-inline int64_t partial_row(const Task& task, int64_t part, int32_t position, int32_t head) {
-  return (part * task.choice.positions + position) * task.args.q.heads + head;
+// Row of the workspace for a split's (position, head).
+inline int64_t partial_row(const Task& task, int64_t split, int32_t position, int32_t head) {
+  return (split * task.choice.positions + position) * task.args.q.heads + head;
 }
 
 template <class Engine>
@@ -265,7 +265,7 @@ class Walk {
   using S = typename Engine::Simd;
 
  public:
-  Walk(const Task& task, const Item& item, std::byte* scratch) : task_(task), item_(item), keys_(task.args.keys) {
+  Walk(const Task& task, const WorkItem& item, std::byte* scratch) : task_(task), item_(item), keys_(task.args.keys) {
     const kv::LayerKv& kv = task.args.kv;
     carve(tile_, scratch, item.kv_heads * item.positions * item.heads, kv.key_dim, kv.value_dim);
     const float scale = task.args.scale * kv.key_scale;
@@ -281,7 +281,7 @@ class Walk {
     Engine::load_queries(task_, item_, tile_);
     if (item_.range >= 0) {
       walk_range(item_.range);
-      leave_partial();
+      store_partial();
       return;
     }
     bool first = true;
@@ -406,11 +406,11 @@ class Walk {
 
   void attend_block(const BlockKeys& block, const BlockKeys* next, int32_t first_position, int32_t end_position) {
     for (int32_t h = 0; h < item_.kv_heads; ++h) {
-      Ahead keys, values;
+      Prefetch keys, values;
       if (h + 1 < item_.kv_heads)
-        look_ahead(block, h + 1, keys, values);
+        prefetch_of(block, h + 1, keys, values);
       else if (next)
-        look_ahead(*next, 0, keys, values);
+        prefetch_of(*next, 0, keys, values);
       const int32_t base = h * item_.positions * item_.heads;
       Engine::block(tile_, base + first_position * item_.heads, base + end_position * item_.heads, block, key_offset(h),
                     value_offset(h), keys, values);
@@ -418,7 +418,7 @@ class Walk {
   }
 
   // While a head's block is computed, what comes after it is fetched.
-  void look_ahead(const BlockKeys& next, int32_t h, Ahead& keys, Ahead& values) const {
+  void prefetch_of(const BlockKeys& next, int32_t h, Prefetch& keys, Prefetch& values) const {
     const kv::LayerKv& kv = task_.args.kv;
     keys = {next.key, key_offset(h), kv.key_dim * size_of(kv.type), 0, kBlock};
     values = {next.value, value_offset(h), kv.value_dim * size_of(kv.type), 0, kBlock};
@@ -432,13 +432,13 @@ class Walk {
     return int64_t{item_.first_kv_head + h} * task_.args.kv.value_dim * size_of(task_.args.kv.type);
   }
 
-  void leave_partial() {
+  void store_partial() {
     const PartialArrays partials = partials_of(task_);
     const int32_t tile_query = item_.first_query - keys_.cu_q[item_.sequence];
     for (int32_t r = 0; r < tile_.rows; ++r) {
       const RowPlace place = place_of(task_, item_, r);
       const int32_t position = place.query - keys_.cu_q[item_.sequence] - tile_query;
-      const int64_t row = partial_row(task_, item_.part, position, place.head);
+      const int64_t row = partial_row(task_, item_.split, position, place.head);
       partials.max[row] = tile_.m[r];
       partials.sum[row] = row_sum<S>(tile_.l + r * 16);
       std::memcpy(partials.out + row * tile_.value_dim, tile_.o + r * tile_.value_dim,
@@ -447,7 +447,7 @@ class Walk {
   }
 
   const Task& task_;
-  const Item& item_;
+  const WorkItem& item_;
   const KeyView& keys_;
   const PageId* table_;
   TileState tile_;
@@ -459,18 +459,18 @@ class Walk {
 
 template <class Engine>
 void run_item(const Task& task, int64_t index, std::byte* scratch) {
-  Item item;
-  if (decode_item(task, index, item)) Walk<Engine>(task, item, scratch).run();
+  WorkItem item;
+  if (locate_item(task, index, item)) Walk<Engine>(task, item, scratch).run();
 }
 
 template <class S>
-void fold_parts(const Task& task, int64_t index, std::byte* scratch) {
+void combine_sequence(const Task& task, int64_t index, std::byte* scratch) {
   const KeyView& keys = task.args.keys;
   const int32_t kv_heads = task.args.kv.kv_heads;
   const int32_t b = static_cast<int32_t>(index / kv_heads);
   const int32_t kv_head = static_cast<int32_t>(index % kv_heads);
-  const int32_t parts = keys.cu_parts[b + 1] - keys.cu_parts[b];
-  if (parts <= 0) return;
+  const int32_t splits = keys.cu_splits[b + 1] - keys.cu_splits[b];
+  if (splits <= 0) return;
   const int32_t start = keys.starts_at_first_page ? keys.first_page[b] * keys.page_size.tokens() : 0;
   const int32_t ranges = static_cast<int32_t>(ranges_of(start, start + keys.lengths[b] + keys.most_branch_tokens));
   const int32_t queries = keys.cu_q[b + 1] - keys.cu_q[b];
@@ -480,7 +480,7 @@ void fold_parts(const Task& task, int64_t index, std::byte* scratch) {
   for (int32_t query = 0; query < queries; ++query)
     for (int32_t g = 0; g < task.group; ++g) {
       const int32_t head = kv_head * task.group + g;
-      const int64_t first = keys.cu_parts[b] + static_cast<int64_t>(query / task.choice.positions) * ranges;
+      const int64_t first = keys.cu_splits[b] + static_cast<int64_t>(query / task.choice.positions) * ranges;
       float m = kEmpty, l = 0.0f;
       for (int32_t range = 0; range < ranges; ++range) {
         const int64_t row = partial_row(task, first + range, query % task.choice.positions, head);

@@ -34,7 +34,7 @@ struct KeyView {
   const int32_t* cu_q;            // [sequences + 1] query rows of sequence b: cu_q[b] .. cu_q[b + 1] - 1
   const int32_t* lengths;         // [sequences] keys in pages
   const int32_t* cu_items;        // [sequences + 1] work items before sequence b: tiles, or tiles x ranges if split
-  const int32_t* cu_parts;        // [sequences + 1] items of split sequences before b; each leaves a partial result
+  const int32_t* cu_splits;       // [sequences + 1] items of split sequences before b; each leaves a partial result
                                   // Both null on a GPU.
   const PageId* pages;            // page tables
   int64_t stride;                 // entries from one table row to the next

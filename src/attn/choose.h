@@ -50,7 +50,7 @@ constexpr int32_t tile_positions(int32_t heads, int32_t kv_heads, int32_t key_di
 // than a quarter of a thread's fair share of the step; then each range is an item of its own.
 //   keys: the sequence's keys in pages plus the most branch tokens; total_keys: sum over all sequences of tiles x keys
 // A sequence of q queries has ceil(q / tile_positions) tiles. Its items are its tiles, or when it is split tiles x
-// ranges_of(its key positions), ranges fastest; its parts are its items if split, else 0.
+// ranges_of(its key positions), ranges fastest; its splits are its items if split, else 0.
 constexpr bool split_tile(int64_t keys, int64_t total_keys, int32_t threads) {
   return threads > 1 && keys > kRange && keys * 4 * threads > total_keys;
 }

@@ -1,28 +1,28 @@
 // Few queries of each sequence over many keys, K and V of 16 or 8 bits: bound by the memory, so all that counts is that
 // every multiprocessor has loads under way from the first to the last moment.
 //
-// The work is one line of units, kUnit keys of a sequence each, cut into equal runs (decode_work_cuda.cuh). A run is
-// taken by a group of blocks, one for each kv head: they go through the same tokens at the same time, whose heads lie
-// side by side in memory. The cut is made here from the step's lengths, so a captured graph stays balanced whatever
-// they are. A run may begin or end inside a sequence; such a part goes to the workspace, and the block that arrives
-// last merges the parts in the order of their keys.
+// Split-KV: the work is one line of units, kUnit keys of a sequence each, of which every worker has an equal stretch
+// (decode_scheduler_cuda.cuh). A worker is a group of blocks, one for each kv head: they go through the same tokens at
+// the same time, whose heads lie side by side in memory. The plan is made here from the step's lengths, so a captured
+// graph stays balanced whatever they are. A worker may begin or end inside a sequence; such a split goes to the
+// workspace, and the block that arrives last merges the splits in the order of their keys.
 //
 // In a block each warp loads for itself: a tile of keys at a time comes by cp.async into stages of its own. Against it
 // go the rows of queries (heads of the group x query rows), 8, 16 or 32 of them, and their softmax is the warp's own
 // (decode_tile_cuda.cuh). Where there are more, 2 or 4 warps are a team: each takes 16 of the rows through the tiles of
 // all of them, and barriers are only inside a team.
 //
-// At the end of a part the warps leave their sums in shared memory, each in the stage that it has just emptied, of as
-// many rows at a time as that has room for; the next part's keys are on their way into the others. The sums of a row's
-// warps, and the parts of several blocks, are added by the thread that writes the columns.
+// At the end of a split the warps leave their sums in shared memory, each in the stage that it has just emptied, of as
+// many rows at a time as that has room for; the next split's keys are on their way into the others. The sums of a row's
+// warps, and the splits of several blocks, are added by the thread that writes the columns.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/decode_scheduler_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
-#include "attn/decode_work_cuda.cuh"
 #include "attn/tensor_core_cuda.cuh"
 
 namespace quire::attn::cuda {
@@ -38,26 +38,26 @@ static_assert(kMostSplitRows * kMostSplitRows < 1 << kInverseBits, "rows, times 
 struct Decode {
   AttendArgs args;
   int32_t group, batch;
-  int32_t group_inverse;           // with kInverseBits: divides a part's rows, which are few, by the group
+  int32_t group_inverse;           // with kInverseBits: divides a split's rows, which are few, by the group
   int32_t rows;                    // most of a kv head: heads of the group x query rows
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
   int32_t key_bytes, value_bytes;  // from one slot to the next
   float* split_out;                // [2 * blocks, rows, dim]
-  float* split_top;                // [2 * blocks, rows]
+  float* split_max;                // [2 * blocks, rows]
   float* split_sum;
   int32_t* arrivals;  // [sequences, kv heads]
 
-  __device__ int32_t run() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
+  __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
 };
 
-// Shared memory: the warps' stages, then the lines.
+// Shared memory: the warps' stages, then the sequences.
 template <class E>
-__device__ Line* lines_in(const Decode& d, std::byte* memory) {
-  return reinterpret_cast<Line*>(memory + E::kWarps * d.stages * E::kStageBytes);
+__device__ SequenceWork* sequences_in(const Decode& d, std::byte* memory) {
+  return reinterpret_cast<SequenceWork*>(memory + E::kWarps * d.stages * E::kStageBytes);
 }
 
-// A warp's place in the block: its team, and which kRows rows of a part it takes.
+// A warp's place in the block: its team, and which kRows rows of a split it takes.
 template <class E>
 struct WarpPlace {
   static constexpr bool kHasTeams = E::kRows == kRowsInTeam;
@@ -70,19 +70,19 @@ struct WarpPlace {
 
   __device__ int32_t first_row() const { return member * E::kRows; }
   __device__ int32_t first_warp() const { return warp - member; }
-  __device__ void meet_team() const {
+  __device__ void sync_team() const {
     __syncwarp();
-    if (teams_warps > 1) meet_warps(1 + team, teams_warps * kWarp);
+    if (teams_warps > 1) named_barrier_sync(1 + team, teams_warps * kWarp);
   }
 };
 
-// Query row and head of a part's row; row < 0: none.
+// Query row and head of a split's row; row < 0: none.
 struct Row {
   int32_t row, head;
 };
-__device__ Row row_at(const Decode& d, const Part& part, int32_t index) {
-  const int32_t query = index * d.group_inverse >> kInverseBits, row = part.first_row + query;
-  return {row < part.last_row ? row : -1, part.kv_head * d.group + index - query * d.group};
+__device__ Row row_at(const Decode& d, const Split& split, int32_t index) {
+  const int32_t query = index * d.group_inverse >> kInverseBits, row = split.first_row + query;
+  return {row < split.last_row ? row : -1, split.kv_head * d.group + index - query * d.group};
 }
 
 // --- loading
@@ -96,28 +96,28 @@ __device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32
   const std::byte* values = d.args.kv.values + kv_head * E::kRowBytes + piece * 16;
   const auto key_bytes = static_cast<uint32_t>(d.key_bytes), value_bytes = static_cast<uint32_t>(d.value_bytes);
   const uint32_t place = stage + piece_at<E>(row, piece);
-  const uint64_t policy = read_once();
+  const uint64_t policy = evict_first_policy();
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
     const int32_t at = __shfl_sync(~0u, slot, row + i);
     const auto from = static_cast<uint32_t>(max(at, 0));
     const uint32_t to = piece_from<E>(place, i, 0);
-    copy_once_if(to, address_of(keys, from, key_bytes), at, policy);
-    copy_once_if(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
+    cp_async_evict_first(to, address_of(keys, from, key_bytes), at, policy);
+    cp_async_evict_first(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
   }
 }
 
-// A warp's tiles, ahead of their use: of each part the keys kKeys * (warp, warp + kWarps, ...). Tile after tile goes to
-// the next of the warp's stages, whatever part it is of. The warps of a team are always at the same tile of theirs, so
-// where the first of them has one, the others load zeros if need be.
+// A warp's tiles, ahead of their use: of each split the keys kKeys * (warp, warp + kWarps, ...). Tile after tile goes
+// to the next of the warp's stages, whatever split it is of. The warps of a team are always at the same tile of theirs,
+// so where the first of them has one, the others load zeros if need be.
 template <class E>
 class Loader {
  public:
   static constexpr int32_t kStride = E::kWarps * E::kKeys;
 
-  __device__ Loader(const Decode& d, const WarpPlace<E>& place, Walk& walk, std::byte* memory)
-      : d_(d), place_(place), walk_(walk), memory_(memory) {
-    next_part();
+  __device__ Loader(const Decode& d, const WarpPlace<E>& place, TileScheduler& scheduler, std::byte* memory)
+      : d_(d), place_(place), scheduler_(scheduler), memory_(memory) {
+    next_split();
   }
 
   // Until here nothing but metadata was read.
@@ -129,10 +129,10 @@ class Loader {
   // Returns the tile of the team's first warp; the others' follow at warp_bytes().
   __device__ uint32_t take() {
     if (d_.stages == kFewestStages)
-      wait_for_copies<kFewestStages - 2>();
+      cp_async_wait<kFewestStages - 2>();
     else
-      wait_for_copies<kMostStages<E> - 2>();
-    place_.meet_team();  // everybody's copies are there, and everybody has done with the stage that comes next
+      cp_async_wait<kMostStages<E> - 2>();
+    place_.sync_team();  // everybody's copies are there, and everybody has done with the stage that comes next
     load_next();
     return shared_address(stage(place_.first_warp(), loaded_));
   }
@@ -157,30 +157,30 @@ class Loader {
   __device__ int32_t look_up_ahead(int32_t look_ups) const {
     const int32_t lane = threadIdx.x % kWarp;
     const int32_t key = key_ + (look_ups * kTilesOfLookUp + lane / E::kKeys) * kStride;
-    return look_up(d_.args.keys, walk_.part, key + place_.member * E::kKeys + lane % E::kKeys);
+    return look_up(d_.args.keys, scheduler_.split, key + place_.member * E::kKeys + lane % E::kKeys);
   }
 
   __device__ int32_t tile_of_look_up() const {
-    return static_cast<uint32_t>(key_ - walk_.part.first) / kStride % kTilesOfLookUp;
+    return static_cast<uint32_t>(key_ - scheduler_.split.first) / kStride % kTilesOfLookUp;
   }
 
-  // The next part in which the team has a tile.
-  __device__ void next_part() {
+  // The next split in which the team has a tile.
+  __device__ void next_split() {
     do {
-      if (walk_.over()) {
+      if (scheduler_.done()) {
         key_ = kNone;
         return;
       }
-      walk_.next(d_.args, lines_in<E>(d_, memory_));
-      key_ = walk_.part.first + place_.first_warp() * E::kKeys;
-    } while (key_ >= walk_.part.end);
+      scheduler_.next(d_.args, sequences_in<E>(d_, memory_));
+      key_ = scheduler_.split.first + place_.first_warp() * E::kKeys;
+    } while (key_ >= scheduler_.split.end);
 #pragma unroll
     for (int32_t i = 0; i < kLookUps; ++i) slots_[i] = look_up_ahead(i);
   }
 
   __device__ void next_tile() {
     key_ += kStride;
-    if (key_ >= walk_.part.end) return next_part();
+    if (key_ >= scheduler_.split.end) return next_split();
     if (tile_of_look_up() > 0) return;
 #pragma unroll
     for (int32_t i = 0; i + 1 < kLookUps; ++i) slots_[i] = slots_[i + 1];
@@ -190,63 +190,64 @@ class Loader {
   __device__ void load_next() {
     if (key_ != kNone) {
       const int32_t source = threadIdx.x % E::kKeys + tile_of_look_up() * E::kKeys;
-      load_tile<E>(d_, walk_.part.kv_head, __shfl_sync(~0u, slots_[0], source),
+      load_tile<E>(d_, scheduler_.split.kv_head, __shfl_sync(~0u, slots_[0], source),
                    shared_address(stage(place_.warp, loaded_)));
       next_tile();
     }
     loaded_ = loaded_ + 1 == d_.stages ? 0 : loaded_ + 1;
-    commit_copies();  // also when there is nothing: groups are counted
+    cp_async_commit();  // also when there is nothing: groups are counted
   }
 
   const Decode& d_;
   const WarpPlace<E>& place_;
-  Walk& walk_;
+  TileScheduler& scheduler_;
   std::byte* memory_;
   int32_t key_;              // first of the team's tiles, or kNone
   int32_t slots_[kLookUps];  // of this lane's key in the tiles to come
   int32_t loaded_ = 0;
 };
 
-// --- one part: units of one sequence, for one kv head
+// --- one split: units of one sequence, for one kv head
 
 template <class E>
-__device__ void load_queries(const Decode& d, const Part& part, const WarpPlace<E>& place, Queries<E>& q) {
+__device__ void load_queries(const Decode& d, const Split& split, const WarpPlace<E>& place, Queries<E>& q) {
   const ConstHeadRows& rows = d.args.q;
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kEights; ++eight) {
-    const Row row = row_at(d, part, place.first_row() + eight * kEight + static_cast<int32_t>(threadIdx.x) % kWarp / 4);
+  for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile) {
+    const Row row =
+        row_at(d, split, place.first_row() + row_tile * kRowsInTile + static_cast<int32_t>(threadIdx.x) % kWarp / 4);
     const bool exists = row.row >= 0;
     const auto* words = reinterpret_cast<const uint32_t*>(
         rows.data + (int64_t{max(row.row, 0)} * rows.row_stride + int64_t{row.head} * E::kDim) * 2);
-    q.scale[eight] = d.args.scale * d.args.kv.key_scale * kLog2e;
+    q.scale[row_tile] = d.args.scale * d.args.kv.key_scale * kLog2e;
     if constexpr (E::kIsNarrow)
-      q.scale[eight] *= load_scaled<E>(rows.type, words, exists, eight, q);
+      q.scale[row_tile] *= load_scaled<E>(rows.type, words, exists, row_tile, q);
     else
-      load_words<E>(words, exists, eight, q);
+      load_words<E>(words, exists, row_tile, q);
   }
 }
 
-// Of the part's keys, what query row `row` sees.
-__device__ Seen seen_by(const Decode& d, const Part& part, int32_t row) {
-  const Span span = span_of(d.args, part.sequence(), row);
+// Of the split's keys, what query row `row` sees.
+__device__ Seen seen_by(const Decode& d, const Split& split, int32_t row) {
+  const Span span = span_of(d.args, split.sequence(), row);
   const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
-  const int32_t branch = part.length + (row - part.first_row) * d.args.keys.most_branch_tokens;
+  const int32_t branch = split.length + (row - split.first_row) * d.args.keys.most_branch_tokens;
   Seen seen;
-  seen.first = max(first, part.first);
-  seen.count = max(0, min(end, min(part.length, part.end)) - seen.first);
-  seen.branch_first = max(branch + max(0, first - part.length), part.first);
-  seen.branch_count = max(0, min(branch + end - part.length, part.end) - seen.branch_first);
+  seen.first = max(first, split.first);
+  seen.count = max(0, min(end, min(split.length, split.end)) - seen.first);
+  seen.branch_first = max(branch + max(0, first - split.length), split.first);
+  seen.branch_count = max(0, min(branch + end - split.length, split.end) - seen.branch_first);
   return seen;
 }
 
-// use(eight, row) for the rows that are there of those whose scores this thread has.
+// use(row_tile, row) for the rows that are there of those whose scores this thread has.
 template <class E, class Use>
-__device__ void for_each_own_row(const Decode& d, const Part& part, const WarpPlace<E>& place, const Use& use) {
+__device__ void for_each_own_row(const Decode& d, const Split& split, const WarpPlace<E>& place, const Use& use) {
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kEights; ++eight) {
-    const int32_t index = place.first_row() + eight * kEight + static_cast<int32_t>(threadIdx.x) % kWarp / 4;
-    const int32_t row = row_at(d, part, index).row;
-    if (row >= 0) use(eight, row);
+  for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile) {
+    const int32_t index = place.first_row() + row_tile * kRowsInTile + static_cast<int32_t>(threadIdx.x) % kWarp / 4;
+    const int32_t row = row_at(d, split, index).row;
+    if (row >= 0) use(row_tile, row);
   }
 }
 
@@ -255,12 +256,12 @@ struct Common {
   int32_t first, end;
 };
 template <class E>
-__device__ void seen_by_all(const Decode& d, const Part& part, const WarpPlace<E>& place, Common& kept) {
-  Common common{part.first, part.end};
-  const bool is_last_token = part.last_row - part.first_row == 1;
+__device__ void seen_by_all(const Decode& d, const Split& split, const WarpPlace<E>& place, Common& kept) {
+  Common common{split.first, split.end};
+  const bool is_last_token = split.last_row - split.first_row == 1;
   if (!is_last_token || d.args.window >= 0 || d.args.keys.branch_lengths) {
-    for_each_own_row<E>(d, part, place, [&](int32_t, int32_t row) {
-      const Seen seen = seen_by(d, part, row);
+    for_each_own_row<E>(d, split, place, [&](int32_t, int32_t row) {
+      const Seen seen = seen_by(d, split, row);
       common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
     });
     common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
@@ -270,12 +271,12 @@ __device__ void seen_by_all(const Decode& d, const Part& part, const WarpPlace<E
 }
 
 template <class E>
-__device__ void hide_unseen(const Decode& d, const Part& part, const WarpPlace<E>& place, int32_t first_key,
-                            Scores<E>& scores) {
+__device__ void apply_mask(const Decode& d, const Split& split, const WarpPlace<E>& place, int32_t first_key,
+                           Scores<E>& scores) {
   const int32_t lanes_key = first_key + static_cast<int32_t>(threadIdx.x) % 4 * 2;
-  for_each_own_row<E>(d, part, place, [&](int32_t eight, int32_t row) {
-    const Seen seen = seen_by(d, part, row);
-    for_each_score<E>(scores, eight, [&](float& score, int32_t key) {
+  for_each_own_row<E>(d, split, place, [&](int32_t row_tile, int32_t row) {
+    const Seen seen = seen_by(d, split, row);
+    for_each_score<E>(scores, row_tile, [&](float& score, int32_t key) {
       if (!seen(lanes_key + key)) score = -INFINITY;
     });
   });
@@ -283,16 +284,16 @@ __device__ void hide_unseen(const Decode& d, const Part& part, const WarpPlace<E
 
 // Rows that are not there have scores, too, of zeros as queries; nobody asks for their results.
 template <class E>
-__device__ Sums<E> fold_part(const Decode& d, const Part& part, const WarpPlace<E>& place, Loader<E>& loader,
-                             Common& common) {
+__device__ Sums<E> fold_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
+                              Common& common) {
   Queries<E> q;
-  load_queries<E>(d, part, place, q);
-  seen_by_all<E>(d, part, place, common);
+  load_queries<E>(d, split, place, q);
+  seen_by_all<E>(d, split, place, common);
   Sums<E> sums;
-  for (int32_t team_key = part.first + place.first_warp() * E::kKeys; team_key < part.end;
+  for (int32_t team_key = split.first + place.first_warp() * E::kKeys; team_key < split.end;
        team_key += Loader<E>::kStride) {
     uint32_t tile = loader.take();
-    const int32_t end = min(team_key + place.teams_warps * E::kKeys, part.end);
+    const int32_t end = min(team_key + place.teams_warps * E::kKeys, split.end);
     for (int32_t tile_key = team_key; tile_key < end; tile_key += E::kKeys, tile += loader.warp_bytes())
 #pragma unroll
       for (int32_t i = 0; i < E::kKeys; i += E::kKeysAtOnce) {
@@ -301,7 +302,7 @@ __device__ Sums<E> fold_part(const Decode& d, const Part& part, const WarpPlace<
         fold_tile<E>(
             d.args, q, keys, keys + E::kKeys * E::kRowBytes,
             [&](Scores<E>& scores) {
-              if (key < common.first || key + E::kKeysAtOnce > common.end) hide_unseen<E>(d, part, place, key, scores);
+              if (key < common.first || key + E::kKeysAtOnce > common.end) apply_mask<E>(d, split, place, key, scores);
             },
             sums);
       }
@@ -312,28 +313,28 @@ __device__ Sums<E> fold_part(const Decode& d, const Part& part, const WarpPlace<
 // --- results, four columns of a row at a time
 
 struct Quad {
-  float4 out = {0, 0, 0, 0};  // relative to the row's top
-  float top = -INFINITY;      // a power of two
+  float4 out = {0, 0, 0, 0};  // relative to the row's maximum
+  float row_max = -INFINITY;  // a power of two
   float sum = 0;
 };
 
-// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the tops.
+// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the maxima.
 template <int32_t kCount>
 __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
-  float top = total.top;
+  float row_max = total.row_max;
 #pragma unroll
-  for (int32_t i = 0; i < kCount; ++i) top = fmaxf(top, quads[i].top);
-  const float base = top == -INFINITY ? 0 : top, shrink = power_of_two(total.top - base);
-  float4 out = {total.out.x * shrink, total.out.y * shrink, total.out.z * shrink, total.out.w * shrink};
-  float sum = total.sum * shrink;
+  for (int32_t i = 0; i < kCount; ++i) row_max = fmaxf(row_max, quads[i].row_max);
+  const float base = row_max == -INFINITY ? 0 : row_max, rescale = fast_exp2(total.row_max - base);
+  float4 out = {total.out.x * rescale, total.out.y * rescale, total.out.z * rescale, total.out.w * rescale};
+  float sum = total.sum * rescale;
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) {
-    const float share = power_of_two(quads[i].top - base);
+    const float share = fast_exp2(quads[i].row_max - base);
     const float4& more = quads[i].out;
     out = {out.x + more.x * share, out.y + more.y * share, out.z + more.z * share, out.w + more.w * share};
     sum += quads[i].sum * share;
   }
-  total = {out, top, sum};
+  total = {out, row_max, sum};
 }
 
 // use(row, quad) by some thread, for all quads of `rows` rows.
@@ -344,55 +345,56 @@ __device__ void for_each_quad(int32_t rows, const Use& use) {
     use(i / kQuads, i % kQuads);
 }
 
-// What the warps of a block keep in shared memory beside their stages and the lines, and where they meet: with
-// kRowsAtOnce of their rows at a time.
+// What the warps of a block keep in shared memory beside their stages and the sequences, and where their sums are
+// reduced: kRowsAtOnce of their rows at a time.
 template <class E>
-struct Meeting {
-  static constexpr int32_t kEightsAtOnce =
-      std::min<int32_t>(E::kEights, E::kStageBytes / (kEight * E::kDim * sizeof(float)));
-  static constexpr int32_t kRowsAtOnce = kEightsAtOnce * kEight;
-  static_assert(kEightsAtOnce > 0 && E::kEights % kEightsAtOnce == 0, "a stage has room for sums of some rows");
+struct SharedStorage {
+  static constexpr int32_t kRowTilesAtOnce =
+      std::min<int32_t>(E::kRowTiles, E::kStageBytes / (kRowsInTile * E::kDim * sizeof(float)));
+  static constexpr int32_t kRowsAtOnce = kRowTilesAtOnce * kRowsInTile;
+  static_assert(kRowTilesAtOnce > 0 && E::kRowTiles % kRowTilesAtOnce == 0, "a stage has room for sums of some rows");
 
-  Runs runs;
+  StreamK stream_k;
   int32_t live;
-  Walk walk[E::kWarps], walk_ahead[E::kWarps];  // each warp's own, of its products and of its loads
+  TileScheduler scheduler[E::kWarps], load_scheduler[E::kWarps];  // each warp's own, of its products and of its loads
   Common common[E::kWarps];
-  float top[E::kWarps][kRowsAtOnce], sum[E::kWarps][kRowsAtOnce];
+  float row_max[E::kWarps][kRowsAtOnce], sum[E::kWarps][kRowsAtOnce];
   int32_t out[E::kWarps];  // f32 [kRowsAtOnce, kDim], as place_of() says; in floats from the stages' begin
   bool is_last;
 };
 
-// What meets: the warps of a block, with what they have of `rows` rows, each leaving it in a free stage of its own.
+// What is reduced: the sums of a block's warps, of `rows` rows, each in a free stage of the warp's own.
 template <class E>
-struct Participant {
+struct WarpReduction {
   const WarpPlace<E>& place;
-  int32_t rows;  // of the part
-  Meeting<E>& meeting;
+  int32_t rows;  // of the split
+  SharedStorage<E>& storage;
   float* stages;
   int32_t free_stage;  // in floats
 
   __device__ float* out() const { return stages + free_stage; }
 };
 
-// From the warp's row first_eight * 8 on.
+// From the warp's row first_row_tile * 8 on.
 template <class E>
-__device__ void leave_sums(const Participant<E>& p, const Sums<E>& sums, int32_t first_eight) {
+__device__ void store_sums(const WarpReduction<E>& p, const Sums<E>& sums, int32_t first_row_tile) {
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
-  for (int32_t i = 0; i < Meeting<E>::kEightsAtOnce; ++i) {
-    const int32_t eight = first_eight + i;
-    const float sum = quad_sum(sums.sum[eight]);
+  for (int32_t i = 0; i < SharedStorage<E>::kRowTilesAtOnce; ++i) {
+    const int32_t row_tile = first_row_tile + i;
+    const float sum = quad_sum(sums.sum[row_tile]);
     if (lane % 4 == 0) {
-      p.meeting.top[p.place.warp][i * kEight + lane / 4] = sums.top[eight];
-      p.meeting.sum[p.place.warp][i * kEight + lane / 4] = sum;
+      p.storage.row_max[p.place.warp][i * kRowsInTile + lane / 4] = sums.row_max[row_tile];
+      p.storage.sum[p.place.warp][i * kRowsInTile + lane / 4] = sum;
     }
-    leave_rows<E>(sums, eight, p.rows - p.place.first_row() - eight * kEight, p.out() + i * kEight * E::kDim);
+    store_rows<E>(sums, row_tile, p.rows - p.place.first_row() - row_tile * kRowsInTile,
+                  p.out() + i * kRowsInTile * E::kDim);
   }
 }
 
-// Of all the warps that took the row, which is `row` of those that they left and the team's `member` had.
+// Over all warps that took the row, which is `row` of those that they stored and the team's `member` had.
 template <class E>
-__device__ Quad met(const Participant<E>& p, int32_t member, int32_t row, int32_t quad) {
+__device__ Quad reduced(const WarpReduction<E>& p, int32_t member, int32_t row, int32_t quad) {
   constexpr int32_t kAtOnce = 8;
   Quad total;
 #pragma unroll
@@ -402,29 +404,29 @@ __device__ Quad met(const Participant<E>& p, int32_t member, int32_t row, int32_
     for (int32_t i = 0; i < kAtOnce; ++i) {
       const int32_t w = first + i;
       if (!WarpPlace<E>::kHasTeams || (w & (p.place.teams_warps - 1)) == member)
-        quads[i] = {*reinterpret_cast<const float4*>(p.stages + p.meeting.out[w] + place_of<E>(row, quad * 4)),
-                    p.meeting.top[w][row], p.meeting.sum[w][row]};
+        quads[i] = {*reinterpret_cast<const float4*>(p.stages + p.storage.out[w] + place_of<E>(row, quad * 4)),
+                    p.storage.row_max[w][row], p.storage.sum[w][row]};
     }
     fold_quads(total, quads);
   }
   return total;
 }
 
-// The warps meet: use(row, quad, result) by some thread, for all quads of the part's rows.
+// The warps' sums are added: use(row, quad, result) by some thread, for all quads of the split's rows.
 template <class E, class Use>
-__device__ void meet(const Participant<E>& p, const Sums<E>& sums, const Use& use) {
-  constexpr int32_t kRowsAtOnce = Meeting<E>::kRowsAtOnce;
-  if (threadIdx.x % kWarp == 0) p.meeting.out[p.place.warp] = p.free_stage;
-  p.place.meet_team();  // who shares the stage's keys has done with them
+__device__ void reduce_warps(const WarpReduction<E>& p, const Sums<E>& sums, const Use& use) {
+  constexpr int32_t kRowsAtOnce = SharedStorage<E>::kRowsAtOnce;
+  if (threadIdx.x % kWarp == 0) p.storage.out[p.place.warp] = p.free_stage;
+  p.place.sync_team();  // who shares the stage's keys has done with them
 #pragma unroll
-  for (int32_t first_eight = 0; first_eight < E::kEights; first_eight += Meeting<E>::kEightsAtOnce) {
-    leave_sums<E>(p, sums, first_eight);
+  for (int32_t first_row_tile = 0; first_row_tile < E::kRowTiles; first_row_tile += SharedStorage<E>::kRowTilesAtOnce) {
+    store_sums<E>(p, sums, first_row_tile);
     __syncthreads();
     for_each_quad<E>(p.place.teams_warps * kRowsAtOnce, [&](int32_t index, int32_t quad) {
       const int32_t member = WarpPlace<E>::kHasTeams ? index / kRowsAtOnce : 0;
-      const int32_t row_of_meeting = index - member * kRowsAtOnce;
-      const int32_t row = member * E::kRows + first_eight * kEight + row_of_meeting;
-      if (row < p.rows) use(row, quad, met<E>(p, member, row_of_meeting, quad));
+      const int32_t row_in_stage = index - member * kRowsAtOnce;
+      const int32_t row = member * E::kRows + first_row_tile * kRowsInTile + row_in_stage;
+      if (row < p.rows) use(row, quad, reduced<E>(p, member, row_in_stage, quad));
     });
     __syncthreads();  // the stages are the loader's again
   }
@@ -440,47 +442,49 @@ __device__ void store_four(Dtype type, std::byte* array, int64_t index, const fl
 }
 
 template <class E>
-__device__ void write_quad(const Decode& d, const Part& part, int32_t index, int32_t quad, const Quad& result) {
+__device__ void write_quad(const Decode& d, const Split& split, int32_t index, int32_t quad, const Quad& result) {
   const AttendArgs& args = d.args;
-  const Row row = row_at(d, part, index);
-  const bool is_empty = result.top == -INFINITY;
-  const float top = result.top * kLn2;
-  const float factor = factor_of(top, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
+  const Row row = row_at(d, split, index);
+  const bool is_empty = result.row_max == -INFINITY;
+  const float row_max = result.row_max * kLn2;
+  const float factor =
+      factor_of(row_max, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
   const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
   const float4& out = result.out;
   store_four(args.out.type, args.out.data, at, {out.x * factor, out.y * factor, out.z * factor, out.w * factor});
-  if (args.lse && quad == 0) args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : top + logf(result.sum);
+  if (args.lse && quad == 0)
+    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : row_max + logf(result.sum);
 }
 
-// --- parts of several blocks
+// --- splits of several blocks
 
 template <class E>
-__device__ void leave_quad(const Decode& d, int32_t slot, int32_t row, int32_t quad, const Quad& result) {
+__device__ void store_partial(const Decode& d, int32_t slot, int32_t row, int32_t quad, const Quad& result) {
   const int32_t at = slot * d.rows + row;
   __stcg(reinterpret_cast<float4*>(d.split_out) + at * (E::kDim / 4) + quad, result.out);
   if (quad != 0) return;
-  __stcg(d.split_top + at, result.top);
+  __stcg(d.split_max + at, result.row_max);
   __stcg(d.split_sum + at, result.sum);
 }
 
-// Whether this block's part is the last of `parts` to arrive; the block has met since it left it. The count wraps: the
-// next layer finds it at zero. That one thread releases and acquires is enough: what the others wrote or will read is
-// ordered with it by the barriers.
-__device__ bool arrive_last(int32_t* arrivals, int32_t parts, bool& is_last) {
-  if (threadIdx.x == 0) is_last = count_arrival(arrivals, parts - 1) == parts - 1;
+// Whether this block's split is the last of `num_splits` to arrive; the block has met a barrier since it stored it. The
+// count wraps: the next layer finds it at zero. That one thread releases and acquires is enough: what the others wrote
+// or will read is ordered with it by the barriers.
+__device__ bool arrive_last(int32_t* arrivals, int32_t num_splits, bool& is_last) {
+  if (threadIdx.x == 0) is_last = count_arrival(arrivals, num_splits - 1) == num_splits - 1;
   __syncthreads();
   return is_last;
 }
 
-// What all blocks left. Loads of several parts are under way at once; in the place of those that are not there the last
-// one is read again, which takes less time than the jumps around it.
+// What all blocks left. Loads of several splits are under way at once; in the place of those that are not there the
+// last one is read again, which takes less time than the jumps around it.
 template <class E>
-__device__ Quad merged(const Decode& d, const Part& part, int32_t row, int32_t quad) {
+__device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t quad) {
   constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
-  const int32_t distance = 2 * d.args.kv.kv_heads * d.rows, last = part.parts - 1;
-  const int32_t rest = part.first_slot * d.rows + row;  // the first part has the slot after this one
+  const int32_t distance = 2 * d.args.kv.kv_heads * d.rows, last = split.num_splits - 1;
+  const int32_t rest = split.first_slot * d.rows + row;  // the first split has the slot after this one
   const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
-  const auto* const tops = reinterpret_cast<const std::byte*>(d.split_top);
+  const auto* const row_maxes = reinterpret_cast<const std::byte*>(d.split_max);
   const auto* const sums = reinterpret_cast<const std::byte*>(d.split_sum);
   Quad total;
 #pragma unroll 1
@@ -491,9 +495,9 @@ __device__ Quad merged(const Decode& d, const Part& part, int32_t row, int32_t q
       int32_t at = rest + min(first + i, last) * distance;
       if (i == 0 && first == 0) at += d.rows;
       quads[i] = {__ldcg(reinterpret_cast<const float4*>(address_of(outs, at, E::kDim * sizeof(float)))),
-                  __ldcg(reinterpret_cast<const float*>(address_of(tops, at, sizeof(float)))),
+                  __ldcg(reinterpret_cast<const float*>(address_of(row_maxes, at, sizeof(float)))),
                   __ldcg(reinterpret_cast<const float*>(address_of(sums, at, sizeof(float))))};
-      if (first + i > last) quads[i].top = -INFINITY;
+      if (first + i > last) quads[i].row_max = -INFINITY;
     }
     fold_quads(total, quads);
   }
@@ -503,75 +507,74 @@ __device__ Quad merged(const Decode& d, const Part& part, int32_t row, int32_t q
 // --- the kernel
 
 template <class E>
-__device__ void attend_part(const Decode& d, const Part& part, const WarpPlace<E>& place, Loader<E>& loader,
-                            std::byte* memory, Meeting<E>& meeting) {
-  const Sums<E> sums = fold_part<E>(d, part, place, loader, meeting.common[place.warp]);
-  const Participant<E> p{.place = place,
-                         .rows = (part.last_row - part.first_row) * d.group,
-                         .meeting = meeting,
-                         .stages = reinterpret_cast<float*>(memory),
-                         .free_stage = loader.free_stage()};
+__device__ void attend_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
+                             std::byte* memory, SharedStorage<E>& storage) {
+  const Sums<E> sums = fold_split<E>(d, split, place, loader, storage.common[place.warp]);
+  const WarpReduction<E> p{.place = place,
+                           .rows = (split.last_row - split.first_row) * d.group,
+                           .storage = storage,
+                           .stages = reinterpret_cast<float*>(memory),
+                           .free_stage = loader.free_stage()};
   const int32_t kv_heads = d.args.kv.kv_heads;
-  meet<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
-    if (part.parts == 1)
-      write_quad<E>(d, part, row, quad, result);
+  reduce_warps<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
+    if (split.num_splits == 1)
+      write_quad<E>(d, split, row, quad, result);
     else
-      leave_quad<E>(d, part.slot(part.number, kv_heads), row, quad, result);
+      store_partial<E>(d, split.slot(split.split_idx, kv_heads), row, quad, result);
   });
-  if (part.parts == 1) return;
-  if (!arrive_last(d.arrivals + part.b * kv_heads + part.kv_head, part.parts, p.meeting.is_last)) return;
+  if (split.num_splits == 1) return;
+  if (!arrive_last(d.arrivals + split.b * kv_heads + split.kv_head, split.num_splits, p.storage.is_last)) return;
   for_each_quad<E>(
-      p.rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, part, row, quad, merged<E>(d, part, row, quad)); });
+      p.rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Line* lines) {
+__device__ void write_empty_rows(const AttendArgs& args, int32_t live, const SequenceWork* seqs) {
   for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (lines[b].units_before == lines[b + 1].units_before)
-      for (int32_t row = lines[b].first_row; row < lines[b + 1].first_row; ++row) write_empty_row(args, row);
-  for (int64_t row = lines[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x)
-    write_empty_row(args, row);
+    if (seqs[b].units_before == seqs[b + 1].units_before)
+      for (int32_t row = seqs[b].first_row; row < seqs[b + 1].first_row; ++row) write_empty_row(args, row);
+  for (int64_t row = seqs[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty_row(args, row);
 }
 
 template <class E>
-__device__ void prepare(const Decode& d, Line* lines, Meeting<E>& meeting) {
-  const int32_t live = write_lines<E::kWarps>(d.args, lines);
+__device__ void prepare(const Decode& d, SequenceWork* seqs, SharedStorage<E>& storage) {
+  const int32_t live = load_sequences<E::kWarps>(d.args, seqs);
   if (threadIdx.x == 0) {
-    meeting.live = live;
-    meeting.runs = Runs::of(lines[live].units_before, static_cast<int32_t>(gridDim.x) / d.args.kv.kv_heads);
+    storage.live = live;
+    storage.stream_k = StreamK::of(seqs[live].units_before, static_cast<int32_t>(gridDim.x) / d.args.kv.kv_heads);
   }
   __syncthreads();
 }
 
 // From here on everything may be read and written.
-__device__ void follow_kernels() {
-  wait_for_kernels_before();
-  let_kernels_after_start();
+__device__ void wait_and_launch_dependents() {
+  griddep_wait();
+  griddep_launch_dependents();
 }
 
 template <class E>
 __global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(1024) std::byte memory[];
-  __shared__ Meeting<E> meeting;
-  Line* const lines = lines_in<E>(d, memory);
-  if (!d.args.keys_are_settled) wait_for_kernels_before();
-  prepare<E>(d, lines, meeting);
-  if (d.run() >= meeting.runs.count) {
-    follow_kernels();
+  __shared__ SharedStorage<E> storage;
+  SequenceWork* const seqs = sequences_in<E>(d, memory);
+  if (!d.args.keys_are_settled) griddep_wait();
+  prepare<E>(d, seqs, storage);
+  if (d.worker() >= storage.stream_k.count) {
+    wait_and_launch_dependents();
   } else {
     const WarpPlace<E> place(d);
-    Walk &walk = meeting.walk[place.warp], &walk_ahead = meeting.walk_ahead[place.warp];
-    walk_ahead.begin(lines, meeting.live, meeting.runs, d.args.kv.kv_heads);
-    walk.begin(walk_ahead);
-    Loader<E> loader(d, place, walk_ahead, memory);
-    follow_kernels();
+    TileScheduler &scheduler = storage.scheduler[place.warp], &load_scheduler = storage.load_scheduler[place.warp];
+    load_scheduler.begin(seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
+    scheduler.begin(load_scheduler);
+    Loader<E> loader(d, place, load_scheduler, memory);
+    wait_and_launch_dependents();
     loader.begin();
-    while (!walk.over()) {
-      walk.next(d.args, lines, meeting.runs);
-      attend_part<E>(d, walk.part, place, loader, memory, meeting);
+    while (!scheduler.done()) {
+      scheduler.next(d.args, seqs, storage.stream_k);
+      attend_split<E>(d, scheduler.split, place, loader, memory, storage);
     }
   }
-  write_empty_rows(d.args, meeting.live, lines);
+  write_empty_rows(d.args, storage.live, seqs);
 }
 
 // The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
@@ -585,7 +588,7 @@ void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t share
   check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastVersionThatWaits;
+  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastGriddepVersion;
   const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
                                      .blockDim = dim3(static_cast<uint32_t>(threads)),
                                      .dynamicSmemBytes = shared,
@@ -597,7 +600,7 @@ void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t share
 
 template <class E>
 void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
-  static_assert(sizeof(Meeting<E>) <= DecodeSizes::kMostMeetingBytes);
+  static_assert(sizeof(SharedStorage<E>) <= DecodeSizes::kMostStorageBytes);
   const auto kernel = decode_kernel<E>;
   const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
@@ -607,10 +610,10 @@ void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
 
 template <class Stored, int32_t kDim>
 void launch_for_rows(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
-  if (choice.eights == 1) return launch<Elements<Stored, kDim, 1>>(d, choice, stream);
+  if (choice.row_tiles == 1) return launch<Elements<Stored, kDim, 1>>(d, choice, stream);
   if constexpr (sizeof(Stored) > 1)
-    if (choice.eights == 4) return launch<Elements<Stored, kDim, 4>>(d, choice, stream);
-  launch<Elements<Stored, kDim, kRowsInTeam / kEight>>(d, choice, stream);
+    if (choice.row_tiles == 4) return launch<Elements<Stored, kDim, 4>>(d, choice, stream);
+  launch<Elements<Stored, kDim, kRowsInTeam / kRowsInTile>>(d, choice, stream);
 }
 
 template <class Stored>
@@ -636,7 +639,7 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
                  .split_out = arena.floats(Buf::split_partial_out),
-                 .split_top = arena.floats(Buf::split_partial_top),
+                 .split_max = arena.floats(Buf::split_partial_max),
                  .split_sum = arena.floats(Buf::split_partial_sum),
                  .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);

@@ -1,12 +1,12 @@
-// What a warp of decode does with one tile: rows of queries, by eights, against the keys and values that lie in a stage
-// of shared memory, online softmax, all products in tensor cores.
+// What a warp of decode does with one tile: row tiles of 8 queries each, against the keys and values that lie in a
+// stage of shared memory, online softmax, all products in tensor cores.
 //
 //   scores    [16 rows, 8 keys] = Q . K^T
 //   results   [16 columns, 8 rows] += V^T . P^T
 //
 // The results are transposed because of the sizes: few queries fill 8 rows and not 16, which halves the registers and
-// the products. And a lane's scores are just what it must have of P^T: row t / 4 of each eight, keys 2 * (t % 4) and
-// the next. Its results are of other rows, 2 * (t % 4) and the next, so what these shrink by comes from other lanes.
+// the products. And a lane's scores are just what it must have of P^T: row t / 4 of each row tile, keys 2 * (t % 4) and
+// the next. Its results are of other rows, 2 * (t % 4) and the next, so what rescales these comes from other lanes.
 //
 // Where there are only 8 rows, the 16 of the scores are these twice, with the even and with the odd sixteens of dims.
 // Keys are multiplied with both, their even dims into one sum, the odd ones into another, and of each sum only the half
@@ -30,25 +30,25 @@
 
 namespace quire::attn::cuda {
 
-constexpr int32_t kEight = 8;  // rows of queries in a tile of results
+constexpr int32_t kRowsInTile = 8;  // rows of queries in a tile of results
 
-// The K and V of one head, and how many rows of queries a warp takes against them: kEights x 8.
+// The K and V of one head, and how many rows of queries a warp takes against them: kRowTiles x 8.
 //
 // What bounds K and V of 8 bits is how fast tiles are worked through, so few rows are left to twice as many warps, with
 // half the registers and half the keys in a tile.
-template <class Stored, int32_t kHeadDim, int32_t kEightsOfRows>
+template <class Stored, int32_t kHeadDim, int32_t kTiles>
 struct Elements {
   static constexpr bool kIsNarrow = std::is_same_v<Stored, __nv_fp8_e4m3>;
   using Product = std::conditional_t<kIsNarrow, __half, Stored>;
   static constexpr int32_t kDim = kHeadDim;
   static constexpr int32_t kRowBytes = kDim * (kIsNarrow ? 1 : 2);
   static constexpr int32_t kPieces = kRowBytes / 16;
-  static constexpr int32_t kEights = kEightsOfRows, kRows = kEights * kEight;
-  static constexpr int32_t kSixteens = (kEights + 1) / 2;
-  static constexpr DecodeSizes kSizes{.element = kIsNarrow ? 1 : 2, .eights = kEights, .dim = kDim};
+  static constexpr int32_t kRowTiles = kTiles, kRows = kRowTiles * kRowsInTile;
+  static constexpr int32_t kM16Tiles = (kRowTiles + 1) / 2;
+  static constexpr DecodeSizes kSizes{.element = kIsNarrow ? 1 : 2, .row_tiles = kRowTiles, .dim = kDim};
   static constexpr int32_t kWarps = kSizes.warps(), kThreads = kWarps * kWarp;
-  static constexpr int32_t kKeys = kSizes.keys();                   // of a tile
-  static constexpr int32_t kKeysAtOnce = kEights < 4 ? kKeys : 16;  // as registers allow
+  static constexpr int32_t kKeys = kSizes.keys();                     // of a tile
+  static constexpr int32_t kKeysAtOnce = kRowTiles < 4 ? kKeys : 16;  // as registers allow
   static constexpr int32_t kStageBytes = kSizes.stage_bytes();
 };
 
@@ -69,34 +69,34 @@ __device__ uint32_t piece_from(uint32_t place, int32_t rows, int32_t pieces) {
 // As the left operand of a product: rows t / 4 and t / 4 + 8 of each 16, t being the lane.
 template <class E>
 struct Queries {
-  static constexpr bool kIsTwice = E::kEights == 1;  // the upper 8 rows are the lower ones with the next 16 dims
-  uint32_t words[E::kSixteens][E::kDim / (kIsTwice ? 32 : 16)][4];
-  float scale[E::kEights];  // of row t / 4 of each eight: makes of products with keys scores in powers of two
+  static constexpr bool kIsTwice = E::kRowTiles == 1;  // the upper 8 rows are the lower ones with the next 16 dims
+  uint32_t words[E::kM16Tiles][E::kDim / (kIsTwice ? 32 : 16)][4];
+  float scale[E::kRowTiles];  // of row t / 4 of each row tile: makes of products with keys scores in powers of two
 
-  // Of row t / 4 of an eight, the first or the second word of 16 dims.
-  __device__ uint32_t& word(int32_t eight, int32_t step, int32_t second) {
-    return kIsTwice ? words[0][step / 2][second * 2 + step % 2] : words[eight / 2][step][second * 2 + eight % 2];
+  // Of row t / 4 of a row tile, the first or the second word of 16 dims.
+  __device__ uint32_t& word(int32_t row_tile, int32_t step, int32_t second) {
+    return kIsTwice ? words[0][step / 2][second * 2 + step % 2] : words[row_tile / 2][step][second * 2 + row_tile % 2];
   }
   // To be multiplied with these 16 dims of keys.
-  __device__ const uint32_t (&of_step(int32_t sixteen, int32_t step) const)[4] {
-    return words[sixteen][kIsTwice ? step / 2 : step];
+  __device__ const uint32_t (&of_step(int32_t m16, int32_t step) const)[4] {
+    return words[m16][kIsTwice ? step / 2 : step];
   }
 };
 
-// A warp's share of a part.
+// A warp's share of a split.
 template <class E>
 struct Sums {
-  float out[E::kEights][E::kDim / 16][4] = {};  // leave_rows() says of which columns and rows
-  float top[E::kEights];                        // of row t / 4 of each eight, in powers of two
-  float sum[E::kEights] = {};                   // of this thread's keys alone until the end
+  float out[E::kRowTiles][E::kDim / 16][4] = {};  // store_rows() says of which columns and rows
+  float row_max[E::kRowTiles];                    // of row t / 4 of each row tile, in powers of two
+  float sum[E::kRowTiles] = {};                   // of this thread's keys alone until the end
 
   __device__ Sums() {
 #pragma unroll
-    for (int32_t eight = 0; eight < E::kEights; ++eight) top[eight] = -INFINITY;
+    for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile) row_max[row_tile] = -INFINITY;
   }
 };
 
-// Keys that a row sees, those in pages and those of its branch; counted along the line.
+// Keys that a row sees, those in pages and those of its branch; counted along the sequence.
 struct Seen {
   int32_t first, count;
   int32_t branch_first, branch_count;
@@ -110,12 +110,12 @@ struct Seen {
 // --- queries
 
 template <class E>
-__device__ void load_words(const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
+__device__ void load_words(const uint32_t* row, bool exists, int32_t row_tile, Queries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int32_t step = 0; step < E::kDim / 16; ++step) {
-    q.word(eight, step, 0) = exists ? row[step * 8 + lane % 4] : 0;
-    q.word(eight, step, 1) = exists ? row[step * 8 + lane % 4 + 4] : 0;
+    q.word(row_tile, step, 0) = exists ? row[step * 8 + lane % 4] : 0;
+    q.word(row_tile, step, 1) = exists ? row[step * 8 + lane % 4 + 4] : 0;
   }
 }
 
@@ -144,35 +144,35 @@ __device__ float scale_to_f16(uint32_t (&words)[E::kDim / 16][2]) {
 
 // Of either 16-bit type, as f16. Returns what undoes the scaling.
 template <class E>
-__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t eight, Queries<E>& q) {
+__device__ float load_scaled(Dtype type, const uint32_t* row, bool exists, int32_t row_tile, Queries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp;
   uint32_t words[E::kDim / 16][2];
 #pragma unroll
   for (int32_t i = 0; i < E::kDim / 8; ++i) words[i / 2][i % 2] = exists ? row[i / 2 * 8 + lane % 4 * 2 + i % 2] : 0;
   const float inverse = type == Dtype::bf16 ? scale_to_f16<E>(words) : 1;
 #pragma unroll
-  for (int32_t i = 0; i < E::kDim / 8; ++i) q.word(eight, i / 2, i % 2) = words[i / 2][i % 2];
+  for (int32_t i = 0; i < E::kDim / 8; ++i) q.word(row_tile, i / 2, i % 2) = words[i / 2][i % 2];
   return inverse;
 }
 
 // --- keys
 
-// Scores of kKeysAtOnce keys: [kSixteens] of [16 rows, 8 keys] each.
+// Scores of kKeysAtOnce keys: [kM16Tiles] of [16 rows, 8 keys] each.
 template <class E>
-using Scores = float[E::kSixteens][E::kKeysAtOnce / 8][4];
+using Scores = float[E::kM16Tiles][E::kKeysAtOnce / 8][4];
 
-// A lane's scores of row t / 4 of an eight: with keys 2 * (t % 4) and the next of every 8.
+// A lane's scores of row t / 4 of a row tile: with keys 2 * (t % 4) and the next of every 8.
 template <class E, class Each>
-__device__ void for_each_score(Scores<E>& scores, int32_t eight, const Each& each) {
+__device__ void for_each_score(Scores<E>& scores, int32_t row_tile, const Each& each) {
 #pragma unroll
   for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
 #pragma unroll
-    for (int32_t i = 0; i < 2; ++i) each(scores[eight / 2][n][eight % 2 * 2 + i], n * 8 + i);
+    for (int32_t i = 0; i < 2; ++i) each(scores[row_tile / 2][n][row_tile % 2 * 2 + i], n * 8 + i);
 }
 
 // With 8 rows there are two sums, of the even and of the odd sixteens of dims.
 template <class E>
-__device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+__device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
   using Product = typename E::Product;
   constexpr bool kInHalves = Queries<E>::kIsTwice;
   const int32_t lane = threadIdx.x % kWarp;
@@ -183,17 +183,17 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& sco
 #pragma unroll
     for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
       uint32_t k[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
-      load_matrices(k, piece_from<E>(place, first, piece));
+      ldmatrix_x4(k, piece_from<E>(place, first, piece));
 #pragma unroll
       for (int32_t n = 0; n < 2; ++n)
 #pragma unroll
-        for (int32_t s = 0; s < E::kSixteens; ++s) {
+        for (int32_t s = 0; s < E::kM16Tiles; ++s) {
           float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
           if constexpr (E::kIsNarrow) {
-            multiply_add<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
-            multiply_add<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
+            mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+            mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
           } else {
-            multiply_add<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
+            mma_m16n8k16<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
           }
         }
     }
@@ -210,112 +210,111 @@ __device__ void multiply_keys(const Queries<E>& q, uint32_t keys, Scores<E>& sco
 // The two keys of each 16 bits side by side: of the even column low, of the odd one high.
 inline __device__ uint32_t pair_keys(uint32_t v) { return __byte_perm(v, 0, 0x3120); }
 
-// weights: of 16 keys, from row `first` of the values on, with each eight of rows.
+// probs: of 16 keys, from row `first` of the values on, with each row tile.
 template <class E>
-__device__ void multiply_values(const uint32_t (&weights)[E::kEights][2], uint32_t values, int32_t first,
-                                Sums<E>& sums) {
+__device__ void mma_pv(const uint32_t (&probs)[E::kRowTiles][2], uint32_t values, int32_t first, Sums<E>& sums) {
   using Product = typename E::Product;
   const int32_t lane = threadIdx.x % kWarp;
   const uint32_t place = values + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
     uint32_t v[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
-    load_matrices_transposed(v, piece_from<E>(place, first, piece));
+    ldmatrix_x4_trans(v, piece_from<E>(place, first, piece));
     if constexpr (E::kIsNarrow) {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
         const uint32_t low = pair_keys(v[i]), high = pair_keys(v[2 + i]);
         const uint32_t columns[4] = {widen(low), widen(low >> 16), widen(high), widen(high >> 16)};
 #pragma unroll
-        for (int32_t eight = 0; eight < E::kEights; ++eight)
-          multiply_add<Product>(sums.out[eight][piece + i], columns, weights[eight][0], weights[eight][1]);
+        for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
+          mma_m16n8k16<Product>(sums.out[row_tile][piece + i], columns, probs[row_tile][0], probs[row_tile][1]);
       }
     } else {
 #pragma unroll
-      for (int32_t eight = 0; eight < E::kEights; ++eight)
-        multiply_add<Product>(sums.out[eight][piece / 2], v, weights[eight][0], weights[eight][1]);
+      for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
+        mma_m16n8k16<Product>(sums.out[row_tile][piece / 2], v, probs[row_tile][0], probs[row_tile][1]);
     }
   }
 }
 
 // --- softmax
 
-// cap * tanh(x / cap). Its error is that of a number as large as cap, which is less than the rounding of the weights.
+// cap * tanh(x / cap). Its error is that of a number as large as cap, less than a probability's rounding.
 inline __device__ float capped(float x, float cap, float twice_log2e_of_cap) {
-  return cap - __fdividef(2 * cap, 1 + power_of_two(x * twice_log2e_of_cap));
+  return cap - __fdividef(2 * cap, 1 + fast_exp2(x * twice_log2e_of_cap));
 }
 
 template <class E>
 __device__ void scale_scores(const Queries<E>& q, float cap, Scores<E>& scores) {
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kEights; ++eight)
-    for_each_score<E>(scores, eight, [&](float& score, int32_t) { score *= q.scale[eight]; });
+  for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
+    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score *= q.scale[row_tile]; });
   if (cap <= 0) return;
   const float factor = 2 * kLog2e / cap;
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kEights; ++eight)
-    for_each_score<E>(scores, eight, [&](float& score, int32_t) { score = capped(score, cap, factor); });
+  for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
+    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score = capped(score, cap, factor); });
 }
 
-// Scores become powers of two relative to the row's top; returns what the sums so far shrink by.
+// Scores become powers of two relative to the row's maximum; returns what the sums so far are rescaled by.
 template <class E>
-__device__ float weigh(Scores<E>& scores, int32_t eight, Sums<E>& sums) {
-  float top = -INFINITY, sum = 0;
-  for_each_score<E>(scores, eight, [&](float& score, int32_t) { top = fmaxf(top, score); });
-  top = fmaxf(sums.top[eight], quad_max(top));
-  const float base = top == -INFINITY ? 0 : top;
-  const float shrink = sums.top[eight] == top ? 1 : power_of_two(sums.top[eight] - top);
-  for_each_score<E>(scores, eight, [&](float& score, int32_t) {
-    score = power_of_two(score - base);
+__device__ float online_softmax(Scores<E>& scores, int32_t row_tile, Sums<E>& sums) {
+  float row_max = -INFINITY, sum = 0;
+  for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { row_max = fmaxf(row_max, score); });
+  row_max = fmaxf(sums.row_max[row_tile], quad_max(row_max));
+  const float base = row_max == -INFINITY ? 0 : row_max;
+  const float rescale = sums.row_max[row_tile] == row_max ? 1 : fast_exp2(sums.row_max[row_tile] - row_max);
+  for_each_score<E>(scores, row_tile, [&](float& score, int32_t) {
+    score = fast_exp2(score - base);
     sum += score;
   });
-  sums.top[eight] = top;
-  sums.sum[eight] = sums.sum[eight] * shrink + sum;
-  return shrink;
+  sums.row_max[row_tile] = row_max;
+  sums.sum[row_tile] = sums.sum[row_tile] * rescale + sum;
+  return rescale;
 }
 
 // factor: of row t / 4. The results are of rows 2 * (t % 4) and the next.
 template <class E>
-__device__ void shrink_results(float factor, int32_t eight, Sums<E>& sums) {
+__device__ void rescale_out(float factor, int32_t row_tile, Sums<E>& sums) {
   const int32_t lane = threadIdx.x % kWarp;
   const float factors[2] = {__shfl_sync(~0u, factor, lane % 4 * 8), __shfl_sync(~0u, factor, lane % 4 * 8 + 4)};
 #pragma unroll
   for (int32_t d = 0; d < E::kDim / 16; ++d)
 #pragma unroll
-    for (int32_t i = 0; i < 4; ++i) sums.out[eight][d][i] *= factors[i % 2];
+    for (int32_t i = 0; i < 4; ++i) sums.out[row_tile][d][i] *= factors[i % 2];
 }
 
 // keys, values: where they lie, of kKeysAtOnce keys. hide(scores) sets those that are not seen to -infinity.
-template <class E, class Hide>
-__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t keys, uint32_t values, const Hide& hide,
+template <class E, class Mask>
+__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t keys, uint32_t values, const Mask& mask,
                           Sums<E>& sums) {
   using Product = typename E::Product;
   Scores<E> scores = {};
-  multiply_keys<E>(q, keys, scores);
+  mma_qk<E>(q, keys, scores);
   scale_scores<E>(q, args.softcap * kLog2e, scores);
-  hide(scores);
-  float shrink[E::kEights];
-  bool do_shrink = false;
+  mask(scores);
+  float rescale[E::kRowTiles];
+  bool do_rescale = false;
 #pragma unroll
-  for (int32_t eight = 0; eight < E::kEights; ++eight) {
-    shrink[eight] = weigh<E>(scores, eight, sums);
-    do_shrink |= shrink[eight] != 1;
+  for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile) {
+    rescale[row_tile] = online_softmax<E>(scores, row_tile, sums);
+    do_rescale |= rescale[row_tile] != 1;
   }
-  if (__any_sync(~0u, do_shrink)) {
+  if (__any_sync(~0u, do_rescale)) {
 #pragma unroll
-    for (int32_t eight = 0; eight < E::kEights; ++eight) shrink_results<E>(shrink[eight], eight, sums);
+    for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile) rescale_out<E>(rescale[row_tile], row_tile, sums);
   }
 #pragma unroll
   for (int32_t first = 0; first < E::kKeysAtOnce; first += 16) {
-    uint32_t weights[E::kEights][2];
+    uint32_t probs[E::kRowTiles][2];
 #pragma unroll
-    for (int32_t eight = 0; eight < E::kEights; ++eight)
+    for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
-        const float* of_row = &scores[eight / 2][first / 8 + i][eight % 2 * 2];
-        weights[eight][i] = pair<Product>(of_row[0], of_row[1]);
+        const float* of_row = &scores[row_tile / 2][first / 8 + i][row_tile % 2 * 2];
+        probs[row_tile][i] = pair<Product>(of_row[0], of_row[1]);
       }
-    multiply_values<E>(weights, values, first, sums);
+    mma_pv<E>(probs, values, first, sums);
   }
 }
 
@@ -328,10 +327,11 @@ __device__ int32_t place_of(int32_t row, int32_t column) {
   return row * E::kDim + ((column / 8 ^ (row / 2 & 3)) * 8) + column % 8;
 }
 
-// What this thread has of an eight of rows: rows 2 * (t % 4) and the next; of each 16 columns t / 4 and t / 4 + 8, or
-// 2 * (t / 4) and the next where they are narrow. To f32 [kEight, kDim] as place_of() says, only rows before `rows`.
+// What this thread has of a row tile: rows 2 * (t % 4) and the next; of each 16 columns t / 4 and t / 4 + 8, or
+// 2 * (t / 4) and the next where they are narrow. To f32 [kRowsInTile, kDim] as place_of() says, only rows before
+// `rows`.
 template <class E>
-__device__ void leave_rows(const Sums<E>& sums, int32_t eight, int32_t rows, float* to) {
+__device__ void store_rows(const Sums<E>& sums, int32_t row_tile, int32_t rows, float* to) {
   const int32_t lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int32_t i = 0; i < 2; ++i) {
@@ -339,7 +339,7 @@ __device__ void leave_rows(const Sums<E>& sums, int32_t eight, int32_t rows, flo
     if (row >= rows) continue;
 #pragma unroll
     for (int32_t d = 0; d < E::kDim / 16; ++d) {
-      const float first = sums.out[eight][d][i], second = sums.out[eight][d][2 + i];
+      const float first = sums.out[row_tile][d][i], second = sums.out[row_tile][d][2 + i];
       if constexpr (E::kIsNarrow) {
         *reinterpret_cast<float2*>(to + place_of<E>(row, d * 16 + lane / 4 * 2)) = {first, second};
       } else {

@@ -45,20 +45,20 @@ bool is_for_decode(const AttendArgs& args) {
          has_decode_workspace(args);
 }
 
-// Rows that a warp takes, by eights. Of what becomes f16 on its way, four would be too much in registers.
-int32_t decode_eights(const AttendArgs& args) {
+// Tiles of 8 rows that a warp takes. Of what becomes f16 on its way, four would be too much in registers.
+int32_t decode_row_tiles(const AttendArgs& args) {
   const int32_t rows = decode_rows(args);
   if (rows <= 8) return 1;
   return is_half(args.kv.type) && rows > 16 && rows <= 32 ? 4 : 2;
 }
 
-int32_t decode_team(int32_t rows, int32_t eights) {
+int32_t decode_team(int32_t rows, int32_t row_tiles) {
   constexpr int32_t kRows = DecodeSizes::kRowsInTeam;
-  if (eights * 8 != kRows || rows <= kRows) return 1;
+  if (row_tiles * 8 != kRows || rows <= kRows) return 1;
   return rows <= 2 * kRows ? 2 : 4;
 }
 
-// As many bytes under way as the lines leave room for; 0: there is no room for the fewest stages.
+// As many bytes under way as the sequences leave room for; 0: there is no room for the fewest stages.
 int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, const GpuDevice& device) {
   const auto room = static_cast<size_t>(device.shared_bytes - DecodeSizes::kDeclared);
   for (const int32_t stages : {sizes.most_stages(), DecodeSizes::kFewestStages})
@@ -69,15 +69,15 @@ int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, const GpuDevice& 
 std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& device) {
   if (!is_for_decode(args)) return {};
   const kv::LayerKv& kv = args.kv;
-  const int32_t eights = decode_eights(args);
-  const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .eights = eights, .dim = kv.key_dim};
+  const int32_t row_tiles = decode_row_tiles(args);
+  const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .row_tiles = row_tiles, .dim = kv.key_dim};
   const int32_t stages = decode_stages(sizes, args.arena->limits().batch, device);
   if (stages == 0) return {};
   const int32_t most = std::min(device.processors, kMostSplitBlocks);
   return GpuChoice{.kernel = GpuKernel::decode,
                    .blocks = std::max(1, most / kv.kv_heads) * kv.kv_heads,
-                   .eights = eights,
-                   .team = decode_team(decode_rows(args), eights),
+                   .row_tiles = row_tiles,
+                   .team = decode_team(decode_rows(args), row_tiles),
                    .stages = stages};
 }
 
@@ -97,12 +97,12 @@ bool is_for_latent(const AttendArgs& args) {
          args.arena->limits().batch <= kLatentMostSequences && has_latent_strides(args);
 }
 
-// One thread block for each multiprocessor, but no more than have room for two parts each; as many for each block of
+// One thread block for each multiprocessor, but no more than have room for two splits each; as many for each block of
 // rows.
 std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& device) {
   if (!is_hopper(device) || !is_for_latent(args)) return {};
   const int32_t row_blocks = latent_row_blocks(args);
-  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * latent_part_rows(args));
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * latent_split_rows(args));
   const auto most = static_cast<int32_t>(std::min<int64_t>(device.processors, room));
   if (row_blocks > args.arena->shape(Buf::split_arrivals).columns || row_blocks > most) return {};
   const int32_t page = args.keys.page_size.tokens();
@@ -182,7 +182,7 @@ std::string to_string(const GpuChoice& choice) {
   text += cat(", ", choice.blocks, " blocks, ");
   text += choice.box ? cat("boxes of ", choice.box, " slots") : "row by row";
   if (choice.kernel == GpuKernel::decode)
-    text += cat(", ", choice.eights * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages");
+    text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages");
   return text;
 }
 
@@ -190,7 +190,7 @@ int32_t latent_row_blocks(const AttendArgs& args) {
   return (args.keys.most_queries * args.q.heads + kLatentRows - 1) / kLatentRows;
 }
 
-int32_t latent_part_rows(const AttendArgs& args) {
+int32_t latent_split_rows(const AttendArgs& args) {
   return std::min(args.keys.most_queries * args.q.heads, kLatentRows);
 }
 

@@ -34,17 +34,17 @@ const char* to_string(GpuKernel kernel);
 struct GpuChoice {
   GpuKernel kernel;
   int32_t blocks = 0;  // which share the work; of the general kernel every tile is a block's
-  int32_t box = 0;     // slots that the copy engine brings at once; 0: keys come row by row
-  // decode: rows of queries that a warp takes, by eights; warps that take the same keys; stages of each warp.
-  int32_t eights = 0, team = 0, stages = 0;
+  int32_t box = 0;     // slots that TMA brings at once; 0: keys come row by row
+  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp.
+  int32_t row_tiles = 0, team = 0, stages = 0;
 };
 std::string to_string(const GpuChoice& choice);
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
 
-// latent: blocks of rows of a sequence with the most queries; rows of each part in the workspace.
+// latent: blocks of rows of a sequence with the most queries; rows of each split in the workspace.
 int32_t latent_row_blocks(const AttendArgs& args);
-int32_t latent_part_rows(const AttendArgs& args);
+int32_t latent_split_rows(const AttendArgs& args);
 
 namespace cuda {
 GpuDevice device();  // the one that is used

@@ -5,7 +5,7 @@
 #include <ostream>
 #include <string>
 
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/expect_refused.h"
 
 namespace quire::attn {

@@ -19,24 +19,24 @@ constexpr size_t general_shared_bytes(int32_t key_dim, int32_t slot) {
   return (queries + keys + size_t{kGeneralRows} * kGeneralKeys + kGeneralRows) * sizeof(float);
 }
 
-// decode: `eights` of query rows that a warp takes against keys of `element` bytes.
+// decode: `row_tiles` tiles of 8 query rows that a warp takes against keys of `element` bytes.
 struct DecodeSizes {
-  int32_t element, eights, dim;
+  int32_t element, row_tiles, dim;
 
   constexpr bool is_narrow() const { return element == 1; }
-  constexpr int32_t warps() const { return is_narrow() && eights == 1 ? 16 : 8; }
-  constexpr int32_t keys() const { return is_narrow() && eights > 1 ? 32 : 16; }  // of a tile
-  constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }    // a tile's keys and values
+  constexpr int32_t warps() const { return is_narrow() && row_tiles == 1 ? 16 : 8; }
+  constexpr int32_t keys() const { return is_narrow() && row_tiles > 1 ? 32 : 16; }  // of a tile
+  constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }       // a tile's keys and values
   constexpr int32_t most_stages() const { return kMostStagesBytes / (warps() * stage_bytes()); }  // of a warp
   constexpr size_t shared_bytes(int32_t stages, int32_t batch) const {
-    return size_t{1} * warps() * stages * stage_bytes() + (size_t{1} * batch + 1) * kLineBytes;
+    return size_t{1} * warps() * stages * stage_bytes() + (size_t{1} * batch + 1) * kSequenceBytes;
   }
 
   static constexpr int32_t kMostStagesBytes = 192 * 1024;  // of the 227 KiB that a block of an H100 may have
   static constexpr int32_t kFewestStages = 2;
-  static constexpr int32_t kLineBytes = 24;                       // what is known of a sequence
-  static constexpr int32_t kMostMeetingBytes = 4096;              // what a block's warps keep together
-  static constexpr int32_t kDeclared = kMostMeetingBytes + 2048;  // with what lies between and beside
+  static constexpr int32_t kSequenceBytes = 24;                   // what is known of a sequence
+  static constexpr int32_t kMostStorageBytes = 4096;              // what a block's warps keep together
+  static constexpr int32_t kDeclared = kMostStorageBytes + 2048;  // with what lies between and beside
   static constexpr int32_t kRowsInTeam = 16;                      // of each of its warps
 };
 
@@ -44,7 +44,7 @@ struct DecodeSizes {
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
 inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
 inline constexpr int32_t kLatentMostSequences = 36000;
-inline constexpr int32_t kLatentLeastBox = 16;  // slots: boxes of fewer cost the copy engine more time than it has
+inline constexpr int32_t kLatentLeastBox = 16;  // slots: boxes of fewer cost TMA more time than it has
 
 // prefill: keys of a tile, the least box, and where its code takes its shared memory to begin.
 constexpr int32_t prefill_keys(int32_t value_dim) { return value_dim > 128 ? 64 : 128; }

@@ -1,5 +1,5 @@
-// Hopper's own instructions, one function each: barriers that count bytes, copies of boxes of a tensor, products by a
-// warpgroup. Only code for sm_90a has them; everything here is empty elsewhere, where no kernel that uses it is
+// Hopper's own instructions, one function each: barriers that count bytes, copies of boxes of a tensor by TMA, products by
+// a warpgroup. Only code for sm_90a has them; everything here is empty elsewhere, where no kernel that uses it is
 // launched.
 //
 // Operands of products lie in shared memory as panels: lines of 128 bytes, one for each row, 64 columns wide, whose
@@ -33,13 +33,13 @@ inline __device__ uint32_t piece_at(uint32_t panel, int32_t line, int32_t piece)
 // --- registers move between warpgroups
 
 template <int32_t kRegisters>
-__device__ void take_registers() {
+__device__ void warpgroup_reg_alloc() {
 #if QUIRE_HOPPER
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif
 }
 template <int32_t kRegisters>
-__device__ void give_registers() {
+__device__ void warpgroup_reg_dealloc() {
 #if QUIRE_HOPPER
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif
@@ -47,8 +47,8 @@ __device__ void give_registers() {
 
 // --- barriers
 
-// As meet_warps, without waiting.
-inline __device__ void arrive_named(int32_t id, int32_t threads) {
+// As named_barrier_sync, without waiting.
+inline __device__ void named_barrier_arrive(int32_t id, int32_t threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
@@ -58,8 +58,8 @@ using Barrier = uint64_t;
 inline __device__ void init_barrier(Barrier* barrier, int32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// What was written before this, barriers included, is there for the copy engine and the tensor cores.
-inline __device__ void fence_async() {
+// What was written before this, barriers included, is there for TMA and the tensor cores.
+inline __device__ void fence_proxy_async() {
 #if QUIRE_HOPPER
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -69,14 +69,14 @@ inline __device__ void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-inline __device__ void arrive_expecting(Barrier* barrier, int32_t bytes) {
+inline __device__ void arrive_expect_tx(Barrier* barrier, int32_t bytes) {
 #if QUIRE_HOPPER
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 #endif
 }
 // Arrives when all cp.async of this thread so far are done.
-inline __device__ void arrive_with_copies(Barrier* barrier) {
+inline __device__ void cp_async_arrive(Barrier* barrier) {
 #if QUIRE_HOPPER
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
@@ -96,8 +96,8 @@ inline __device__ void wait(Barrier* barrier, uint32_t phase) {
       : "memory");
 #endif
 }
-// Whether wait() would not wait; all threads of the warp ask.
-inline __device__ bool is_over([[maybe_unused]] Barrier* barrier, [[maybe_unused]] uint32_t phase) {
+// Whether wait() would return at once; all threads of the warp ask.
+inline __device__ bool test_wait([[maybe_unused]] Barrier* barrier, [[maybe_unused]] uint32_t phase) {
 #if QUIRE_HOPPER
   uint32_t done = 0;
   asm volatile(
@@ -116,7 +116,7 @@ inline __device__ bool is_over([[maybe_unused]] Barrier* barrier, [[maybe_unused
 }
 
 // A barrier's phases in turn, for a ring of `count` stages.
-struct Turn {
+struct PipelineState {
   int32_t stage = 0;
   uint32_t phase = 0;
   __device__ void next(int32_t count) {
@@ -129,15 +129,15 @@ struct Turn {
 
 // --- copies
 
-inline __device__ void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+inline __device__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-inline __device__ void prefetch_map(const CUtensorMap* map) {
+inline __device__ void prefetch_tensor_map(const CUtensorMap* map) {
 #if QUIRE_HOPPER
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 #endif
 }
 // A box of a tensor [slots, heads, columns] from the given place on; the barrier counts its bytes.
-inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column, int32_t head,
+inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column, int32_t head,
                                 int32_t slot) {
 #if QUIRE_HOPPER
   asm volatile(
@@ -150,7 +150,7 @@ inline __device__ void copy_box(uint32_t to, const CUtensorMap* map, Barrier* ba
 
 // Four matrices of 8 x 8 two-byte elements, laid over the warp as the sums of a product are: lane l gives the address
 // of row l % 8 of matrix l / 8.
-inline __device__ void store_matrices([[maybe_unused]] uint32_t to, [[maybe_unused]] const uint32_t (&r)[4]) {
+inline __device__ void stmatrix_x4([[maybe_unused]] uint32_t to, [[maybe_unused]] const uint32_t (&r)[4]) {
 #if QUIRE_HOPPER
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
@@ -160,30 +160,31 @@ inline __device__ void store_matrices([[maybe_unused]] uint32_t to, [[maybe_unus
 
 // --- products of a warpgroup
 
-// How a product finds its operand: rows of 8 lines follow each other at 1024 bytes. `panels`: the distance of panels
-// for an operand whose rows are the dimension that is summed over (values), else of no meaning.
-inline __device__ uint64_t operand(uint32_t address, uint32_t panels = 16) {
+// The matrix descriptor by which wgmma finds an operand: rows of 8 lines follow each other at 1024 bytes. `panels`: the
+// distance of panels for an operand whose rows are the dimension that is summed over (values), else of no meaning.
+inline __device__ uint64_t wgmma_descriptor(uint32_t address, uint32_t panels = 16) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightLines = 1024;
   return ((address & 0x3ffff) >> 4) | (uint64_t{panels >> 4} << 16) | ((kEightLines >> 4) << 32) | kSwizzle128;
 }
 
-// The operand that many bytes further on. Its address is all that changes, so the upper half stays where it is.
-inline __device__ uint64_t further(uint64_t operand, int32_t bytes) {
-  return (operand & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(operand) + bytes / 16);
+// The descriptor of what lies that many bytes further on. The address is all that changes, so the upper half stays where
+// it is.
+inline __device__ uint64_t advance_descriptor(uint64_t descriptor, int32_t bytes) {
+  return (descriptor & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(descriptor) + bytes / 16);
 }
 
-inline __device__ void fence_products() {
+inline __device__ void wgmma_fence() {
 #if QUIRE_HOPPER
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-inline __device__ void commit_products() {
+inline __device__ void wgmma_commit() {
 #if QUIRE_HOPPER
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 template <int32_t kLeft>
-__device__ void wait_for_products() {
+__device__ void wgmma_wait() {
 #if QUIRE_HOPPER
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #endif
@@ -210,7 +211,7 @@ __device__ void wait_for_products() {
 #define QUIRE_SUMS_128(i) QUIRE_SUMS_64(i), QUIRE_SUMS_64(i + 64)
 
 // COUNT: COLUMNS / 2. FACTORS and ADD name what follows the sums, the inputs.
-#define QUIRE_PRODUCT(COLUMNS, COUNT, TYPE, FACTORS, ADD, ...)                                                      \
+#define QUIRE_WGMMA(COLUMNS, COUNT, TYPE, FACTORS, ADD, ...)                                                      \
   asm volatile(                                                                                                     \
       "{\n"                                                                                                         \
       "  .reg .pred p;\n"                                                                                           \
@@ -224,58 +225,58 @@ __device__ void wait_for_products() {
 
 // c (+)= A B^T of 16 columns of each: 64 rows of queries, kN rows of keys.
 template <class T, int32_t kN>
-__device__ void multiply_keys([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
+__device__ void wgmma_qk([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
                               [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64 && kBf16)
-    QUIRE_PRODUCT("64", 32, "bf16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("64", 32, "bf16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 64)
-    QUIRE_PRODUCT("64", 32, "f16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("64", 32, "f16", "%32, %33, p, 1, 1, 0, 0", "%34", "l"(a), "l"(b), "r"(add));
   else if constexpr (kBf16)
-    QUIRE_PRODUCT("128", 64, "bf16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("128", 64, "bf16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
   else
-    QUIRE_PRODUCT("128", 64, "f16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("128", 64, "f16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
 #endif
 }
 
-// c (+)= A B: 64 rows of 16 weights in registers, 16 rows of kN columns of values.
+// c (+)= A B: 64 rows of 16 probabilities in registers, 16 rows of kN columns of values.
 template <class T, int32_t kN>
-__device__ void multiply_values([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
+__device__ void wgmma_pv([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
                                 [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
-#define QUIRE_WEIGHTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
+#define QUIRE_PROBS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kN == 32 || kN == 64 || kN == 128);
   if constexpr (kN == 32 && kBf16)
-    QUIRE_PRODUCT("32", 16, "bf16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_WEIGHTS);
+    QUIRE_WGMMA("32", 16, "bf16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_PROBS);
   else if constexpr (kN == 32)
-    QUIRE_PRODUCT("32", 16, "f16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_WEIGHTS);
+    QUIRE_WGMMA("32", 16, "f16", "{%16, %17, %18, %19}, %20, p, 1, 1, 1", "%21", QUIRE_PROBS);
   else if constexpr (kN == 64 && kBf16)
-    QUIRE_PRODUCT("64", 32, "bf16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_WEIGHTS);
+    QUIRE_WGMMA("64", 32, "bf16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_PROBS);
   else if constexpr (kN == 64)
-    QUIRE_PRODUCT("64", 32, "f16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_WEIGHTS);
+    QUIRE_WGMMA("64", 32, "f16", "{%32, %33, %34, %35}, %36, p, 1, 1, 1", "%37", QUIRE_PROBS);
   else if constexpr (kBf16)
-    QUIRE_PRODUCT("128", 64, "bf16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_WEIGHTS);
+    QUIRE_WGMMA("128", 64, "bf16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_PROBS);
   else
-    QUIRE_PRODUCT("128", 64, "f16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_WEIGHTS);
-#undef QUIRE_WEIGHTS
+    QUIRE_WGMMA("128", 64, "f16", "{%64, %65, %66, %67}, %68, p, 1, 1, 1", "%69", QUIRE_PROBS);
+#undef QUIRE_PROBS
 #endif
 }
 
-// The same with the weights in shared memory too, for 256 columns of values.
+// The same with the probabilities in shared memory too, for 256 columns of values.
 template <class T>
-__device__ void multiply_shared_values([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
+__device__ void wgmma_pv_shared([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
                                        [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    QUIRE_PRODUCT("256", 128, "bf16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("256", 128, "bf16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
   else
-    QUIRE_PRODUCT("256", 128, "f16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
+    QUIRE_WGMMA("256", 128, "f16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
 #endif
 }
-#undef QUIRE_PRODUCT
+#undef QUIRE_WGMMA
 #undef QUIRE_NAMES_16
 #undef QUIRE_NAMES_32
 #undef QUIRE_NAMES_64

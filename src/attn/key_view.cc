@@ -25,10 +25,10 @@ void use_tables(KeyView& view, const MetadataArena& arena, Form form, const Tabl
 }
 
 // A GPU's kernels cut the work themselves.
-void use_items(KeyView& view, const MetadataArena& arena, Buf items, Buf parts, int64_t plane) {
+void use_items(KeyView& view, const MetadataArena& arena, Buf items, Buf splits, int64_t plane) {
   if (arena.limits().device == Device::cuda) return;
   view.cu_items = arena.counts(items) + plane * arena.shape(items).columns;
-  view.cu_parts = arena.counts(parts) + plane * arena.shape(parts).columns;
+  view.cu_splits = arena.counts(splits) + plane * arena.shape(splits).columns;
 }
 
 void use_branches(KeyView& view, const MetadataArena& arena, const StepShape& shape, Buf lengths, Buf slots,
@@ -45,7 +45,7 @@ KeyView empty_view(Set set, PageSize page_size) {
           .cu_q = nullptr,
           .lengths = nullptr,
           .cu_items = nullptr,
-          .cu_parts = nullptr,
+          .cu_splits = nullptr,
           .pages = nullptr,
           .stride = 0,
           .rows = nullptr,
@@ -68,7 +68,7 @@ KeyView sequence_view(const MetadataArena& arena, const StepShape& shape, Set se
   view.live = arena.counts(ids.live_count);
   view.cu_q = arena.counts(ids.cu_seqlens_q);
   view.lengths = arena.counts(ids.cache_seqlens) + plane * arena.shape(ids.cache_seqlens).columns;
-  use_items(view, arena, ids.cu_items, ids.cu_parts, plane);
+  use_items(view, arena, ids.cu_items, ids.cu_splits, plane);
   use_tables(view, arena, shape.form, tables, arena.rows(ids.request_row), arena.counts(ids.first_page));
   view.causal = !is_tree(shape.mode);  // every row of a tree sees the whole prefix
   return view;
@@ -95,7 +95,7 @@ KeyView local_view(const MetadataArena& arena, const StepShape& shape) {
   view.live = arena.counts(Buf::local_live_count);
   view.cu_q = arena.counts(Buf::local_local_query_start_loc);
   view.lengths = arena.counts(Buf::local_local_seqused_k);
-  use_items(view, arena, Buf::local_cu_items, Buf::local_cu_parts, 0);
+  use_items(view, arena, Buf::local_cu_items, Buf::local_cu_splits, 0);
   use_tables(view, arena, shape.form, {shape.table, Buf::local_local_block_table}, arena.rows(Buf::local_request_row),
              arena.counts(Buf::local_first_page));
   view.starts_at_first_page = shape.form == Form::in_place;
@@ -108,7 +108,7 @@ KeyView encoder_view(const MetadataArena& arena, const StepShape& shape) {
   view.live = arena.counts(text.live_count);
   view.cu_q = arena.counts(text.cu_seqlens_q);
   view.lengths = arena.counts(Buf::encoder_encoder_lens_int32);
-  use_items(view, arena, Buf::encoder_cu_items, Buf::encoder_cu_parts, 0);
+  use_items(view, arena, Buf::encoder_cu_items, Buf::encoder_cu_splits, 0);
   use_tables(view, arena, shape.form, {shape.table, Buf::encoder_encoder_page_table}, arena.rows(text.request_row),
              nullptr);
   view.causal = false;

@@ -61,7 +61,7 @@ TEST(KeyView, ADraftStepReadsItsPlane) {
   const KeyView view = key_view(f.arena, step, LayerKind::full);
   EXPECT_EQ(view.lengths, f.arena.counts(Buf::decode_cache_seqlens) + 2 * 4);
   EXPECT_EQ(view.cu_items, f.arena.counts(Buf::decode_cu_items) + 2 * 5);
-  EXPECT_EQ(view.cu_parts, f.arena.counts(Buf::decode_cu_parts) + 2 * 5);
+  EXPECT_EQ(view.cu_splits, f.arena.counts(Buf::decode_cu_splits) + 2 * 5);
   EXPECT_EQ(view.pages, f.arena.pages(Buf::decode_page_table_draft_decode));
   step.draft_step = 3;
   expect_refused([&] { key_view(f.arena, step, LayerKind::full); }, "draft step 3 is not below 3");
@@ -143,7 +143,7 @@ TEST(KeyView, OfAGpuHasNoItems) {
   for (const LayerKind kind : {LayerKind::full, LayerKind::local, LayerKind::encoder}) {
     const KeyView view = key_view(arena, step, kind);
     EXPECT_EQ(view.cu_items, nullptr);
-    EXPECT_EQ(view.cu_parts, nullptr);
+    EXPECT_EQ(view.cu_splits, nullptr);
     EXPECT_NE(view.lengths, nullptr);
   }
 }

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/cuda.h"
 
 namespace quire::attn::testing {

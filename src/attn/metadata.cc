@@ -1,6 +1,7 @@
 #include "attn/metadata.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "attn/choose.h"
@@ -18,76 +19,41 @@ constinit const std::array<BufferSpec, kBufferCount> kBuffers{{
 #undef X
 }};
 
+// Names in the order of the enumerations.
 const char* to_string(Set set) {
-  switch (set) {
-    case Set::decode:
-      return "decode";
-    case Set::local:
-      return "local";
-    case Set::draft_prefix:
-      return "draft.prefix";
-    case Set::draft_branch:
-      return "draft.branch";
-    case Set::verify:
-      return "verify";
-    case Set::verify_tree_prefix:
-      return "verify_tree.prefix";
-    case Set::verify_tree_branch:
-      return "verify_tree.branch";
-    case Set::encoder:
-      return "encoder";
-    case Set::extend:
-      return "extend";
-    case Set::draft_extend:
-      return "draft_extend";
-    case Set::window:
-      return "window";
-    case Set::work:
-      return "work";
-    case Set::split:
-      return "split";
-  }
-  return "unknown set";
+  constexpr const char* kNames[] = {"decode",
+                                    "local",
+                                    "draft.prefix",
+                                    "draft.branch",
+                                    "verify",
+                                    "verify_tree.prefix",
+                                    "verify_tree.branch",
+                                    "encoder",
+                                    "extend",
+                                    "draft_extend",
+                                    "window",
+                                    "work",
+                                    "split"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Set::split) + 1);
+  return kNames[static_cast<size_t>(set)];
 }
 
 const char* to_string(Element element) {
-  switch (element) {
-    case Element::count:
-      return "count";
-    case Element::page:
-      return "page";
-    case Element::slot:
-      return "slot";
-    case Element::row:
-      return "row";
-    case Element::f32:
-      return "f32";
-  }
-  return "unknown element";
+  constexpr const char* kNames[] = {"count", "page", "slot", "row", "f32"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Element::f32) + 1);
+  return kNames[static_cast<size_t>(element)];
 }
 
 const char* to_string(Role role) {
-  switch (role) {
-    case Role::step:
-      return "step";
-    case Role::table:
-      return "table";
-    case Role::kernel:
-      return "kernel";
-  }
-  return "unknown role";
+  constexpr const char* kNames[] = {"step", "table", "kernel"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Role::kernel) + 1);
+  return kNames[static_cast<size_t>(role)];
 }
 
 const char* to_string(On on) {
-  switch (on) {
-    case On::any:
-      return "any";
-    case On::cpu:
-      return "cpu";
-    case On::cuda:
-      return "cuda";
-  }
-  return "unknown devices";
+  constexpr const char* kNames[] = {"any", "cpu", "cuda"};
+  static_assert(std::size(kNames) == static_cast<size_t>(On::cuda) + 1);
+  return kNames[static_cast<size_t>(on)];
 }
 
 const char* to_string(Form form) { return form == Form::in_place ? "in_place" : "materialised"; }
@@ -226,18 +192,6 @@ void MetadataArena::refuse(Buf id) const {
                        "): it is made for ", limits_));
 }
 
-MetadataArena::MetadataArena(const MetadataArena& other, Buf moved, std::byte* address)
-    : limits_(other.limits_), address_(other.address_) {
-  address_[static_cast<size_t>(moved)] = address;
-}
-
 std::span<int32_t> MetadataArena::words(Buf id) const { return {counts(id), bytes_of(shape(id)) / kWord}; }
-
-MetadataArena MetadataArena::with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const {
-  const size_t needed = bytes_of(shape(id));
-  check(elsewhere.size() >= needed, "no room elsewhere for ", to_string(id), ": ", elsewhere.size(), " bytes given, ",
-        needed, " needed");
-  return MetadataArena(*this, id, elsewhere.data());
-}
 
 }  // namespace quire::attn

@@ -98,7 +98,7 @@ const char* to_string(On on);
   X(set, request_row, row, step, any, 1, l.batch)              \
   X(set, first_page, count, step, any, 1, l.batch)             \
   X(set, cu_items, count, step, cpu, PLANES, l.batch + 1)      \
-  X(set, cu_parts, count, step, cpu, PLANES, l.batch + 1)      \
+  X(set, cu_splits, count, step, cpu, PLANES, l.batch + 1)     \
   X(set, page_table, page, table, any, l.batch, l.text_pages())
 
 #define QUIRE_METADATA(X)                                                                            \
@@ -110,7 +110,7 @@ const char* to_string(On on);
   X(local, request_row, row, step, any, 1, l.virtual_batches())                                      \
   X(local, first_page, count, step, any, 1, l.virtual_batches())                                     \
   X(local, cu_items, count, step, cpu, 1, l.virtual_batches() + 1)                                   \
-  X(local, cu_parts, count, step, cpu, 1, l.virtual_batches() + 1)                                   \
+  X(local, cu_splits, count, step, cpu, 1, l.virtual_batches() + 1)                                  \
   X(local, local_block_table, page, table, any, l.virtual_batches(), l.page_size.pages_for(l.chunk)) \
   QUIRE_SEQUENCE_SET(X, draft_prefix, 1)                                                             \
   X(draft_branch, cache_seqlens, count, step, any, l.planes(), l.batch* l.topk)                      \
@@ -126,7 +126,7 @@ const char* to_string(On on);
   X(encoder, encoder_lens_int32, count, step, any, 1, l.batch)                                       \
   X(encoder, encoder_cu_seqlens_k, count, table, any, 1, l.batch + 1)                                \
   X(encoder, cu_items, count, step, cpu, 1, l.batch + 1)                                             \
-  X(encoder, cu_parts, count, step, cpu, 1, l.batch + 1)                                             \
+  X(encoder, cu_splits, count, step, cpu, 1, l.batch + 1)                                            \
   X(encoder, encoder_page_table, page, table, any, l.batch, l.encoder_pages())                       \
   QUIRE_SEQUENCE_SET(X, extend, 1)                                                                   \
   QUIRE_SEQUENCE_SET(X, draft_extend, 1)                                                             \
@@ -136,7 +136,7 @@ const char* to_string(On on);
   X(work, partial_max, f32, kernel, cpu, 1, partial_rows(l))                                         \
   X(work, partial_sum, f32, kernel, cpu, 1, partial_rows(l))                                         \
   X(split, partial_out, f32, kernel, cuda, split_rows(l), l.value_dim)                               \
-  X(split, partial_top, f32, kernel, cuda, 1, split_rows(l))                                         \
+  X(split, partial_max, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, partial_sum, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, arrivals, count, step, cuda, l.batch, arrival_columns(l))                                 \
   X(split, next_tile, count, step, cuda, 1, 1)
@@ -179,7 +179,7 @@ int64_t partial_rows(const Limits& limits);
 // Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
 int64_t split_rows(const Limits& limits);
 
-// Parts of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
+// Splits of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
 // (query row, head) pairs; kernels that cut it so leave sequences with more than kMostRowBlocks of them to others.
 inline constexpr int32_t kMostRowBlocks = 16;
 int32_t arrival_columns(const Limits& limits);
@@ -210,16 +210,11 @@ class MetadataArena {
   float* floats(Buf id) const { return reinterpret_cast<float*>(at(id)); }
   std::span<int32_t> words(Buf id) const;  // the whole buffer as 32-bit words: every element type is one
 
-  // An arena that shares this one's memory except that `id` lies elsewhere: a writer given the result does not
-  // write that buffer. Only the mutation tests call it.
-  MetadataArena with_buffer_elsewhere(Buf id, std::span<std::byte> elsewhere) const;
-
  private:
   using Offsets = std::array<size_t, kBufferCount + 1>;  // the end too
   static Offsets layout(const Limits& limits);
   void place_buffers(const Offsets& offsets);
   [[noreturn]] void refuse(Buf id) const;
-  MetadataArena(const MetadataArena& other, Buf moved, std::byte* address);
 
   Limits limits_;
   Buffer memory_;

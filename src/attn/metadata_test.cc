@@ -105,7 +105,7 @@ TEST(Metadata, EveryBufferIsHeldByTheArenasOfItsReaders) {
                   !of_other_device && (buffer.role != Role::table || form == Form::materialised))
             << to_string(buffer.id) << " for " << to_string(limits);
       }
-  EXPECT_EQ(spec(Buf::window_cu_parts).on, On::cpu);
+  EXPECT_EQ(spec(Buf::window_cu_splits).on, On::cpu);
   EXPECT_EQ(spec(Buf::split_next_tile).role, Role::step);
 }
 
@@ -153,16 +153,6 @@ TEST(Metadata, ABufferThatTheArenaDoesNotHaveIsRefused) {
   expect_refused([&] { of_gpu.words(Buf::decode_cu_items); }, "on cuda, materialised");
   EXPECT_EQ(of_gpu.find(Buf::work_partial_out), nullptr);
   EXPECT_TRUE(of_gpu.has(Buf::verify_page_table));
-}
-
-TEST(Metadata, AnArenaWithABufferElsewhereSharesTheRest) {
-  const MetadataArena arena(some_limits());
-  std::vector<std::byte> elsewhere(arena.words(Buf::verify_cu_seqlens_q).size_bytes());
-  const MetadataArena moved = arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere);
-  for (const BufferSpec& buffer : kBuffers)
-    EXPECT_EQ(moved.find(buffer.id), buffer.id == Buf::verify_cu_seqlens_q ? elsewhere.data() : arena.find(buffer.id));
-  elsewhere.pop_back();
-  expect_refused([&] { arena.with_buffer_elsewhere(Buf::verify_cu_seqlens_q, elsewhere); }, "verify.cu_seqlens_q");
 }
 
 TEST(Metadata, PartialRowsCoverEverySplit) {

@@ -4,21 +4,22 @@
 // A tile is 64 packed rows (query row x head of the group) for each consumer, of one sequence and kv head, against
 // kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
-//   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by the copy
-//               engine, smaller ones row by row with cp.async (boxes of few rows cost the engine more time than it has)
+//   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by TMA,
+//               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
-//               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
-//               giving, so that one's softmax is made during the others' products.
+//               tensor cores together, then the online softmax of S is made while O is still being summed. They take
+//               turns in giving (ping-pong), so that one's softmax is made during the others' products.
 //
-// Blocks stay: each takes the next tile from a counter when it has done with one, heaviest tiles of a sequence first,
-// and the producer is at the next tile's keys while the consumers write their results.
+// The kernel is persistent: a block's tile scheduler takes the next tile from a counter when it has done with one,
+// heaviest tiles of a sequence first, and the producer is at the next tile's keys while the consumers write their
+// results.
 #include <algorithm>
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "attn/hopper.cuh"
-#include "attn/prefill_produce.h"
+#include "attn/prefill_producer.h"
 #include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
@@ -29,19 +30,19 @@ using hopper::Barrier;
 using hopper::kLineBytes;
 using hopper::kPanelColumns;
 using hopper::kWarpgroup;
-using hopper::Turn;
+using hopper::PipelineState;
 
 constexpr int32_t kRowsEach = 64;  // of a consumer
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
 constexpr int32_t kHeadsAtOnce = 4;
-constexpr float kSlack = 8;  // see fold_scores()
+constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
 struct Prefill {
   CUtensorMap key_boxes, value_boxes;
   AttendArgs args;
   int32_t group;
-  int32_t box;      // tokens that the copy engine copies at once; 0: rows are copied one by one
+  int32_t box;      // tokens that TMA copies at once; 0: rows are copied one by one
   int32_t* next;    // the counter of tiles; zero before and after
   float factor;     // of scores, to powers of two
   float cap_scale;  // with a softcap: of scores, to its argument
@@ -52,8 +53,8 @@ constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPane
 // Shared memory, in panels: queries, then the stages of keys, then those of values.
 template <int32_t kKeyDim, int32_t kValueDim>
 struct Layout {
-  // As many as registers have room for: a thread has a score of each second key, a weight of each fourth, and a sum of
-  // each second column.
+  // As many as registers have room for: a thread has a score of each second key, a probability of each fourth, and a
+  // sum of each second column.
   static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kValueDim);
   static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : 216;
@@ -64,7 +65,7 @@ struct Layout {
   static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
   static constexpr int32_t kStages = std::min(kMostStages, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
   static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
-  static_assert(kStages >= kLeastStages, "the producer waits for what it has not told yet");
+  static_assert(kStages >= kLeastStages, "the producer waits for what it has not signalled yet");
 
   // What precedes is the system's, and choose_gpu() has asked the device how much that is. That the compiler knows the
   // address keeps those of operands in registers that a warp shares, which is where products want them.
@@ -88,8 +89,8 @@ struct Tile {
   __device__ int32_t query_row(int32_t packed, int32_t group) const { return sequence.first_row + packed / group; }
 };
 
-// What the warps of a block tell each other, after the panels.
-struct Board {
+// What the warps of a block share, after the panels.
+struct SharedStorage {
   Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
   Barrier edge;  // values of which some rows must become zeros before they are full
   Barrier tile_full[kTileRing], tile_empty[kTileRing];
@@ -99,24 +100,24 @@ struct Board {
 };
 
 template <class Memory>
-constexpr size_t kSharedBytes = Memory::kBytes + sizeof(Board);
+constexpr size_t kSharedBytes = Memory::kBytes + sizeof(SharedStorage);
 
 template <class Memory>
-__device__ void init_barriers(Board& board, bool boxes) {
+__device__ void init_barriers(SharedStorage& storage, bool boxes) {
   constexpr int32_t kConsumerWarps = Memory::kConsumers * kWarpgroup / kWarp;
   const int32_t producer_warps = boxes ? 1 : kWarpgroup / kWarp;
   for (int32_t stage = 0; stage < Memory::kStages; ++stage) {
-    hopper::init_barrier(&board.keys_full[stage], producer_warps);
-    hopper::init_barrier(&board.values_full[stage], producer_warps);
-    hopper::init_barrier(&board.keys_empty[stage], kConsumerWarps);
-    hopper::init_barrier(&board.values_empty[stage], kConsumerWarps);
+    hopper::init_barrier(&storage.keys_full[stage], producer_warps);
+    hopper::init_barrier(&storage.values_full[stage], producer_warps);
+    hopper::init_barrier(&storage.keys_empty[stage], kConsumerWarps);
+    hopper::init_barrier(&storage.values_empty[stage], kConsumerWarps);
   }
-  hopper::init_barrier(&board.edge, 1);
+  hopper::init_barrier(&storage.edge, 1);
   for (int32_t i = 0; i < kTileRing; ++i) {
-    hopper::init_barrier(&board.tile_full[i], 1);
-    hopper::init_barrier(&board.tile_empty[i], kConsumerWarps + producer_warps);
+    hopper::init_barrier(&storage.tile_full[i], 1);
+    hopper::init_barrier(&storage.tile_empty[i], kConsumerWarps + producer_warps);
   }
-  hopper::fence_async();
+  hopper::fence_proxy_async();
 }
 
 // --- the tiles
@@ -133,8 +134,8 @@ struct Work {
   __device__ int32_t place(int32_t b) const { return first_rows[b] * p.group / kRows + b; }
   __device__ int32_t count() const { return live == 0 ? 0 : place(live) * p.args.kv.kv_heads; }
 
-  // Whether there are rows. A few kv heads at a time, so that what all blocks read stays in the second cache; of these
-  // the last tiles of the last sequence come first: they have the most keys.
+  // Whether there are rows. A few kv heads at a time, so that what all blocks read stays in L2; of these the
+  // last tiles of the last sequence come first: they have the most keys.
   __device__ bool find(int32_t index, Tile& tile) const {
     const AttendArgs& args = p.args;
     const int32_t places = place(live), first_head = index / (places * kHeadsAtOnce) * kHeadsAtOnce;
@@ -175,32 +176,32 @@ struct Steps {
 // The tiles that this block takes, as one of its roles comes to them.
 class Tiles {
  public:
-  __device__ explicit Tiles(Board& board) : board_(board) {}
+  __device__ explicit Tiles(SharedStorage& storage) : storage_(storage) {}
 
-  // Stays until it is given back, in the same order; null: there are no more.
+  // Stays until it is released, in the same order; null: there are no more.
   __device__ const Tile* take() {
-    hopper::wait(&board_.tile_full[taken_.stage], taken_.phase);
-    const Tile* const tile = uniform(board_.has_tile[taken_.stage]) ? &board_.tile[taken_.stage] : nullptr;
+    hopper::wait(&storage_.tile_full[taken_.stage], taken_.phase);
+    const Tile* const tile = uniform(storage_.has_tile[taken_.stage]) ? &storage_.tile[taken_.stage] : nullptr;
     taken_.next(kTileRing);
     return tile;
   }
-  __device__ void give() {
+  __device__ void release() {
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.tile_empty[given_.stage]);
-    given_.next(kTileRing);
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.tile_empty[released_.stage]);
+    released_.next(kTileRing);
   }
 
  private:
-  Board& board_;
-  Turn taken_, given_;
+  SharedStorage& storage_;
+  PipelineState taken_, released_;
 };
 
-// Decides which tiles the block takes; one thread's. The first place is the block's own; every place that was taken,
-// one without rows included, is followed by one count, so the counter wraps to zero.
+// The dynamic tile scheduler: decides which tiles the block takes; one thread's. The first place is the block's own;
+// every place that was taken, one without rows included, is followed by one count, so the counter wraps to zero.
 template <class Work>
-class Publisher {
+class TileScheduler {
  public:
-  __device__ Publisher(const Work& work, Board& board) : work_(work), board_(board) {}
+  __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), storage_(storage) {}
 
   __device__ void publish_first() { publish(blockIdx.x); }
   __device__ void publish_next() { publish(next_index()); }
@@ -211,17 +212,17 @@ class Publisher {
   }
 
   __device__ void publish(int32_t index) {
-    hopper::wait(&board_.tile_empty[turn_.stage], turn_.phase ^ 1);
+    hopper::wait(&storage_.tile_empty[turn_.stage], turn_.phase ^ 1);
     const int32_t count = work_.count();
-    while (index < count && !work_.find(index, board_.tile[turn_.stage])) index = next_index();
-    board_.has_tile[turn_.stage] = index < count;
-    hopper::arrive(&board_.tile_full[turn_.stage]);
+    while (index < count && !work_.find(index, storage_.tile[turn_.stage])) index = next_index();
+    storage_.has_tile[turn_.stage] = index < count;
+    hopper::arrive(&storage_.tile_full[turn_.stage]);
     turn_.next(kTileRing);
   }
 
   const Work& work_;
-  Board& board_;
-  Turn turn_;
+  SharedStorage& storage_;
+  PipelineState turn_;
 };
 
 // --- the producer
@@ -236,16 +237,16 @@ struct Source {
   __device__ int32_t slot_of(int32_t key, int32_t shift) const { return slot_in_pages(pages, shift, key); }
 };
 
-// Copies by the engine, for one warp: a lane looks up a box, one lane gives them to the engine.
+// Copies by TMA, for one warp: a lane looks up a box, one lane issues them all.
 template <class Memory>
 class BoxLoader {
  public:
   static constexpr int32_t kKeys = Memory::kKeys;
 
-  __device__ BoxLoader(const Prefill& p, Memory memory, Board& board)
-      : p_(p), memory_(memory), board_(board), shift_(p.args.keys.page_size.shift()) {
-    hopper::prefetch_map(&p.key_boxes);
-    hopper::prefetch_map(&p.value_boxes);
+  __device__ BoxLoader(const Prefill& p, Memory memory, SharedStorage& storage)
+      : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {
+    hopper::prefetch_tensor_map(&p.key_boxes);
+    hopper::prefetch_tensor_map(&p.value_boxes);
   }
 
   __device__ int32_t look_up(const Source& source, int32_t step) const {
@@ -255,24 +256,24 @@ class BoxLoader {
   }
 
   __device__ void load_keys(const Source& source, int32_t step, int32_t slot) {
-    hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
-    load<Memory::kKeyPanels>(source, Range(source, step, p_.box), slot, &p_.key_boxes, &board_.keys_full[keys_.stage],
+    hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
+    load<Memory::kKeyPanels>(source, Range(source, step, p_.box), slot, &p_.key_boxes, &storage_.keys_full[keys_.stage],
                              memory_.keys(keys_.stage));
     keys_.next(Memory::kStages);
   }
 
   __device__ void load_values(const Source& source, int32_t step, int32_t slot) {
-    hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
+    hopper::wait(&storage_.values_empty[values_.stage], values_.phase ^ 1);
     const uint32_t to = memory_.values(values_.stage);
-    Barrier* const full = &board_.values_full[values_.stage];
+    Barrier* const full = &storage_.values_full[values_.stage];
     const Range range(source, step, p_.box);
     const bool is_whole = range.first == 0 && range.end == kKeys;
-    load<Memory::kValuePanels>(source, range, slot, &p_.value_boxes, is_whole ? full : &board_.edge, to);
+    load<Memory::kValuePanels>(source, range, slot, &p_.value_boxes, is_whole ? full : &storage_.edge, to);
     if (!is_whole) clear_outside(range, to, full);
     values_.next(Memory::kStages);
   }
 
-  __device__ void settle() const {}  // the engine itself tells when a copy is there
+  __device__ void flush() const {}  // TMA itself signals when a copy is there
 
  private:
   // Keys of a step that exist for the tile, and the boxes that have any of them.
@@ -289,24 +290,24 @@ class BoxLoader {
   __device__ void load(const Source& source, const Range& range, int32_t slot, const CUtensorMap* map, Barrier* full,
                        uint32_t to) const {
     const bool issues = threadIdx.x == 0;
-    if (issues) hopper::arrive_expecting(full, (range.end_box - range.first_box) * p_.box * kLineBytes * kPanels);
+    if (issues) hopper::arrive_expect_tx(full, (range.end_box - range.first_box) * p_.box * kLineBytes * kPanels);
     for (int32_t box = range.first_box; box < range.end_box; ++box) {
       const int32_t from = __shfl_sync(~0u, slot, box);
       for (int32_t panel = 0; panel < kPanels && issues; ++panel)
-        hopper::copy_box(to + panel * Memory::kPanel + box * p_.box * kLineBytes, map, full, panel * kPanelColumns,
+        hopper::tma_load(to + panel * Memory::kPanel + box * p_.box * kLineBytes, map, full, panel * kPanelColumns,
                          source.kv_head, from);
     }
   }
 
-  // A weight of zero times what lies before the first key, or past the last, must be zero.
+  // A probability of zero times what lies before the first key, or past the last, must be zero.
   __device__ void clear_outside(const Range& range, uint32_t to, Barrier* full) {
-    hopper::wait(&board_.edge, edge_phase_);
+    hopper::wait(&storage_.edge, edge_phase_);
     edge_phase_ ^= 1;
     for (int32_t panel = 0; panel < Memory::kValuePanels; ++panel) {
       clear_lines(to + panel * Memory::kPanel, 0, range.first);
       clear_lines(to + panel * Memory::kPanel, range.end, kKeys);
     }
-    hopper::fence_async();
+    hopper::fence_proxy_async();
     __syncwarp();
     if (threadIdx.x == 0) hopper::arrive(full);
   }
@@ -317,38 +318,39 @@ class BoxLoader {
 
   const Prefill& p_;
   const Memory memory_;
-  Board& board_;
+  SharedStorage& storage_;
   const int32_t shift_;
-  Turn keys_, values_;
+  PipelineState keys_, values_;
   uint32_t edge_phase_ = 0;
 };
 
-// What a warp's copies of rows are to TellLater.
+// What a warp's copies of rows are to DeferredSignal.
 struct RowCopies {
-  static __device__ void end_load() { commit_copies(); }
+  static __device__ void end_load() { cp_async_commit(); }
   template <int32_t kLoads>
   static __device__ void wait_for_all_but() {
-    wait_for_copies<kLoads>();
+    cp_async_wait<kLoads>();
   }
-  static __device__ void tell(Barrier* full) {
-    hopper::fence_async();
+  static __device__ void signal(Barrier* full) {
+    hopper::fence_proxy_async();
     __syncwarp();
     if (threadIdx.x % kWarp == 0) hopper::arrive(full);
   }
 };
 
 // Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Who made the
-// copies must see their end, for the tensor cores to see them: so a load is told when the next one has been begun.
+// copies must see their end, for the tensor cores to see them: so a load is signalled when the next one has been
+// issued.
 template <class Memory, int32_t kKeyDim, int32_t kValueDim>
 class RowLoader {
  public:
   static constexpr int32_t kKeys = Memory::kKeys, kKeysEach = kKeys / (kWarpgroup / kWarp);
 
-  __device__ RowLoader(const Prefill& p, Memory memory, Board& board)
-      : p_(p), memory_(memory), board_(board), shift_(p.args.keys.page_size.shift()) {}
+  __device__ RowLoader(const Prefill& p, Memory memory, SharedStorage& storage)
+      : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {}
 
   // In the place of keys that do not exist, or that none of the tile's rows sees, comes the one next to them: its
-  // weights are masked, and it is among the tile's keys anyway.
+  // probabilities are masked, and it is among the tile's keys anyway.
   __device__ int32_t look_up(const Source& source, int32_t step) const {
     const int32_t key = step * kKeys + first_line() + lane() % kKeysEach;
     if (source.first_key >= source.length) return 0;
@@ -356,20 +358,20 @@ class RowLoader {
   }
 
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
-    hopper::wait(&board_.keys_empty[keys_.stage], keys_.phase ^ 1);
+    hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
-    loads_.begun(&board_.keys_full[keys_.stage]);
+    loads_.issued(&storage_.keys_full[keys_.stage]);
     keys_.next(Memory::kStages);
   }
 
   __device__ void load_values(const Source& source, int32_t, int32_t slot) {
-    hopper::wait(&board_.values_empty[values_.stage], values_.phase ^ 1);
+    hopper::wait(&storage_.values_empty[values_.stage], values_.phase ^ 1);
     load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
-    loads_.begun(&board_.values_full[values_.stage]);
+    loads_.issued(&storage_.values_full[values_.stage]);
     values_.next(Memory::kStages);
   }
 
-  __device__ void settle() { loads_.settle(); }
+  __device__ void flush() { loads_.flush(); }
 
  private:
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
@@ -390,23 +392,23 @@ class RowLoader {
 #pragma unroll
       for (int32_t panel = 0; panel < panels(kDim); ++panel)
         if (panel * kPanelColumns + piece * 8 < kDim)
-          copy_async(places[i % 2] + i / 2 * 8 * kLineBytes + panel * Memory::kPanel, row + panel * kLineBytes);
+          cp_async(places[i % 2] + i / 2 * 8 * kLineBytes + panel * Memory::kPanel, row + panel * kLineBytes);
     }
   }
 
   const Prefill& p_;
   const Memory memory_;
-  Board& board_;
+  SharedStorage& storage_;
   const int32_t shift_;
-  Turn keys_, values_;
-  TellLater<RowCopies, Barrier> loads_;
+  PipelineState keys_, values_;
+  DeferredSignal<RowCopies, Barrier> loads_;
 };
 
 template <int32_t kKeys, class Work, class Loader>
-__device__ void produce_tiles(const Work& work, Board& board, Loader& loader) {
-  Tiles tiles(board);
-  Publisher publisher(work, board);
-  produce<Source, Steps<kKeys>>(tiles, publisher, threadIdx.x == 0, loader);
+__device__ void produce_tiles(const Work& work, SharedStorage& storage, Loader& loader) {
+  Tiles tiles(storage);
+  TileScheduler scheduler(work, storage);
+  produce<Source, Steps<kKeys>>(tiles, scheduler, threadIdx.x == 0, loader);
 }
 
 // --- the consumers
@@ -415,8 +417,8 @@ __device__ void produce_tiles(const Work& work, Board& board, Loader& loader) {
 template <int32_t kValueDim>
 struct Sums {
   float out[kValueDim / 2] = {};
-  float top[2] = {-INFINITY, -INFINITY};  // of raw scores
-  float sum[2] = {0, 0};                  // of this thread's columns alone until the end
+  float row_max[2] = {-INFINITY, -INFINITY};  // of raw scores
+  float sum[2] = {0, 0};                      // of this thread's columns alone until the end
 };
 
 __device__ int32_t lane_row() {
@@ -445,7 +447,7 @@ template <int32_t kKeys>
 __device__ void cap(float (&scores)[kKeys / 2], float softcap, float cap_scale) {
 #pragma unroll
   for (float& score : scores) {
-    const float both = power_of_two(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
+    const float both = fast_exp2(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
     score = softcap * (1 - __fdividef(2.0f, 1 + both));
   }
 }
@@ -459,46 +461,47 @@ __device__ void mask(float (&scores)[kKeys / 2], const Seen& seen, int32_t first
   }
 }
 
-// Scores become weights; shrink: what earlier sums are multiplied by. The top that weights are relative to is an
-// earlier one as long as no weight is more than 2^kSlack for it: sums then stay as they are.
+// Scores become probabilities; rescale: what earlier sums are multiplied by. The maximum that probabilities are
+// relative to is an earlier one as long as no probability is more than 2^kRescaleThreshold for it: sums then stay as
+// they are.
 template <int32_t kKeys, class Sums>
-__device__ void fold_scores(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&shrink)[2]) {
+__device__ void online_softmax(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&rescale)[2]) {
   constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
   const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
-  float tops[2][kChains], partial[2][kChains], base[2];
+  float row_maxes[2][kChains], partial[2][kChains], base[2];
 #pragma unroll
   for (int32_t i = 0; i < kKeys / 2; ++i) {
-    float& top = tops[i / 2 % 2][chain(i)];
-    top = i < 8 ? scores[i] : fmaxf(top, scores[i]);
+    float& row_max = row_maxes[i / 2 % 2][chain(i)];
+    row_max = i < 8 ? scores[i] : fmaxf(row_max, scores[i]);
   }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = tops[half];
-    float top = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
-    if (!((top - sums.top[half]) * factor > kSlack)) top = sums.top[half];
-    base[half] = top == -INFINITY ? 0 : top * factor;
-    shrink[half] = power_of_two(sums.top[half] * factor - base[half]);
-    sums.top[half] = top;
+    const float(&of)[kChains] = row_maxes[half];
+    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
+    if (!((row_max - sums.row_max[half]) * factor > kRescaleThreshold)) row_max = sums.row_max[half];
+    base[half] = row_max == -INFINITY ? 0 : row_max * factor;
+    rescale[half] = fast_exp2(sums.row_max[half] * factor - base[half]);
+    sums.row_max[half] = row_max;
   }
 #pragma unroll
   for (int32_t i = 0; i < kKeys / 2; ++i) {
     const int32_t half = i / 2 % 2;
-    scores[i] = power_of_two(fmaf(scores[i], factor, -base[half]));
+    scores[i] = fast_exp2(fmaf(scores[i], factor, -base[half]));
     float& sum = partial[half][chain(i)];
     sum = i < 8 ? scores[i] : sum + scores[i];
   }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const float(&of)[kChains] = partial[half];
-    sums.sum[half] = fmaf(sums.sum[half], shrink[half], (of[0] + of[1]) + (of[2] + of[3]));
+    sums.sum[half] = fmaf(sums.sum[half], rescale[half], (of[0] + of[1]) + (of[2] + of[3]));
   }
 }
 
 // For a warp. The sums, which are never negative, have a part in the answer for the assembler's sake: it would move all
 // of the softmax behind the wait for products that comes next, were there no branch that needs its end.
 template <class Sums>
-__device__ bool must_shrink(const Sums& sums, const float (&shrink)[2]) {
-  return __any_sync(~0u, shrink[0] != 1 || shrink[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0));
+__device__ bool must_rescale(const Sums& sums, const float (&rescale)[2]) {
+  return __any_sync(~0u, rescale[0] != 1 || rescale[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0));
 }
 
 // A consumer's 64 rows of a tile.
@@ -508,9 +511,9 @@ class Consumer {
   using Memory = Layout<kKeyDim, kValueDim>;
   static constexpr int32_t kKeys = Memory::kKeys;
 
-  __device__ Consumer(const Prefill& p, Memory memory, Board& board, int32_t consumer)
-      : p_(p), memory_(memory), board_(board), consumer_(consumer) {
-    if (consumer == Memory::kConsumers - 1) pass_turn();  // the first one begins
+  __device__ Consumer(const Prefill& p, Memory memory, SharedStorage& storage, int32_t consumer)
+      : p_(p), memory_(memory), storage_(storage), consumer_(consumer) {
+    if (consumer == Memory::kConsumers - 1) warp_scheduler_barrier_arrive();  // the first one begins
   }
 
   // Begins to load the tile's queries; nobody reads the earlier ones any more.
@@ -525,14 +528,14 @@ class Consumer {
       const int64_t at = exists ? int64_t{tile.query_row(packed, p_.group)} * q.row_stride +
                                       int64_t{tile.kv_head * p_.group + packed % p_.group} * kKeyDim + piece * 8
                                 : 0;
-      copy_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8), q.data + at * 2,
-                 exists);
+      cp_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8), q.data + at * 2,
+               exists);
     }
   }
 
   __device__ void wait_for_queries() const {
-    hopper::wait_for_all_copies();
-    hopper::fence_async();
+    hopper::cp_async_wait_all();
+    hopper::fence_proxy_async();
     sync();
   }
 
@@ -542,45 +545,45 @@ class Consumer {
     const Steps<kKeys> steps(tile);
     if (steps.first == steps.end) return meanwhile();
     const Seen seen = seen_by(p_, tile, consumer_);
-    float scores[kKeys / 2] = {}, shrink[2];
-    uint32_t weights[kKeys / 4];
+    float scores[kKeys / 2] = {}, rescale[2];
+    uint32_t probs[kKeys / 4];
     wait_for_keys();
-    wait_for_turn();
-    hopper::fence_products();
-    multiply_keys(scores);
-    pass_turn();
-    hopper::wait_for_products<0>();
-    give_keys();
-    weigh(tile, seen, steps.end - 1, scores, sums, shrink);
-    pack(scores, weights);
+    warp_scheduler_barrier_sync();
+    hopper::wgmma_fence();
+    issue_qk(scores);
+    warp_scheduler_barrier_arrive();
+    hopper::wgmma_wait<0>();
+    release_keys();
+    softmax(tile, seen, steps.end - 1, scores, sums, rescale);
+    pack(scores, probs);
 #pragma unroll 1
     for (int32_t step = steps.end - 2; step >= steps.first; --step) {
       wait_for_keys();
-      wait_for_turn();
-      hopper::fence_products();
-      multiply_keys(scores);
+      warp_scheduler_barrier_sync();
+      hopper::wgmma_fence();
+      issue_qk(scores);
       wait_for_values();
-      hopper::fence_products();
-      multiply_values(weights, sums.out);
-      pass_turn();
-      hopper::wait_for_products<1>();
-      give_keys();
-      weigh(tile, seen, step, scores, sums, shrink);
-      if (must_shrink(sums, shrink)) {
-        hopper::wait_for_products<0>();
+      hopper::wgmma_fence();
+      issue_pv(probs, sums.out);
+      warp_scheduler_barrier_arrive();
+      hopper::wgmma_wait<1>();
+      release_keys();
+      softmax(tile, seen, step, scores, sums, rescale);
+      if (must_rescale(sums, rescale)) {
+        hopper::wgmma_wait<0>();
 #pragma unroll
-        for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= shrink[i / 2 % 2];
+        for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= rescale[i / 2 % 2];
       }
-      hopper::wait_for_products<0>();
-      give_values();
-      pack(scores, weights);
+      hopper::wgmma_wait<0>();
+      release_values();
+      pack(scores, probs);
     }
     wait_for_values();
-    hopper::fence_products();
-    multiply_values(weights, sums.out);
+    hopper::wgmma_fence();
+    issue_pv(probs, sums.out);
     meanwhile();
-    hopper::wait_for_products<0>();
-    give_values();
+    hopper::wgmma_wait<0>();
+    release_values();
   }
 
   template <class Sums>
@@ -588,15 +591,15 @@ class Consumer {
     const AttendArgs& args = p_.args;
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
-      const float sum = quad_sum(sums.sum[half]), top = sums.top[half] * (p_.factor / kLog2e);
+      const float sum = quad_sum(sums.sum[half]), row_max = sums.row_max[half] * (p_.factor / kLog2e);
       const int32_t packed = tile.first + consumer_ * kRowsEach + lane_row() + half * 8;
       const bool exists = packed < tile.rows;
       const int32_t head = tile.kv_head * p_.group + packed % p_.group, row = tile.query_row(packed, p_.group);
       const float sink = exists && args.sinks ? args.sinks[head] : -INFINITY;
-      const float factor = factor_of(top, sum, sink, args.kv.value_scale);
+      const float factor = factor_of(row_max, sum, sink, args.kv.value_scale);
       const int64_t at = row * args.out.row_stride + int64_t{head} * kValueDim;
       if (exists && args.lse && threadIdx.x % 4 == 0)
-        args.lse[head * args.q.rows + row] = top == -INFINITY ? -INFINITY : top + logf(sum);
+        args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
       write_row(sums.out, half, factor, exists, at);
     }
   }
@@ -643,82 +646,82 @@ class Consumer {
     }
   }
 
-  __device__ void sync() const { meet_warps(1 + Memory::kConsumers + consumer_, kWarpgroup); }
-  __device__ void wait_for_turn() const { meet_warps(1 + consumer_, 2 * kWarpgroup); }
-  __device__ void pass_turn() const {
-    hopper::arrive_named(1 + (consumer_ + 1 == Memory::kConsumers ? 0 : consumer_ + 1), 2 * kWarpgroup);
+  __device__ void sync() const { named_barrier_sync(1 + Memory::kConsumers + consumer_, kWarpgroup); }
+  __device__ void warp_scheduler_barrier_sync() const { named_barrier_sync(1 + consumer_, 2 * kWarpgroup); }
+  __device__ void warp_scheduler_barrier_arrive() const {
+    hopper::named_barrier_arrive(1 + (consumer_ + 1 == Memory::kConsumers ? 0 : consumer_ + 1), 2 * kWarpgroup);
   }
 
-  __device__ void wait_for_keys() const { hopper::wait(&board_.keys_full[keys_.stage], keys_.phase); }
-  __device__ void wait_for_values() const { hopper::wait(&board_.values_full[values_.stage], values_.phase); }
-  __device__ void give_keys() {
-    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.keys_empty[keys_.stage]);
+  __device__ void wait_for_keys() const { hopper::wait(&storage_.keys_full[keys_.stage], keys_.phase); }
+  __device__ void wait_for_values() const { hopper::wait(&storage_.values_full[values_.stage], values_.phase); }
+  __device__ void release_keys() {
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.keys_empty[keys_.stage]);
     keys_.next(Memory::kStages);
   }
-  __device__ void give_values() {
-    if (threadIdx.x % kWarp == 0) hopper::arrive(&board_.values_empty[values_.stage]);
+  __device__ void release_values() {
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.values_empty[values_.stage]);
     values_.next(Memory::kStages);
   }
 
-  __device__ void multiply_keys(float (&scores)[kKeys / 2]) const {
-    const uint64_t queries = hopper::operand(memory_.queries() + consumer_ * kRowsEach * kLineBytes);
-    const uint64_t keys = hopper::operand(memory_.keys(keys_.stage));
+  __device__ void issue_qk(float (&scores)[kKeys / 2]) const {
+    const uint64_t queries = hopper::wgmma_descriptor(memory_.queries() + consumer_ * kRowsEach * kLineBytes);
+    const uint64_t keys = hopper::wgmma_descriptor(memory_.keys(keys_.stage));
 #pragma unroll
     for (int32_t step = 0; step < kKeyDim / 16; ++step) {
       const int32_t panel = step / 4, columns = step % 4 * 32;
-      hopper::multiply_keys<T, kKeys>(scores, hopper::further(queries, panel * Memory::kQueryPanel + columns),
-                                      hopper::further(keys, panel * Memory::kPanel + columns), step > 0);
+      hopper::wgmma_qk<T, kKeys>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
+                                 hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
     }
-    hopper::commit_products();
+    hopper::wgmma_commit();
   }
 
-  __device__ void multiply_values(const uint32_t (&weights)[kKeys / 4], float (&out)[kValueDim / 2]) const {
+  __device__ void issue_pv(const uint32_t (&probs)[kKeys / 4], float (&out)[kValueDim / 2]) const {
     constexpr int32_t kWide = 128, kWides = kValueDim / kWide, kRest = kValueDim % kWide;
-    const uint64_t values = hopper::operand(memory_.values(values_.stage), Memory::kPanel);
+    const uint64_t values = hopper::wgmma_descriptor(memory_.values(values_.stage), Memory::kPanel);
 #pragma unroll
     for (int32_t step = 0; step < kKeys / 16; ++step) {
       const auto at = [&](int32_t column) {
-        return hopper::further(values, step * 16 * kLineBytes + column / kPanelColumns * Memory::kPanel);
+        return hopper::advance_descriptor(values, step * 16 * kLineBytes + column / kPanelColumns * Memory::kPanel);
       };
 #pragma unroll
       for (int32_t wide = 0; wide < kWides; ++wide)
-        hopper::multiply_values<T, kWide>(out + wide * kWide / 2, weights + step * 4, at(wide * kWide), 1);
+        hopper::wgmma_pv<T, kWide>(out + wide * kWide / 2, probs + step * 4, at(wide * kWide), 1);
       if constexpr (kRest >= kPanelColumns)
-        hopper::multiply_values<T, kPanelColumns>(out + kWides * kWide / 2, weights + step * 4, at(kWides * kWide), 1);
+        hopper::wgmma_pv<T, kPanelColumns>(out + kWides * kWide / 2, probs + step * 4, at(kWides * kWide), 1);
       if constexpr (kRest % kPanelColumns != 0)
-        hopper::multiply_values<T, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2,
-                                                          weights + step * 4, at(kValueDim - kRest % kPanelColumns), 1);
+        hopper::wgmma_pv<T, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2, probs + step * 4,
+                                                   at(kValueDim - kRest % kPanelColumns), 1);
     }
-    hopper::commit_products();
+    hopper::wgmma_commit();
   }
 
   template <class Sums>
-  __device__ void weigh(const Tile& tile, const Seen& seen, int32_t step, float (&scores)[kKeys / 2], Sums& sums,
-                        float (&shrink)[2]) const {
+  __device__ void softmax(const Tile& tile, const Seen& seen, int32_t step, float (&scores)[kKeys / 2], Sums& sums,
+                          float (&rescale)[2]) const {
     const int32_t first = step * kKeys;
     if (p_.args.softcap > 0) cap<kKeys>(scores, p_.args.softcap, p_.cap_scale);
     if (first < tile.last_first || first + kKeys > tile.least_end) mask<kKeys>(scores, seen, first);
-    fold_scores<kKeys>(scores, p_.factor, sums, shrink);
+    online_softmax<kKeys>(scores, p_.factor, sums, rescale);
   }
 
-  // Sums of two groups of eight columns are, in pairs, the operand of 16 weights.
-  static __device__ void pack(const float (&scores)[kKeys / 2], uint32_t (&weights)[kKeys / 4]) {
+  // Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
+  static __device__ void pack(const float (&scores)[kKeys / 2], uint32_t (&probs)[kKeys / 4]) {
 #pragma unroll
-    for (int32_t i = 0; i < kKeys / 4; ++i) weights[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
+    for (int32_t i = 0; i < kKeys / 4; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
   }
 
   const Prefill& p_;
   const Memory memory_;
-  Board& board_;
+  SharedStorage& storage_;
   const int32_t consumer_;
-  Turn keys_, values_;
+  PipelineState keys_, values_;
 };
 
 // The next tile's queries come while this one's results are made and written.
 template <class T, int32_t kKeyDim, int32_t kValueDim>
-__device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Board& board, int32_t number) {
-  Consumer<T, kKeyDim, kValueDim> consumer(p, memory, board, number);
-  Tiles tiles(board);
+__device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, SharedStorage& storage, int32_t number) {
+  Consumer<T, kKeyDim, kValueDim> consumer(p, memory, storage, number);
+  Tiles tiles(storage);
   const Tile* tile = tiles.take();
   if (tile) consumer.load_queries(*tile);
   while (tile) {
@@ -730,7 +733,7 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Boa
       if (next) consumer.load_queries(*next);
     });
     consumer.write(*tile, sums);
-    tiles.give();
+    tiles.release();
     tile = next;
   }
 }
@@ -748,28 +751,28 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   using Memory = Layout<kKeyDim, kValueDim>;
   extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: check_base()
   const Memory memory;
-  Board& board = *reinterpret_cast<Board*>(shared + Memory::kBytes);
+  SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
   const int32_t live = *keys.live;
   const bool cached = live < kMostCached;
-  for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads) board.first_rows[b] = keys.cu_q[b];
-  if (threadIdx.x == 0) init_barriers<Memory>(board, p.box > 0);
+  for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads) storage.first_rows[b] = keys.cu_q[b];
+  if (threadIdx.x == 0) init_barriers<Memory>(storage, p.box > 0);
   __syncthreads();
-  const Work<Memory::kRows> work{p, cached ? board.first_rows : keys.cu_q, live};
+  const Work<Memory::kRows> work{p, cached ? storage.first_rows : keys.cu_q, live};
   write_empty_rows(p.args, live ? work.first_rows[live] : 0);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
-    hopper::give_registers<Memory::kProducerRegisters>();
+    hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();
     if (p.box == 0) {
-      RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, board);
-      produce_tiles<Memory::kKeys>(work, board, loader);
+      RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, storage);
+      produce_tiles<Memory::kKeys>(work, storage, loader);
     } else if (threadIdx.x < kWarp) {
-      BoxLoader<Memory> loader(p, memory, board);
-      produce_tiles<Memory::kKeys>(work, board, loader);
+      BoxLoader<Memory> loader(p, memory, storage);
+      produce_tiles<Memory::kKeys>(work, storage, loader);
     }
   } else {
-    hopper::take_registers<Memory::kConsumerRegisters>();
-    consume<T, kKeyDim, kValueDim>(p, memory, board, warpgroup - 1);
+    hopper::warpgroup_reg_alloc<Memory::kConsumerRegisters>();
+    consume<T, kKeyDim, kValueDim>(p, memory, storage, warpgroup - 1);
   }
 }
 

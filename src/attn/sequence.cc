@@ -53,7 +53,7 @@ SequenceSet sequence_set(Set set) {
   case Set::set:                                                                        \
     return {Buf::set##_live_count,   Buf::set##_cache_seqlens, Buf::set##_cu_seqlens_q, \
             Buf::set##_cu_seqlens_k, Buf::set##_request_row,   Buf::set##_first_page,   \
-            Buf::set##_cu_items,     Buf::set##_cu_parts,      Buf::set##_page_table};
+            Buf::set##_cu_items,     Buf::set##_cu_splits,     Buf::set##_page_table};
   switch (set) {
     QUIRE_IDS(decode)
     QUIRE_IDS(draft_prefix)
@@ -78,7 +78,7 @@ SequenceTarget sequence_target(const MetadataArena& arena, const SequenceSet& se
           .rows = reinterpret_cast<RequestRow*>(arena.find(set.request_row)),
           .first_page = counts(set.first_page),
           .items = counts(set.cu_items),
-          .parts = counts(set.cu_parts),
+          .splits = counts(set.cu_splits),
           .table = reinterpret_cast<PageId*>(arena.find(page_table)),
           .table_stride = arena.shape(page_table).columns};
 }

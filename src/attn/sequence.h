@@ -13,7 +13,7 @@ namespace quire::attn {
 
 // The buffers that every set of whole sequences has.
 struct SequenceSet {
-  Buf live_count, cache_seqlens, cu_seqlens_q, cu_seqlens_k, request_row, first_page, cu_items, cu_parts, page_table;
+  Buf live_count, cache_seqlens, cu_seqlens_q, cu_seqlens_k, request_row, first_page, cu_items, cu_splits, page_table;
 };
 SequenceSet sequence_set(Set set);  // throws CheckError for the other sets
 
@@ -26,7 +26,7 @@ struct SequenceTarget {
   RequestRow* rows;
   int32_t* first_page;
   int32_t* items;  // [planes, batch + 1]
-  int32_t* parts;
+  int32_t* splits;
   PageId* table;
   int64_t table_stride;
 };

@@ -334,7 +334,7 @@ int64_t readable_sequences(const StepView& step, const Cell& cell, const Sequenc
   if (cell.id == set.request_row || cell.id == set.first_page) return one_row(sequences);
   if (cell.id == set.cache_seqlens) return each_plane(sequences);
   if (cell.id == set.cu_seqlens_k) return each_plane(sequences + 1);
-  if (cell.id == set.cu_items || cell.id == set.cu_parts) return each_plane(step.live() + 1);
+  if (cell.id == set.cu_items || cell.id == set.cu_splits) return each_plane(step.live() + 1);
   if (cell.row >= sequences) return 0;
   const int32_t b = static_cast<int32_t>(cell.row);
   return step.limits.page_size.pages_for(keys_in_pages(step, b, bounding_plane(cell, planes)));
@@ -379,7 +379,7 @@ int64_t readable_local(const StepView& step, const Cell& cell) {
     case Buf::local_local_query_start_loc:
       return readable_chunks(step) + 1;
     case Buf::local_cu_items:
-    case Buf::local_cu_parts:
+    case Buf::local_cu_splits:
       return live_chunks(step) + 1;
     default:
       return readable_chunks(step);
@@ -398,7 +398,7 @@ int64_t readable_encoder(const StepView& step, const Cell& cell) {
     case Buf::encoder_encoder_cu_seqlens_k:
       return step.sequences() + 1;
     default:
-      return step.live() + 1;  // cu_items, cu_parts
+      return step.live() + 1;  // cu_items, cu_splits
   }
 }
 

@@ -19,28 +19,28 @@ inline __device__ uint32_t shared_address(const void* pointer) {
 }
 
 // 16 bytes; then the same, or zeros when there is nothing to read.
-inline __device__ void copy_async(uint32_t to, const void* from) {
+inline __device__ void cp_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-inline __device__ void copy_async(uint32_t to, const void* from, bool exists) {
+inline __device__ void cp_async(uint32_t to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
-// For copies of what is read once: it leaves the second cache before anything else does.
-inline __device__ uint64_t read_once() {
+// For copies of what is read once: it leaves L2 before anything else does.
+inline __device__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 // Such a copy of what has a number: zeros when it is negative.
-inline __device__ void copy_once_if(uint32_t to, const void* from, int32_t number, uint64_t policy) {
+inline __device__ void cp_async_evict_first(uint32_t to, const void* from, int32_t number, uint64_t policy) {
   asm volatile(
       "{\n.reg .pred exists;\n.reg .b32 bytes;\nsetp.ge.s32 exists, %2, 0;\nselp.b32 bytes, 16, 0, exists;\n"
       "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, bytes, %3;\n}" ::"r"(to),
       "l"(from), "r"(number), "l"(policy));
 }
-inline __device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+inline __device__ void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
 template <int32_t kLeft>
-__device__ void wait_for_copies() {
+__device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
@@ -61,36 +61,36 @@ inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
 
 // Where a kernel may start before the one before it has ended: until that has, and its writes are seen; and that the
 // one after it may now start.
-constexpr int32_t kLeastVersionThatWaits = 90;
-inline __device__ void wait_for_kernels_before() {
+constexpr int32_t kLeastGriddepVersion = 90;
+inline __device__ void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-inline __device__ void let_kernels_after_start() {
+inline __device__ void griddep_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 // Some of the block's warps wait for each other; `barrier` is not 0, which is the whole block's.
-inline __device__ void meet_warps(int32_t barrier, int32_t threads) {
+inline __device__ void named_barrier_sync(int32_t barrier, int32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-inline __device__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+inline __device__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
-inline __device__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+inline __device__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
 
 template <class T>
-__device__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -125,7 +125,7 @@ inline __device__ uint32_t widen(uint32_t bits) {
 }
 
 // 2^x; what is less than the least normal number is zero.
-inline __device__ float power_of_two(float x) {
+inline __device__ float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

@@ -1,4 +1,4 @@
-// Keys or values of a layer as the copy engine of a Hopper GPU sees them.
+// Keys or values of a layer as TMA, Hopper's copy engine, sees them.
 #pragma once
 #include <cuda.h>
 

@@ -50,11 +50,11 @@ struct Work {
   const int32_t* first_page;  // where positions start; null: at 0
   int32_t page_shift;
   int32_t* items;
-  int32_t* parts;
+  int32_t* splits;
 };
 
 void write_split_items(const Cut& cut, const Work& work, int64_t total_keys) {
-  int32_t items = 0, parts = 0;
+  int32_t items = 0, splits = 0;
   for (int32_t i = 0; i < work.count; ++i) {
     const int32_t tiles = cut.tiles(work.cu_q[i + 1] - work.cu_q[i]);
     const int64_t keys = int64_t{work.lengths[i]} + work.branch;
@@ -62,12 +62,12 @@ void write_split_items(const Cut& cut, const Work& work, int64_t total_keys) {
     const int32_t cells =
         cut.splits(keys, total_keys) ? tiles * static_cast<int32_t>(ranges_of(first, first + keys)) : 0;
     work.items[i] = items;
-    work.parts[i] = parts;
+    work.splits[i] = splits;
     items += cells ? cells : tiles;
-    parts += cells;
+    splits += cells;
   }
   work.items[work.count] = items;
-  work.parts[work.count] = parts;
+  work.splits[work.count] = splits;
 }
 
 // A longer sequence is split before a shorter one, so when the longest is not, the items are just the tiles.
@@ -80,11 +80,11 @@ void write_items(const Cut& cut, const Work& work) {
     longest = std::max(longest, keys);
     total_keys += int64_t{tiles} * keys;
     work.items[i] = items;
-    work.parts[i] = 0;
+    work.splits[i] = 0;
     items += tiles;
   }
   work.items[work.count] = items;
-  work.parts[work.count] = 0;
+  work.splits[work.count] = 0;
   if (cut.splits(longest, total_keys)) write_split_items(cut, work, total_keys);
 }
 
@@ -94,7 +94,7 @@ void write_even_items(const Cut& cut, const Work& work, int32_t queries, int32_t
   const int64_t total_keys = tiles * (sum + int64_t{work.count} * work.branch);
   if (cut.splits(int64_t{longest} + work.branch, total_keys)) return write_split_items(cut, work, total_keys);
   for (int32_t i = 0; i <= work.count; ++i) work.items[i] = i * tiles;
-  std::fill_n(work.parts, work.count + 1, 0);
+  std::fill_n(work.splits, work.count + 1, 0);
 }
 
 // --- the step, with what its mode makes of all requests alike
@@ -180,7 +180,7 @@ Work work_of(const Step& step, const Target& to, int32_t plane) {
           .first_page = nullptr,
           .page_shift = 0,
           .items = to.items + int64_t{plane} * (to.batch + 1),
-          .parts = to.parts + int64_t{plane} * (to.batch + 1)};
+          .splits = to.splits + int64_t{plane} * (to.batch + 1)};
 }
 
 void write_even_sequences(const Step& step, const Target& to) {
@@ -416,7 +416,7 @@ void write_local(const Step& step, const kv::TableView& table) {
                          .first_page = step.materialised ? nullptr : to.first_page,
                          .page_shift = step.page_size.shift(),
                          .items = arena.counts(Buf::local_cu_items),
-                         .parts = arena.counts(Buf::local_cu_parts)});
+                         .splits = arena.counts(Buf::local_cu_splits)});
   if (step.materialised) materialise_local(step, to, chunks, table);
 }
 
@@ -433,7 +433,7 @@ void write_encoder(const Step& step, const kv::TableView& table, const int32_t* 
                          .first_page = nullptr,
                          .page_shift = 0,
                          .items = arena.counts(Buf::encoder_cu_items),
-                         .parts = arena.counts(Buf::encoder_cu_parts)});
+                         .splits = arena.counts(Buf::encoder_cu_splits)});
   if (!step.materialised) return;
   std::fill(lengths + step.live, lengths + step.captured, 1);
   write_prefix_sum(lengths, step.captured, arena.counts(Buf::encoder_encoder_cu_seqlens_k));

@@ -1,7 +1,7 @@
 // The writer on the GPU: one launch writes all sets of a step, so it can be the first node of a captured graph.
 //
-// Every block has one errand, told by its index: a draft step's plane of the sequence sets, the local set, the
-// encoder's, the branches, or a share of the tables. No errand reads what another one writes; all are computed from the
+// Every block has one role, given by its index: a draft step's plane of the sequence sets, the local set, the
+// encoder's, the branches, or a share of the tables. No role reads what another one writes; all are computed from the
 // inputs, so nothing waits. Sums over the batch are scans of one block, chunk after chunk.
 #include <cuda_runtime.h>
 
@@ -56,7 +56,7 @@ struct EncoderTarget {
   int64_t table_stride;
 };
 
-struct Errands {  // blocks of each kind, in this order
+struct BlockRoles {  // blocks of each kind, in this order
   int32_t planes, local, encoder, branches, tables;
   int32_t all() const { return planes + local + encoder + branches + tables; }
 };
@@ -75,10 +75,10 @@ struct Write {
   BranchTarget branches;
   LocalTarget chunks;
   EncoderTarget encoded;
-  int32_t* arrivals;  // [requests, arrival columns] of parts of split keys
+  int32_t* arrivals;  // [requests, arrival columns] of the splits of keys
   int32_t arrival_columns;
   int32_t* next_tile;
-  Errands errands;
+  BlockRoles roles;
 };
 
 // --- sums over a block
@@ -337,7 +337,7 @@ __device__ void pad_row(PageId* to) {
 }
 
 __device__ void write_sequence_table(const Step& step, const Target& to, WarpTurn turn) {
-  const int32_t last_plane = step.w.errands.planes - 1;
+  const int32_t last_plane = step.w.roles.planes - 1;
   for (int32_t b = turn.first; b < step.sequences(); b += turn.step) {
     PageId* row = to.table + b * to.table_stride;
     if (!step.is_live(b))
@@ -424,24 +424,24 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
   if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
-  if (block < w.errands.planes) {
+  if (block < w.roles.planes) {
     if (block == 0) write_counters(step);
     write_sequences(step, w.main, block, sums);
     if (w.window) write_sequences(step, w.windowed, block, sums);
     return;
   }
-  block -= w.errands.planes;
-  if (block < w.errands.local) return write_local(step, shared, sums);
-  block -= w.errands.local;
-  if (block < w.errands.encoder) return write_encoder(step, sums);
-  block -= w.errands.encoder;
-  if (block < w.errands.branches) {
+  block -= w.roles.planes;
+  if (block < w.roles.local) return write_local(step, shared, sums);
+  block -= w.roles.local;
+  if (block < w.roles.encoder) return write_encoder(step, sums);
+  block -= w.roles.encoder;
+  if (block < w.roles.branches) {
     write_branch_lengths(step, sums);
     if (w.mode == Mode::draft_tree) write_draft_slots(step);
     return;
   }
-  block -= w.errands.branches;
-  write_tables(step, warp_turn(block, w.errands.tables), shared, sums);
+  block -= w.roles.branches;
+  write_tables(step, warp_turn(block, w.roles.tables), shared, sums);
 }
 
 struct Follow {
@@ -540,11 +540,11 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .arrivals = arena.counts(Buf::split_arrivals),
           .arrival_columns = arrival_columns(limits),
           .next_tile = arena.counts(Buf::split_next_tile),
-          .errands = {.planes = sequence_planes(shape.mode, limits),
-                      .local = shape.local,
-                      .encoder = shape.encoder,
-                      .branches = has_tree,
-                      .tables = has_tables ? kTableBlocks : 0}};
+          .roles = {.planes = sequence_planes(shape.mode, limits),
+                    .local = shape.local,
+                    .encoder = shape.encoder,
+                    .branches = has_tree,
+                    .tables = has_tables ? kTableBlocks : 0}};
   if (shape.window_table)
     w.windowed = target_of(arena, sequence_set(Set::window), Buf::window_page_table, *shape.window_table);
   if (has_tree) w.branches = branch_target(arena, shape.mode);
@@ -560,7 +560,7 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   check(limits.batch <= kMostBatch, "the writer of the GPU takes batches of ", kMostBatch, ", not of ", limits.batch);
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
-  write_kernel<<<w.errands.all(), kThreads, shared, stream_of(exec)>>>(w);
+  write_kernel<<<w.roles.all(), kThreads, shared, stream_of(exec)>>>(w);
   check_cuda(cudaGetLastError(), "the metadata writer was not launched");
 }
 

@@ -29,20 +29,20 @@ int64_t tiles_of(int64_t query_count, const Limits& limits) {
 
 // sequence(i) describes the i-th of `count` live sequences. A GPU's kernels cut the work themselves.
 template <class SequenceAt>
-void write_items(const MetadataArena& arena, Buf items, Buf parts, int64_t plane, int32_t count, SequenceAt sequence) {
+void write_items(const MetadataArena& arena, Buf items, Buf splits, int64_t plane, int32_t count, SequenceAt sequence) {
   const Limits& limits = arena.limits();
   if (limits.device == Device::cuda) return;
   int64_t total_keys = 0;
   for (int32_t i = 0; i < count; ++i) total_keys += sequence(i).tiles * sequence(i).keys;
-  int64_t items_before = 0, parts_before = 0;
+  int64_t items_before = 0, splits_before = 0;
   for (int32_t i = 0; i <= count; ++i) {
     at(arena, items, plane, i) = static_cast<int32_t>(items_before);
-    at(arena, parts, plane, i) = static_cast<int32_t>(parts_before);
+    at(arena, splits, plane, i) = static_cast<int32_t>(splits_before);
     if (i == count) break;
     const Sequence s = sequence(i);
     const bool split = split_tile(s.keys, total_keys, limits.threads);
     items_before += split ? s.tiles * s.ranges : s.tiles;
-    parts_before += split ? s.tiles * s.ranges : 0;
+    splits_before += split ? s.tiles * s.ranges : 0;
   }
 }
 
@@ -81,7 +81,7 @@ void write_requests(const StepView& step, const MetadataArena& arena, const Sequ
 void write_plane(const StepView& step, const MetadataArena& arena, const SequenceSet& set, int32_t plane) {
   const Mode mode = step.shape.mode;
   for (int32_t b = 0; b < step.sequences(); ++b) at(arena, set.cache_seqlens, plane, b) = keys_in_pages(step, b, plane);
-  write_items(arena, set.cu_items, set.cu_parts, plane, step.live(), [&](int32_t b) {
+  write_items(arena, set.cu_items, set.cu_splits, plane, step.live(), [&](int32_t b) {
     const int64_t keys = keys_in_pages(step, b, plane) + most_branch_tokens(mode, step.limits);
     return Sequence{tiles_of(queries(step, b), step.limits), keys, ranges_of(0, keys)};
   });
@@ -202,7 +202,7 @@ void write_local(const StepView& step, const MetadataArena& arena) {
     write_chunk(step, arena, index);
   }
   at(arena, Buf::local_local_query_start_loc, 0, chunks) = queries_before;
-  write_items(arena, Buf::local_cu_items, Buf::local_cu_parts, 0, live_chunks(step), [&](int32_t index) {
+  write_items(arena, Buf::local_cu_items, Buf::local_cu_splits, 0, live_chunks(step), [&](int32_t index) {
     const Chunk chunk = chunk_at(step, index).chunk;
     // A materialised row begins at its chunk, so its reader counts positions from there.
     const int64_t first = step.shape.form == Form::in_place ? chunk.start : 0;
@@ -213,7 +213,7 @@ void write_local(const StepView& step, const MetadataArena& arena) {
 void write_encoder(const StepView& step, const MetadataArena& arena) {
   for (int32_t b = 0; b < step.sequences(); ++b)
     at(arena, Buf::encoder_encoder_lens_int32, 0, b) = encoder_keys(step, b);
-  write_items(arena, Buf::encoder_cu_items, Buf::encoder_cu_parts, 0, step.live(), [&](int32_t b) {
+  write_items(arena, Buf::encoder_cu_items, Buf::encoder_cu_splits, 0, step.live(), [&](int32_t b) {
     const int64_t keys = encoder_keys(step, b);
     return Sequence{tiles_of(queries(step, b), step.limits), keys, ranges_of(0, keys)};
   });

@@ -451,7 +451,7 @@ TEST(WriteMetadata, Decode) {
   EXPECT_EQ(world.row(Buf::decode_request_row, step), (Numbers{1, 3, 0}));
   EXPECT_EQ(world.row(Buf::decode_first_page, step), (Numbers{0, 0, 0}));
   EXPECT_EQ(world.row(Buf::decode_cu_items, step), (Numbers{0, 1, 2}));
-  EXPECT_EQ(world.row(Buf::decode_cu_parts, step), (Numbers{0, 0, 0}));
+  EXPECT_EQ(world.row(Buf::decode_cu_splits, step), (Numbers{0, 0, 0}));
   EXPECT_EQ(world.row(Buf::decode_page_table, step, 0), (Numbers{11, 12}));
   EXPECT_EQ(world.row(Buf::decode_page_table, step, 1), Numbers{31});
   EXPECT_EQ(world.row(Buf::decode_page_table, step, 2), Numbers{0});
@@ -585,7 +585,7 @@ TEST(WriteMetadata, LongSequencesAreSplitIntoRanges) {
   const StepShape step = world.shape(Mode::decode, Form::in_place, 10);
   write_metadata(step, world.inputs.inputs(), world.arena, one_thread());
   EXPECT_EQ(world.row(Buf::decode_cu_items, step), (Numbers{0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 15}));
-  EXPECT_EQ(world.row(Buf::decode_cu_parts, step), (Numbers{0, 0, 0, 0, 0, 6, 6, 6, 6, 6, 6}));
+  EXPECT_EQ(world.row(Buf::decode_cu_splits, step), (Numbers{0, 0, 0, 0, 0, 6, 6, 6, 6, 6, 6}));
 }
 
 // Each draft step is cut by its own lengths: one request grows past a range while the chain is drafted.
@@ -603,9 +603,9 @@ TEST(WriteMetadata, DraftStepsAreCutByTheirOwnLengths) {
     world.inputs.lengths()[0] = {length};
     const StepShape step = world.shape(Mode::draft, Form::in_place, 1);
     write_metadata(step, world.inputs.inputs(), world.arena, one_thread());
-    Numbers parts;
-    for (int32_t plane = 0; plane < 4; ++plane) parts.push_back(world.row(Buf::decode_cu_parts, step, plane)[1]);
-    return parts;
+    Numbers splits;
+    for (int32_t plane = 0; plane < 4; ++plane) splits.push_back(world.row(Buf::decode_cu_splits, step, plane)[1]);
+    return splits;
   };
   EXPECT_EQ(parts_of_steps(510, 1), (Numbers{0, 0, 2, 2}));  // 511 to 514 keys
   EXPECT_EQ(parts_of_steps(510, 8), (Numbers{0, 0, 2, 2}));  // a token's heads are read together: they do not matter
@@ -628,7 +628,7 @@ TEST(WriteMetadata, ChunksThatAreNoPowerOfTwoStartAtTheirEdge) {
   }
 }
 
-// The workspace that the arena declares holds the parts of any step.
+// The workspace that the arena declares holds the splits of any step.
 TEST(WriteMetadata, PartsFitTheWorkspace) {
   std::mt19937 random(3);
   for (int32_t round = 0; round < 200; ++round) {
@@ -644,7 +644,7 @@ TEST(WriteMetadata, PartsFitTheWorkspace) {
     const StepShape step = world.shape(Mode::extend, Form::in_place, 8);
     write_metadata(step, world.inputs.inputs(), world.arena, one_thread());
     const int64_t tile_rows = int64_t{tile_positions(3 * kv_heads, kv_heads, 128)} * 3 * kv_heads;
-    EXPECT_LE(world.row(Buf::extend_cu_parts, step).back() * tile_rows, partial_rows(world.limits));
+    EXPECT_LE(world.row(Buf::extend_cu_splits, step).back() * tile_rows, partial_rows(world.limits));
   }
 }
 

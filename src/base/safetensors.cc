@@ -1,17 +1,21 @@
 #include "base/safetensors.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "base/byte_reader.h"
 #include "base/check.h"
 #include "base/errors_about.h"
 #include "base/in_quotes.h"
-#include "base/safetensors_file.h"
 #include "base/strict_json.h"
 
 namespace quire {
@@ -19,6 +23,141 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+// --- one file
+
+constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
+constexpr size_t kMostDims = 8;
+// The header, a tensor, its shape; more tensors than the largest models have in all their files, and of each its facts.
+// A tensor takes some 1 KB while the header is read.
+constexpr JsonLimits kHeaderLimits{.depth = 3, .keys = 200'000, .values = 3'000'000};
+
+// A tensor as the header describes it, not yet held against the file's data.
+struct Claim {
+  std::string name;
+  BlockType type;
+  std::vector<int64_t> dims;
+  uint64_t begin, end;
+};
+
+json read_header(ByteReader& reader) {
+  check(reader.left() > 0, "is empty");
+  const auto bytes = reader.number<uint64_t>("the length of the header");
+  check(bytes <= kMostHeaderBytes, "has a header of ", bytes, " bytes, more than ", kMostHeaderBytes,
+        "; is it a safetensors file?");
+  const auto header = reader.take(bytes, "the header");
+  const std::string_view text{reinterpret_cast<const char*>(header.data()), header.size()};
+  check(text.starts_with('{'), "has a header that begins with ", in_quotes(text.substr(0, 1)), ", not with {");
+  return errors_about("header", [&] { return parse_strict_json(text, kHeaderLimits); });
+}
+
+const json& field(const json& tensor, const char* name) {
+  check(tensor.is_object(), "is not an object but ", tensor.type_name());
+  const auto found = tensor.find(name);
+  check(found != tensor.end(), "has no ", name);
+  return *found;
+}
+
+uint64_t whole_number(const json& value, const char* what) {
+  check(value.is_number_unsigned(), what, " has ", in_quotes(value.dump()), ", not a whole number of at least 0");
+  return value.get<uint64_t>();
+}
+
+BlockType read_type(const json& tensor) {
+  const json& dtype = field(tensor, "dtype");
+  check(dtype.is_string(), "dtype is not a string but ", dtype.type_name());
+  const auto& name = dtype.get_ref<const std::string&>();
+  for (const BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16})
+    if (name == to_string(type)) return type;
+  throw CheckError(
+      cat("has dtype ", in_quotes(name), ", which quire does not compute with; it does with F32, F16, BF16"));
+}
+
+std::vector<int64_t> read_dims(const json& tensor) {
+  const json& shape = field(tensor, "shape");
+  check(shape.is_array(), "shape is not an array but ", shape.type_name());
+  check(shape.size() <= kMostDims, "has ", shape.size(), " dimensions, more than ", kMostDims);
+  std::vector<int64_t> dims;
+  int64_t elements = 1;
+  for (const json& element : shape) {
+    const uint64_t dim = whole_number(element, "shape");
+    check(dim >= 1, "has a dimension of 0");
+    check(dim <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max() / elements),
+          "has more elements than 64 bits count");
+    dims.push_back(static_cast<int64_t>(dim));
+    elements *= dims.back();
+  }
+  return dims;
+}
+
+uint64_t bytes_claimed(const Claim& claim) {
+  int64_t elements = 1;
+  for (const int64_t dim : claim.dims) elements *= dim;  // read_dims has seen that it fits
+  return static_cast<uint64_t>(bytes_of(claim.type, elements));
+}
+
+Claim read_claim(const std::string& name, const json& tensor) {
+  Claim claim{.name = name, .type = read_type(tensor), .dims = read_dims(tensor), .begin = 0, .end = 0};
+  const json& offsets = field(tensor, "data_offsets");
+  check(offsets.is_array() && offsets.size() == 2, "data_offsets is not an array of two");
+  claim.begin = whole_number(offsets[0], "data_offsets");
+  claim.end = whole_number(offsets[1], "data_offsets");
+  check(claim.begin <= claim.end, "begins at ", claim.begin, " and ends before, at ", claim.end);
+  const uint64_t bytes = bytes_claimed(claim);
+  check(claim.end - claim.begin == bytes, "has ", claim.end - claim.begin,
+        " bytes in the file, its shape and type say ", bytes);
+  return claim;
+}
+
+void check_notes(const json& notes) {
+  check(notes.is_object(), "__metadata__ is not an object but ", notes.type_name());
+  for (const auto& [key, value] : notes.items())
+    check(value.is_string(), "__metadata__: ", in_quotes(key), " is not a string but ", value.type_name());
+}
+
+std::vector<Claim> read_claims(const json& header) {
+  std::vector<Claim> claims;
+  for (const auto& entry : header.items()) {
+    if (entry.key() == "__metadata__")
+      check_notes(entry.value());
+    else
+      claims.push_back(
+          errors_about(cat("tensor ", in_quotes(entry.key())), [&] { return read_claim(entry.key(), entry.value()); }));
+  }
+  std::sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) { return a.begin < b.begin; });
+  return claims;
+}
+
+// The tensors fill the data from its first byte to its last, so that nothing can hide between them.
+void check_places(const std::vector<Claim>& claims, uint64_t data_bytes) {
+  uint64_t end = 0;
+  for (const Claim& claim : claims) {
+    check(claim.begin == end, "tensor ", in_quotes(claim.name), " begins at ", claim.begin,
+          ", the one before it ends at ", end, ": they ", claim.begin < end ? "overlap" : "leave a gap");
+    end = claim.end;
+  }
+  check(end == data_bytes, "the tensors end at ", end, ", the file has ", data_bytes, " bytes of tensor data");
+}
+
+}  // namespace
+
+std::vector<FileTensor> read_safetensors(std::span<const std::byte> file) {
+  ByteReader reader(file);
+  const std::vector<Claim> claims = read_claims(read_header(reader));
+  const auto data = reader.take(reader.left(), "the tensor data");
+  check_places(claims, data.size());
+  std::vector<FileTensor> tensors;
+  for (const Claim& claim : claims)
+    tensors.push_back({.name = claim.name,
+                       .type = claim.type,
+                       .dims = claim.dims,
+                       .data = data.subspan(claim.begin, claim.end - claim.begin)});
+  return tensors;
+}
+
+// --- a folder
+
+namespace {
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";

@@ -6,7 +6,9 @@
 //
 // Errors   CheckError, one line: "PATH: what is wrong".
 #pragma once
+#include <cstddef>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +33,9 @@ class SafetensorsFolder {
   std::vector<MappedFile> files_;    // sorted by name
   std::vector<FileTensor> tensors_;  // sorted by name
 };
+
+// One file: the length of a JSON header, the header, and the tensors' bytes back to back, in whose order they come.
+// Errors say what is wrong with the file; the caller adds its path.
+std::vector<FileTensor> read_safetensors(std::span<const std::byte> file);
 
 }  // namespace quire

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/expect_refused.h"
-#include "base/safetensors_file.h"
 #include "base/temporary_folder.h"
 
 namespace quire {

@@ -49,7 +49,11 @@ def test_the_program_is_installed_with_its_page_and_completions(prefix):
         assert (share / path).read_text() == run(QUIRE, "completion", shell)
 
 
-def test_headers_of_tests_stay_at_home(prefix):
-    names = {path.name for path in (prefix / "include").rglob("*.h")}
-    assert {"attention.h", "request_table.h", "exec.h"} <= names
-    assert not [name for name in names if "test" in name or name.startswith("expect")]
+def test_what_only_tests_use_stays_at_home(prefix):
+    headers = [path.relative_to(prefix / "include") for path in (prefix / "include").rglob("*.h")]
+    assert {"attention.h", "request_table.h", "exec.h"} <= {path.name for path in headers}
+    assert not [path for path in headers if "test" in str(path) or "gtest" in (prefix / "include" / path).read_text()]
+    for binary in [*prefix.rglob("*.a"), prefix / "bin" / "quire"]:
+        names = run("nm", "-C", "--defined-only", binary)
+        assert "quire::" in names
+        assert not re.search(r"quire::(\w+::)*testing::", names), f"{binary} holds what only tests use"

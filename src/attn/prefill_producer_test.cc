@@ -1,7 +1,7 @@
 // prefill's producer beside a model of its consumers, as threads of which one runs at a time. It goes on until it has
 // to wait; when all have to, nobody ever gets on, and the test fails instead of hanging. What a thread waits for never
 // ceases to be so, hence the order in which threads run does not matter.
-#include "attn/prefill_produce.h"
+#include "attn/prefill_producer.h"
 
 #include <gtest/gtest.h>
 
@@ -101,7 +101,7 @@ struct Barrier {
   bool is_over(int32_t parity) const { return phases % 2 != parity; }
 };
 
-struct Turn {
+struct PipelineState {
   int32_t stage = 0, phase = 0;
   void next(int32_t count) {
     if (++stage < count) return;
@@ -160,19 +160,19 @@ class Tiles {
     taken_.next(kTileRing);
     return tile;
   }
-  void give() {
-    block_.tile_empty[given_.stage].arrive();
-    given_.next(kTileRing);
+  void release() {
+    block_.tile_empty[released_.stage].arrive();
+    released_.next(kTileRing);
   }
 
  private:
   Block& block_;
-  Turn taken_, given_;
+  PipelineState taken_, released_;
 };
 
-class Publisher {
+class TileScheduler {
  public:
-  explicit Publisher(Block& block) : block_(block) {}
+  explicit TileScheduler(Block& block) : block_(block) {}
   void publish_first() { publish(); }
   void publish_next() { publish(); }
 
@@ -186,7 +186,7 @@ class Publisher {
   }
 
   Block& block_;
-  Turn turn_;
+  PipelineState turn_;
   size_t next_ = 0;
 };
 
@@ -195,7 +195,7 @@ struct Copies {
   static void end_load() {}
   template <int32_t kLoads>
   static void wait_for_all_but() {}
-  static void tell(Barrier* full) { full->arrive(); }
+  static void signal(Barrier* full) { full->arrive(); }
 };
 
 class Loader {
@@ -204,25 +204,25 @@ class Loader {
   int32_t look_up(const Source&, int32_t) const { return 0; }
   void load_keys(const Source&, int32_t, int32_t) { load(block_.keys_empty, block_.keys_full, keys_); }
   void load_values(const Source&, int32_t, int32_t) { load(block_.values_empty, block_.values_full, values_); }
-  void settle() { loads_.settle(); }
+  void flush() { loads_.flush(); }
 
  private:
-  void load(std::vector<Barrier>& empty, std::vector<Barrier>& full, Turn& turn) {
+  void load(std::vector<Barrier>& empty, std::vector<Barrier>& full, PipelineState& turn) {
     block_.wait(empty[turn.stage], turn.phase ^ 1);
-    loads_.begun(&full[turn.stage]);
+    loads_.issued(&full[turn.stage]);
     turn.next(block_.shape.stages);
   }
 
   Block& block_;
-  Turn keys_, values_;
-  TellLater<Copies, Barrier> loads_;
+  PipelineState keys_, values_;
+  DeferredSignal<Copies, Barrier> loads_;
 };
 
 void produce_all(Block& block, bool publishes) {
   Tiles tiles(block);
-  Publisher publisher(block);
+  TileScheduler scheduler(block);
   Loader loader(block);
-  produce<Source, Steps>(tiles, publisher, publishes, loader);
+  produce<Source, Steps>(tiles, scheduler, publishes, loader);
 }
 
 // The waits of the kernel's consume() and Consumer::fold(), in their order.
@@ -235,7 +235,7 @@ class Consumer {
     for (const Tile* tile = tiles.take(); tile;) {
       const Tile* next = nullptr;
       fold(*tile, [&] { next = tiles.take(); });
-      tiles.give();
+      tiles.release();
       tile = next;
     }
   }
@@ -245,35 +245,35 @@ class Consumer {
   void fold(const Tile& tile, const Meanwhile& meanwhile) {
     if (tile.steps == 0) return meanwhile();
     wait_for_keys();
-    wait_for_turn();
-    pass_turn();
-    give_keys();
+    warp_scheduler_barrier_sync();
+    warp_scheduler_barrier_arrive();
+    release_keys();
     for (int32_t step = tile.steps - 2; step >= 0; --step) {
       wait_for_keys();
-      wait_for_turn();
+      warp_scheduler_barrier_sync();
       wait_for_values();
-      pass_turn();
-      give_keys();
-      give_values();
+      warp_scheduler_barrier_arrive();
+      release_keys();
+      release_values();
     }
     wait_for_values();
     meanwhile();
-    give_values();
+    release_values();
   }
 
   void wait_for_keys() { block_.wait(block_.keys_full[keys_.stage], keys_.phase); }
   void wait_for_values() { block_.wait(block_.values_full[values_.stage], values_.phase); }
-  void wait_for_turn() {
+  void warp_scheduler_barrier_sync() {
     block_.turns.wait_until([this] { return block_.passed[number_] > taken_; });
     ++taken_;
   }
-  void pass_turn() { ++block_.passed[(number_ + 1) % block_.shape.consumers]; }
-  void give_keys() {
+  void warp_scheduler_barrier_arrive() { ++block_.passed[(number_ + 1) % block_.shape.consumers]; }
+  void release_keys() {
     ++block_.keys_used;
     block_.keys_empty[keys_.stage].arrive();
     keys_.next(block_.shape.stages);
   }
-  void give_values() {
+  void release_values() {
     ++block_.values_used;
     block_.values_empty[values_.stage].arrive();
     values_.next(block_.shape.stages);
@@ -282,7 +282,7 @@ class Consumer {
   Block& block_;
   int32_t number_;
   int32_t taken_ = 0;
-  Turn keys_, values_;
+  PipelineState keys_, values_;
 };
 
 std::string to_string(const Shape& shape, const std::vector<int32_t>& steps) {
@@ -310,7 +310,7 @@ void expect_end(const Shape& shape, const std::vector<int32_t>& steps) {
 
 constexpr Shape kShapes[] = {{2, 2, kLeastStages}, {2, 3, 4}, {1, 2, 3}};
 
-TEST(PrefillProduce, TilesWithAndWithoutKeys) {
+TEST(PrefillProducer, TilesWithAndWithoutKeys) {
   const std::vector<int32_t> lists[] = {
       {},
       {0},
@@ -328,7 +328,7 @@ TEST(PrefillProduce, TilesWithAndWithoutKeys) {
     for (const std::vector<int32_t>& steps : lists) expect_end(shape, steps);
 }
 
-TEST(PrefillProduce, RandomTiles) {
+TEST(PrefillProducer, RandomTiles) {
   std::mt19937 random(5);
   const auto below = [&](uint32_t bound) { return static_cast<int32_t>(random() % bound); };
   for (int32_t round = 0; round < 100 && !testing::Test::HasFailure(); ++round) {

@@ -1,4 +1,4 @@
-#include "attn/shadow.h"
+#include "attn/testing/shadow.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 #include "attn/choose.h"
 #include "attn/sequence.h"
 
-namespace quire::attn {
+namespace quire::attn::testing {
 namespace {
 
 // Neither is a count, page, slot or row of any world.
@@ -73,11 +73,11 @@ namespace {
 
 // Where a kind of layer finds its sequences.
 struct SequenceBuffers {
-  Buf live_count, lengths, cu_q, request_row, cu_items, cu_parts, page_table;
+  Buf live_count, lengths, cu_q, request_row, cu_items, cu_splits, page_table;
   std::optional<Buf> cu_k;
   std::optional<Buf> first_page;  // none: the sequence starts with its row
   const kv::TableView* table;     // what the materialised table was made from
-  int32_t plane;                  // of lengths, cu_k, cu_items and cu_parts
+  int32_t plane;                  // of lengths, cu_k, cu_items and cu_splits
   int32_t sequences;              // padding included
 };
 
@@ -104,7 +104,7 @@ SequenceBuffers whole_sequences(const StepShape& shape, LayerKind kind) {
           .cu_q = set.cu_seqlens_q,
           .request_row = set.request_row,
           .cu_items = set.cu_items,
-          .cu_parts = set.cu_parts,
+          .cu_splits = set.cu_splits,
           .page_table = has_pool ? set.page_table : main_page_table(shape.mode),
           .cu_k = set.cu_seqlens_k,
           .first_page = set.first_page,
@@ -120,7 +120,7 @@ SequenceBuffers chunks(const StepShape& shape, const Shadow& shadow) {
           .cu_q = Buf::local_local_query_start_loc,
           .request_row = Buf::local_request_row,
           .cu_items = Buf::local_cu_items,
-          .cu_parts = Buf::local_cu_parts,
+          .cu_splits = Buf::local_cu_splits,
           .page_table = Buf::local_local_block_table,
           .cu_k = {},
           .first_page = Buf::local_first_page,
@@ -134,7 +134,7 @@ SequenceBuffers encoder_sequences(const StepShape& shape) {
   buffers.lengths = Buf::encoder_encoder_lens_int32;
   buffers.cu_k = Buf::encoder_encoder_cu_seqlens_k;
   buffers.cu_items = Buf::encoder_cu_items;
-  buffers.cu_parts = Buf::encoder_cu_parts;
+  buffers.cu_splits = Buf::encoder_cu_splits;
   buffers.page_table = Buf::encoder_encoder_page_table;
   buffers.first_page = {};
   return buffers;
@@ -265,16 +265,16 @@ class Reader {
 
   // The division of work follows the rule of choose.h.
   void check_items(const SequenceBuffers& buffers) const {
-    int64_t total = 0, items = 0, parts = 0;
+    int64_t total = 0, items = 0, splits = 0;
     for (int32_t b = 0; b < sequences_.live; ++b) total += tiles_of(b) * keys_of(b);
     for (int32_t b = 0; b <= sequences_.live; ++b) {
       check_count(buffers.cu_items, buffers.plane, b, items);
-      check_count(buffers.cu_parts, buffers.plane, b, parts);
+      check_count(buffers.cu_splits, buffers.plane, b, splits);
       if (b == sequences_.live) break;
       const bool is_split = split_tile(keys_of(b), total, limits_.threads);
       const int64_t own = tiles_of(b) * (is_split ? ranges_of(0, keys_of(b)) : 1);
       items += own;
-      parts += is_split ? own : 0;
+      splits += is_split ? own : 0;
     }
   }
   void check_count(Buf id, int32_t plane, int32_t b, int64_t expected) const {
@@ -328,4 +328,4 @@ void attend_shadowed(const AttendArgs& args, const StepShape& shape, LayerKind k
     for (int32_t head = 0; head < args.q.heads; ++head) store_row_ref(args, row, head, nullptr);
 }
 
-}  // namespace quire::attn
+}  // namespace quire::attn::testing

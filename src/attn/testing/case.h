@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/testing.h"
+#include "attn/testing/world.h"
 
 namespace quire::attn::testing {
 

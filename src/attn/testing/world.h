@@ -10,7 +10,7 @@
 //   world.poison(Poison::guard);
 //   write_metadata(world.shape(), world.inputs(), world.arena(), exec);
 //   attend(world.args(), exec);
-//   expect_near(world.result(), world.expected())   see attend_test.cc
+//   expect_near(world.result(), world.expected())   see expect_near.h
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "attn/dense_reference.h"
+#include "attn/testing/dense_reference.h"
 #include "attn/write_metadata.h"
 #include "base/exec.h"
 #include "kv/page_pool.h"
@@ -84,7 +84,7 @@ class World {
   const Buffer& input_memory() const { return inputs_.memory(); }  // all of them, as StepInputBuffers lays them out
   const MetadataArena& arena() const { return on_gpu_ ? *gpu_arena_ : arena_; }  // of whom the step was laid out for
   AttendArgs args() { return args_with(arena()); }
-  AttendArgs args_with(const MetadataArena& arena);  // for arenas with a buffer elsewhere
+  AttendArgs args_with(const MetadataArena& arena);  // an arena that is not the world's
   // draft_tree: [live, topk] for follow_parents(), after the draft step `step`.
   const int32_t* draft_parents(int32_t step);
   Result result() const;

@@ -1,4 +1,4 @@
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 
 #include <algorithm>
 #include <numeric>

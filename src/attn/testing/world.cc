@@ -1,4 +1,4 @@
-#include "attn/testing.h"
+#include "attn/testing/world.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // The shadow itself, and every mode through it: no element that a reader may read is left unwritten.
-#include "attn/shadow.h"
+#include "attn/testing/shadow.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attn/sequence.h"
-#include "attn/testing_case.h"
+#include "attn/testing/case.h"
 #include "base/cuda.h"
 
 namespace quire::attn::testing {
@@ -193,7 +193,7 @@ TEST_P(Shadowed, DisagreementsAreRefused) {
                          {Buf::verify_tree_prefix_page_table, 1, 2, 1 << 20},
                          {Buf::verify_tree_prefix_page_table, 2, 0, 1},
                          {Buf::verify_tree_prefix_cu_items, 0, 1, 1},
-                         {Buf::verify_tree_prefix_cu_parts, 0, 2, 1},
+                         {Buf::verify_tree_prefix_cu_splits, 0, 2, 1},
                          {Buf::verify_tree_branch_cache_seqlens, 0, 0, -1},
                          {Buf::verify_tree_branch_cu_seqlens_q, 0, 1, 1},
                          {Buf::verify_tree_branch_cu_seqlens_k, 0, 5, 1},

@@ -12,7 +12,7 @@
 #include "attn/metadata.h"
 #include "attn/step.h"
 
-namespace quire::attn {
+namespace quire::attn::testing {
 
 class UnwrittenRead : public std::runtime_error {
  public:
@@ -41,4 +41,4 @@ class Shadow {
 // too.
 void attend_shadowed(const AttendArgs& args, const StepShape& shape, LayerKind kind, const Shadow& shadow);
 
-}  // namespace quire::attn
+}  // namespace quire::attn::testing

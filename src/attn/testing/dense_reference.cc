@@ -1,4 +1,4 @@
-#include "attn/dense_reference.h"
+#include "attn/testing/dense_reference.h"
 
 #include <algorithm>
 #include <cmath>
