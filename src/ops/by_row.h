@@ -28,29 +28,13 @@ inline int64_t rows_worth_an_item(int64_t elements_in_row) {
 
 namespace detail {
 template <class Op>
-struct RowsJob {
-  const Op* op;
-  int64_t rows;
-  int64_t items;
-};
-
-template <class Op>
-void run_item(const void* context, int64_t item, int /*thread*/) {
-  const auto& job = *static_cast<const RowsJob<Op>*>(context);
-  const int64_t last = (item + 1) * job.rows / job.items;
-  for (int64_t row = item * job.rows / job.items; row < last; ++row) job.op->run_row(row);
-}
-
-template <class Op>
 void run_rows(const ByRow<Op>& by_row, Exec& exec) {
   const int64_t rows = *by_row.live_rows;
   const int64_t items = (rows + by_row.rows_in_item - 1) / by_row.rows_in_item;
-  if (items <= 1) {
-    for (int64_t row = 0; row < rows; ++row) by_row.op.run_row(row);
-  } else {
-    const RowsJob<Op> job{&by_row.op, rows, items};
-    exec.parallel(items, run_item<Op>, &job);
-  }
+  exec.parallel(items, [&](int64_t item, int) {
+    const int64_t end = (item + 1) * rows / items;
+    for (int64_t row = item * rows / items; row < end; ++row) by_row.op.run_row(row);
+  });
 }
 }  // namespace detail
 

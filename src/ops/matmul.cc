@@ -27,14 +27,6 @@ TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
 }
 
 // A unit is what a thread takes at least: a column tile, or a gate tile with its up tile.
-struct Product {
-  const MatmulArgs* args;
-  int64_t rows;
-  int64_t units;
-  int64_t chunk;  // units in an item
-  Exec* exec;
-};
-
 int64_t units_of(const PackedMatrix& weights, Store store) {
   if (store == Store::silu_mul) return weights.parts()[0].tile_count();
   int64_t units = 0;
@@ -42,8 +34,8 @@ int64_t units_of(const PackedMatrix& weights, Store store) {
   return units;
 }
 
-// A few chunks for each thread, and of no more tiles than stay in L2 while groups of rows pass them. With few rows a
-// product streams through memory, and chunks are at least long enough for that.
+// Units in an item. A few chunks for each thread, and of no more tiles than stay in L2 while groups of rows pass them.
+// With few rows a product streams through memory, and chunks are at least long enough for that.
 int64_t chunk_of(const MatmulArgs& args, int64_t rows, int64_t units, int threads) {
   constexpr int64_t kChunksPerThread = 8, kCached = 384 << 10, kStream = 32 << 10, kManyRows = 16;
   const int64_t unit_bytes = static_cast<int64_t>(args.weights->bytes()) / units;
@@ -54,8 +46,8 @@ int64_t chunk_of(const MatmulArgs& args, int64_t rows, int64_t units, int thread
 
 class Chunk {
  public:
-  Chunk(const Product& product, RowRange rows, std::byte* scratch)
-      : args_(*product.args), all_rows_(product.rows), rows_(rows), isa_(product.exec->isa()), scratch_(scratch) {}
+  Chunk(const MatmulArgs& args, int64_t all_rows, RowRange rows, Isa isa, std::byte* scratch)
+      : args_(args), all_rows_(all_rows), rows_(rows), isa_(isa), scratch_(scratch) {}
 
   void run(int64_t first, int64_t end) const {
     const auto parts = args_.weights->parts();
@@ -136,20 +128,16 @@ class Chunk {
   std::byte* scratch_;
 };
 
-void run_item(const void* context, int64_t item, int thread) {
-  const auto& product = *static_cast<const Product*>(context);
-  const int64_t first = item * product.chunk, end = std::min(first + product.chunk, product.units);
-  for (int64_t row = 0; row < product.rows; row += kSweepRows)
-    Chunk(product, {row, std::min(row + kSweepRows, product.rows)}, product.exec->scratch(thread)).run(first, end);
-}
-
 void matmul_op(const MatmulArgs& args, Exec& exec) {
   const int64_t rows = *args.live_rows;
   if (rows <= 0) return;
   const int64_t units = units_of(*args.weights, args.store);
   const int64_t chunk = chunk_of(args, rows, units, exec.threads());
-  const Product product{&args, rows, units, chunk, &exec};
-  exec.parallel((units + chunk - 1) / chunk, run_item, &product);
+  exec.parallel((units + chunk - 1) / chunk, [&](int64_t item, int thread) {
+    const int64_t first = item * chunk, end = std::min(first + chunk, units);
+    for (int64_t row = 0; row < rows; row += kSweepRows)
+      Chunk(args, rows, {row, std::min(row + kSweepRows, rows)}, exec.isa(), exec.scratch(thread)).run(first, end);
+  });
 }
 
 // Enough for any kernel: kept gates, the scale and two terms of every block of a sweep's rows (in panels of 16 blocks),

@@ -110,12 +110,6 @@ void dense_results(const PackedMatrix::Part& part, int64_t column, const Activat
 
 constexpr int64_t kRowsAtOnce = 256;
 
-struct RefJob {
-  const MatmulArgs* args;
-  int64_t rows;
-  Exec* exec;
-};
-
 // Column `output` of the product, counted over all parts, for rows [first, first + rows).
 void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t rows, std::byte* scratch,
                 float* results) {
@@ -132,26 +126,25 @@ void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t r
     for (int64_t r = 0; r < rows; ++r) results[r] += args.bias[output];
 }
 
-void column_item(const void* context, int64_t column, int thread) {
-  const auto& [args, all_rows, exec] = *static_cast<const RefJob*>(context);
+void compute_column(const MatmulArgs& args, int64_t all_rows, int64_t column, std::byte* scratch) {
   float results[kRowsAtOnce], ups[kRowsAtOnce];
-  std::byte* scratch = exec->scratch(thread);
   for (int64_t first = 0; first < all_rows; first += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, all_rows - first);
-    results_of(*args, column, first, rows, scratch, results);
-    if (args->store == Store::silu_mul) results_of(*args, column + args->out.dim, first, rows, scratch, ups);
+    results_of(args, column, first, rows, scratch, results);
+    if (args.store == Store::silu_mul) results_of(args, column + args.out.dim, first, rows, scratch, ups);
     for (int64_t r = 0; r < rows; ++r) {
-      float& out = args->out.row(first + r)[column];
-      if (args->store == Store::set) out = results[r];
-      if (args->store == Store::add) out = out + results[r];
-      if (args->store == Store::silu_mul) out = silu<FusedScalar>(results[r]) * ups[r];
+      float& out = args.out.row(first + r)[column];
+      if (args.store == Store::set) out = results[r];
+      if (args.store == Store::add) out = out + results[r];
+      if (args.store == Store::silu_mul) out = silu<FusedScalar>(results[r]) * ups[r];
     }
   }
 }
 
 void matmul_op(const MatmulArgs& args, Exec& exec) {
-  const RefJob job{&args, *args.live_rows, &exec};
-  exec.parallel(args.out.dim, column_item, &job);
+  const int64_t rows = *args.live_rows;
+  exec.parallel(args.out.dim,
+                [&](int64_t column, int thread) { compute_column(args, rows, column, exec.scratch(thread)); });
 }
 
 }  // namespace

@@ -42,11 +42,8 @@ struct Request {
 std::vector<Sampled> sample_all(const std::vector<Request>& requests, Exec& exec) {
   const Sampler sampler(static_cast<int32_t>(requests[0].logits.size()), exec);
   std::vector<Sampled> out(requests.size());
-  const auto job = [&](int64_t i, int thread) { out[i] = sampler.sample(requests[i].row(), thread); };
-  exec.parallel(
-      std::ssize(requests),
-      [](const void* context, int64_t i, int thread) { (*static_cast<const decltype(job)*>(context))(i, thread); },
-      &job);
+  exec.parallel(std::ssize(requests),
+                [&](int64_t i, int thread) { out[i] = sampler.sample(requests[i].row(), thread); });
   return out;
 }
 
