@@ -193,7 +193,7 @@ TEST(MatmulGraph, ReplayReadsTheLiveRowsOfItsTime) {
 
 // --- errors
 
-void expect_refused(const MatmulArgs& args, const std::string& text) {
+void expect_product_refused(const MatmulArgs& args, const std::string& text) {
   try {
     matmul(args, team());
     ADD_FAILURE() << "not refused: " << text;
@@ -208,25 +208,25 @@ TEST(MatmulErrors, ArgumentsThatDoNotFitAreRefusedBeforeAnyWork) {
   const MatmulArgs good = world.args(out, Store::set, false);
   MatmulArgs args = good;
   args.weights = nullptr;
-  expect_refused(args, "a product needs weights");
+  expect_product_refused(args, "a product needs weights");
   args = good;
   args.store = Store::silu_mul;
-  expect_refused(args, "silu_mul needs a gate and an up matrix");
+  expect_product_refused(args, "silu_mul needs a gate and an up matrix");
   args = good;
   args.in.dim = 64;
-  expect_refused(args, "rows of 64 cannot meet a matrix of 96 inputs");
+  expect_product_refused(args, "rows of 64 cannot meet a matrix of 96 inputs");
   args = good;
   args.in.forms = {.f32 = true, .q8 = false};
-  expect_refused(args, "the activations lack a form that the weights need: q8");
+  expect_product_refused(args, "the activations lack a form that the weights need: q8");
   args = good;
   args.out.dim = 39;
-  expect_refused(args, "an output of 39 columns does not fit a product of 40");
+  expect_product_refused(args, "an output of 39 columns does not fit a product of 40");
   args = good;
   args.out.stride = 39;
-  expect_refused(args, "output rows of 40 overlap at stride 39");
+  expect_product_refused(args, "output rows of 40 overlap at stride 39");
   args = good;
   args.out.rows = 1;
-  expect_refused(args, "2 live rows, but room for 4 in and 1 out");
+  expect_product_refused(args, "2 live rows, but room for 4 in and 1 out");
   EXPECT_TRUE(out.same_bits(Output(4, 40)));
 }
 

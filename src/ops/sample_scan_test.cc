@@ -1,4 +1,4 @@
-#include "ops/logit_scan.h"
+#include "ops/sample_scan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,6 @@
 #include <limits>
 #include <numbers>
 
-#include "ops/logit_weight.h"
 #include "ops/testing_rows.h"
 
 namespace quire::ops {
@@ -63,32 +62,31 @@ TEST_P(LogitScanOf, SumsOfWeights) {
     }
 }
 
+TEST_P(LogitScanOf, FixedSumsAreExact) {
+  for (const int32_t count : kCounts)
+    for (const double per_logit : {0.01, 1.7, 100.0}) {
+      std::vector<float> logits = random_floats(static_cast<size_t>(count), 4, 9);
+      logits[count / 2] = -kInfinity;
+      const WeightScale scale{50, per_logit};
+      std::vector<uint64_t> sums(static_cast<size_t>(logit_blocks(count))), expected(sums.size());
+      for (size_t i = 0; i < logits.size(); ++i) expected[i / 64] += fixed_weight(logits[i], scale);
+      scan_.fixed_sums(logits.data(), count, scale, sums.data());
+      ASSERT_EQ(sums, expected) << count;
+    }
+}
+
 TEST_P(LogitScanOf, GivesTheBitsOfThePlainOne) {
   for (const int32_t count : kCounts) {
     const std::vector<float> logits = random_floats(static_cast<size_t>(count), 3, 9);
     std::vector<double> sums(static_cast<size_t>(logit_blocks(count))), plain(sums);
     scan_.sums(logits.data(), count, {25, 1.7}, sums.data());
-    plain_logit_scan().sums(logits.data(), count, {25, 1.7}, plain.data());
+    logit_scan(Isa::plain).sums(logits.data(), count, {25, 1.7}, plain.data());
     ASSERT_TRUE(same_bits(sums, plain)) << count;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, LogitScanOf, ::testing::ValuesIn(available_isas()),
                          [](const auto& test) { return to_string(test.param); });
-
-TEST(LogitWeight, IsTheExponential) {
-  const WeightScale scale{0, std::numbers::log2e};
-  for (float x = 0; x > -600; x = x * 1.001f - 0.0001f)
-    ASSERT_NEAR(logit_weight(x, scale) / std::exp(double{x}), 1, 1e-12) << x;
-}
-
-TEST(LogitWeight, ExactValues) {
-  EXPECT_EQ(logit_weight(3.25f, {3.25, 17}), 1.0);
-  EXPECT_EQ(logit_weight(-kInfinity, {3.25, 17}), 0.0);
-  EXPECT_EQ(logit_weight(-1001, {0, 1}), 0.0);
-  EXPECT_EQ(logit_weight(-1, {0, 1e45}), 0.0);
-  EXPECT_EQ(logit_weight(-7, {0, 1}), 0x1p-7);
-}
 
 }  // namespace
 }  // namespace quire::ops
