@@ -213,7 +213,8 @@ uint64_t total_weight(std::span<const Candidate> candidates, const WeightScale& 
 // Fills fixed_sums, the weight of each block, and returns their sum.
 uint64_t total_weight(const LogitView& view, const WeightScale& scale, const LogitScan& scan, DrawScratch& scratch) {
   scratch.fixed_sums.resize(view.maxima.size());
-  scan.fixed_sums(view.logits.data(), static_cast<int32_t>(view.logits.size()), scale, scratch.fixed_sums.data());
+  scan.fixed_sums(view.logits.data(), static_cast<int32_t>(view.logits.size()), view.maxima.data(), scale,
+                  scratch.fixed_sums.data());
   return std::accumulate(scratch.fixed_sums.begin(), scratch.fixed_sums.end(), uint64_t{0});
 }
 
@@ -334,6 +335,7 @@ void check_between(const char* name, float value, float least, float most) {
 
 LogitScan logit_scan([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
+  if (isa >= Isa::avx512) return avx512_logit_scan();
   if (isa >= Isa::avx2) return avx2_logit_scan();
 #endif
   return {block_maxima, block_fixed_sums, block_sums};

@@ -20,19 +20,27 @@ constexpr int32_t logit_blocks(int32_t vocabulary) { return (vocabulary + kLogit
 struct LogitScan {
   // Fills maxima [logit_blocks(count)]; returns whether all logits are numbers below infinity.
   bool (*maxima)(const float* logits, int32_t count, float* maxima);
-  // Fill sums [logit_blocks(count)].
-  void (*fixed_sums)(const float* logits, int32_t count, const WeightScale& scale, uint64_t* sums);
+  // Fills sums [logit_blocks(count)] of fixed_weight.
+  void (*fixed_sums)(const float* logits, int32_t count, const float* maxima, const WeightScale& scale, uint64_t* sums);
+  // Fills sums [logit_blocks(count)] of 2^((logit - top) * per_logit), each exactly 0 below 2^-1000.
   void (*sums)(const float* logits, int32_t count, const WeightScale& scale, double* sums);
 };
 LogitScan logit_scan(Isa isa);
-LogitScan avx2_logit_scan();  // only where the machine has AVX2
+LogitScan avx2_logit_scan();    // only where the machine has AVX2
+LogitScan avx512_logit_scan();  // AVX-512
 
 namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
 
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
-using Double4 = double __attribute__((vector_size(32)));
-using Bits4 = uint64_t __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
+constexpr int kScanLanes = 8;
+#else
+constexpr int kScanLanes = 4;
+#endif
+using ScanFloats = float __attribute__((vector_size(kScanLanes * 4)));
+using ScanDoubles = double __attribute__((vector_size(kScanLanes * 8)));
+using ScanBits = uint64_t __attribute__((vector_size(kScanLanes * 8)));
 
 // Calls visit(block, its 64 logits); the last block is filled up with -inf, which is never largest and weighs nothing.
 template <class Visit>
@@ -65,39 +73,47 @@ inline bool block_maxima(const float* logits, int32_t count, float* maxima) {
   return (sound[0] & sound[1] & sound[2] & sound[3]) != 0;
 }
 
-[[gnu::always_inline]] inline void four_weights(const float* z, const WeightScale& scale, Double4& weights) {
-  Float4 x;
-  std::memcpy(&x, z, sizeof(x));
-  two_to<Double4, Bits4>((__builtin_convertvector(x, Double4) - scale.top) * scale.per_logit, weights);
+// A block's 64 exponents, each given to add(exponents, sum) with the sum of its lane: element i in lane i % 8,
+// ascending.
+template <class Vector, class Lane, class Add>
+[[gnu::always_inline]] inline void sum_lanes(const float* z, const WeightScale& scale, Lane (&lanes)[8], Add add) {
+  Vector sums[8 / kScanLanes] = {};
+  for (int i = 0; i < kLogitBlock; i += 8)
+    for (int part = 0; part < 8 / kScanLanes; ++part) {
+      ScanFloats logits;
+      std::memcpy(&logits, z + i + part * kScanLanes, sizeof(logits));
+      const ScanDoubles exponents = (__builtin_convertvector(logits, ScanDoubles) - scale.top) * scale.per_logit;
+      add(exponents, sums[part]);
+    }
+  std::memcpy(lanes, sums, sizeof(lanes));
 }
 
-inline void block_fixed_sums(const float* logits, int32_t count, const WeightScale& scale, uint64_t* sums) {
+inline void block_fixed_sums(const float* logits, int32_t count, const float* maxima, const WeightScale& scale,
+                             uint64_t* sums) {
   for_each_block(logits, count, [&](int32_t block, const float* z) {
-    Bits4 low{}, high{};
-    Double4 weights;
-    for (int i = 0; i < kLogitBlock; i += 8) {
-      four_weights(z + i, scale, weights);
-      add_fixed(weights, low);
-      four_weights(z + i + 4, scale, weights);
-      add_fixed(weights, high);
-    }
-    const Bits4 both = low + high;
-    sums[block] = both[0] + both[1] + both[2] + both[3] - kFixedZero * kLogitBlock;  // modulo 2^64, which is exact
+    sums[block] = 0;
+    if (weight_exponent(maxima[block], scale) < -42) return;  // far enough below half a unit
+    uint64_t lanes[8];
+    sum_lanes<ScanBits>(z, scale, lanes, [](const ScanDoubles& exponents, ScanBits& sum) {
+      ScanBits weights;
+      fixed_two_to(exponents, weights);
+      sum += weights;
+    });
+    for (const uint64_t lane : lanes) sums[block] += lane;
+    sums[block] -= kFixedZero * kLogitBlock;  // modulo 2^64, which is exact
   });
 }
 
 inline void block_sums(const float* logits, int32_t count, const WeightScale& scale, double* sums) {
   for_each_block(logits, count, [&](int32_t block, const float* z) {
-    Double4 low{}, high{};
-    Double4 weights;
-    for (int i = 0; i < kLogitBlock; i += 8) {
-      four_weights(z + i, scale, weights);
-      low += weights;
-      four_weights(z + i + 4, scale, weights);
-      high += weights;
-    }
-    const Double4 both = low + high;
-    sums[block] = (both[0] + both[2]) + (both[1] + both[3]);
+    double lanes[8];
+    sum_lanes<ScanDoubles>(z, scale, lanes, [](const ScanDoubles& exponents, ScanDoubles& sum) {
+      ScanDoubles weights;
+      two_to<ScanDoubles, ScanBits>(exponents, weights);
+      sum += weights;
+    });
+    for (int lane = 0; lane < 4; ++lane) lanes[lane] += lanes[lane + 4];
+    sums[block] = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
   });
 }
 

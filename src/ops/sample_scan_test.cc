@@ -70,7 +70,9 @@ TEST_P(LogitScanOf, FixedSumsAreExact) {
       const WeightScale scale{50, per_logit};
       std::vector<uint64_t> sums(static_cast<size_t>(logit_blocks(count))), expected(sums.size());
       for (size_t i = 0; i < logits.size(); ++i) expected[i / 64] += fixed_weight(logits[i], scale);
-      scan_.fixed_sums(logits.data(), count, scale, sums.data());
+      std::vector<float> maxima(sums.size());
+      scan_.maxima(logits.data(), count, maxima.data());
+      scan_.fixed_sums(logits.data(), count, maxima.data(), scale, sums.data());
       ASSERT_EQ(sums, expected) << count;
     }
 }

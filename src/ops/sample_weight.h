@@ -21,8 +21,9 @@ namespace {  // compiled with several sets of flags: the linker must not keep on
 
 inline WeightScale weight_scale(float top, float temperature) { return {top, std::numbers::log2e / temperature}; }
 
-// result = 2^x for x of 0 or less; exactly 0 below -1000. Real is double or a vector of them, Bits the same width in
-// unsigned integers. By reference, because vectors are passed by value in other ways under other flags.
+// result = 2^x for x of 0 or less, relative error below 1e-14; exactly 0 below -1000. Real is double or a vector of
+// them, Bits the same width in unsigned integers. By reference, because vectors are passed by value in other ways under
+// other flags.
 template <class Real, class Bits>
 [[gnu::always_inline]] inline void two_to(const Real& x, Real& result) {
   // Adding this leaves no bits behind the point and the whole number in the low bits of the sum.
@@ -53,28 +54,26 @@ template <class Real, class Bits>
   result = x < -1000.0 ? Real{} : power;
 }
 
-// 2^((logit - top) * per_logit): 1 at the top, exactly 0 at -inf and below 2^-1000, relative error below 1e-14.
-inline double logit_weight(float logit, const WeightScale& scale) {
-  double weight;
-  two_to<double, uint64_t>((static_cast<double>(logit) - scale.top) * scale.per_logit, weight);
-  return weight;
-}
-
-// Adds weights, rounded to multiples of 2^-40 (ties to even), each as a whole number behind kFixedZero, the bits of
-// 2^12: so much larger than a weight is what it is added to that no smaller bits are left.
+// 2^x rounded to a multiple of 2^-40, ties to even: a whole number behind kFixedZero, the bits of 2^12, to which it is
+// added because that leaves no smaller bits.
 constexpr uint64_t kFixedZero = 0x40B0000000000000;
 template <class Real, class Bits>
-[[gnu::always_inline]] inline void add_fixed(const Real& weight, Bits& sum) {
-  const Real shifted = weight + 0x1p12;
-  Bits bits;
-  std::memcpy(&bits, &shifted, sizeof(bits));
-  sum += bits;
+[[gnu::always_inline]] inline void fixed_two_to(const Real& x, Bits& result) {
+  Real power;
+  two_to<Real, Bits>(x, power);
+  power += 0x1p12;
+  std::memcpy(&result, &power, sizeof(result));
 }
 
+inline double weight_exponent(float logit, const WeightScale& scale) {
+  return (static_cast<double>(logit) - scale.top) * scale.per_logit;
+}
+
+// The weight of a token: 2^((logit - top) * per_logit), kWeightOne at the top.
 inline uint64_t fixed_weight(float logit, const WeightScale& scale) {
-  uint64_t sum = 0;
-  add_fixed(logit_weight(logit, scale), sum);
-  return sum - kFixedZero;
+  uint64_t bits;
+  fixed_two_to(weight_exponent(logit, scale), bits);
+  return bits - kFixedZero;
 }
 
 // The weight that the likeliest must reach together: ceil(p * total), p < 1 being cut off behind its 64th bit.
