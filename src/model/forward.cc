@@ -1,7 +1,6 @@
 #include "model/forward.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "attn/attention.h"
 #include "attn/write_metadata.h"
@@ -31,9 +30,15 @@ class Array {
 // Queries in the keys' own narrow type let attention use dots of pairs; fp8 keys are widened, so f32 loses nothing.
 Dtype query_type_for(Dtype kv_type) { return kv_type == Dtype::f8e4m3 ? Dtype::f32 : kv_type; }
 
-int64_t query_width(const ModelConfig& config) { return int64_t{config.heads} * config.head_dim; }
-int64_t qkv_width(const ModelConfig& config) {
-  return (int64_t{config.heads} + 2 * int64_t{config.kv_heads}) * config.head_dim;
+// The widest input of a product.
+int64_t widest_input(const ModelConfig& config) {
+  return std::max({int64_t{config.width}, config.attention().out_width(), int64_t{config.ffn_width()}});
+}
+
+int64_t most_angles(const ModelConfig& config) {  // of a row, in all tables
+  int64_t angles = 0;
+  for (const RopeSpec& rope : config.ropes) angles += rope.rotary / 2;
+  return angles;
 }
 
 const ForwardLimits& checked(const ForwardLimits& limits) {
@@ -43,8 +48,9 @@ const ForwardLimits& checked(const ForwardLimits& limits) {
 }
 
 void check_store(const kv::KvLayout& layout, const ModelConfig& config, Dtype type) {
-  check(layout.layers == config.layers && layout.kv_heads == config.kv_heads && layout.key_dim == config.head_dim &&
-            layout.value_dim == config.head_dim && layout.type == type && !layout.latent,
+  const AttentionSpec& heads = config.attention();
+  check(layout.layers == config.layer_count() && layout.kv_heads == heads.kv_heads && layout.key_dim == heads.key_dim &&
+            layout.value_dim == heads.value_dim && layout.type == type && !layout.latent,
         "the store is not made for keys and values in ", type, " of ", config, ": ", layout);
 }
 
@@ -62,13 +68,13 @@ Rows<float> dense_rows(float* data, int64_t rows, int64_t dim) { return {data, r
 }  // namespace
 
 kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_size, Dtype type) {
-  return {.layers = config.layers,
+  return {.layers = config.layer_count(),
           .pages = pages,
           .page_size = page_size,
           .type = type,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim};
+          .kv_heads = config.attention().kv_heads,
+          .key_dim = config.attention().key_dim,
+          .value_dim = config.attention().value_dim};
 }
 
 attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
@@ -76,10 +82,10 @@ attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t 
   return {.batch = batch,
           .context = context,
           .page_size = page_size,
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim,
+          .heads = config.attention().heads,
+          .kv_heads = config.attention().kv_heads,
+          .key_dim = config.attention().key_dim,
+          .value_dim = config.attention().value_dim,
           .threads = threads};
 }
 
@@ -101,6 +107,7 @@ struct Forward::Impl {
   void run(const Call& call) const;  // after the metadata is written
   int64_t room_for(const attn::StepShape& shape, const Exec& exec) const;
   void check_counts(int64_t room) const;
+  float* angles(const Array<float>& of, size_t rope) const;
   void start(const Call& call) const;
   void attention(int32_t layer, const Call& call) const;
   void rotate_and_store(int32_t layer, const Call& call) const;
@@ -121,6 +128,7 @@ struct Forward::Impl {
 
   const Model& model;
   const ModelConfig& config;
+  const AttentionSpec& heads;  // the shape that all layers have
   ForwardLimits limits;
   Dtype kv_type;
 
@@ -129,7 +137,7 @@ struct Forward::Impl {
   StepRows rows;
 
   // One step's intermediate rows.
-  Array<float> cos, sin;              // [rows, rotary / 2]
+  Array<float> cos, sin;              // for each table of angles [rows, rotary / 2]
   Array<float> x;                     // [rows, width] the residual stream
   Array<float> qkv;                   // [rows, (heads + 2 * kv_heads) * head_dim]
   Array<std::byte> q;                 // [rows, heads, head_dim] in attention's type
@@ -149,6 +157,7 @@ struct Forward::Impl {
 Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
     : model(of),
       config(of.config()),
+      heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
       counts(3),
@@ -163,21 +172,21 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
            .wanted_count = counts.data() + 1,
            .wanted_index = wanted_index.data(),
            .logits_count = counts.data() + 2},
-      cos(int64_t{limits.rows} * config.rotary / 2),
-      sin(int64_t{limits.rows} * config.rotary / 2),
+      cos(limits.rows * most_angles(config)),
+      sin(limits.rows * most_angles(config)),
       x(int64_t{limits.rows} * config.width),
-      qkv(limits.rows * qkv_width(config)),
-      q(limits.rows * query_width(config) * size_of(query_type_for(type))),
-      attended(limits.rows * query_width(config)),
-      hidden(int64_t{limits.rows} * config.ffn_width),
-      activations(limits.rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}})),
+      qkv(limits.rows * heads.qkv_width()),
+      q(limits.rows * heads.q_width() * size_of(query_type_for(type))),
+      attended(limits.rows * heads.out_width()),
+      hidden(int64_t{limits.rows} * config.ffn_width()),
+      activations(limits.rows, widest_input(config)),
       wanted_x(int64_t{limits.wanted_rows} * config.width),
-      wanted_attended(limits.wanted_rows * query_width(config)),
+      wanted_attended(limits.wanted_rows * heads.out_width()),
       wanted_normed(int64_t{limits.wanted_rows} * config.width),
-      wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width),
+      wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width()),
       logits(int64_t{limits.wanted_rows} * config.vocabulary),
-      fine(limits.wanted_rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}}),
-           std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width}, int64_t{config.vocabulary}})) {}
+      fine(limits.wanted_rows, widest_input(config),
+           std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width()}, int64_t{config.vocabulary}})) {}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape, const Exec& exec) const {
@@ -198,7 +207,7 @@ void Forward::Impl::check_counts(int64_t room) const {
 
 void Forward::Impl::run(const Call& call) const {
   start(call);
-  const int32_t last = config.layers - 1;
+  const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attention(layer, call);
     project(layer, call);
@@ -210,15 +219,23 @@ void Forward::Impl::run(const Call& call) const {
   finish(call.exec);
 }
 
+// One table's part of the cosines or sines.
+float* Forward::Impl::angles(const Array<float>& of, size_t rope) const {
+  int64_t before = 0;
+  for (size_t i = 0; i < rope; ++i) before += config.ropes[i].rotary / 2;
+  return of.data() + limits.rows * before;
+}
+
 void Forward::Impl::start(const Call& call) const {
-  ops::rope_angles({.positions = rows.positions,
-                    .inverse_frequency = model.rope().inverse_frequency.data(),
-                    .magnitude = model.rope().magnitude,
-                    .half = config.rotary / 2,
-                    .cos = cos.data(),
-                    .sin = sin.data(),
-                    .live_rows = rows.count},
-                   call.exec);
+  for (size_t rope = 0; rope < config.ropes.size(); ++rope)
+    ops::rope_angles({.positions = rows.positions,
+                      .inverse_frequency = model.ropes()[rope].inverse_frequency.data(),
+                      .magnitude = model.ropes()[rope].magnitude,
+                      .half = config.ropes[rope].rotary / 2,
+                      .cos = angles(cos, rope),
+                      .sin = angles(sin, rope),
+                      .live_rows = rows.count},
+                     call.exec);
   ops::embed({.table = model.embedding(),
               .ids = rows.ids,
               .out = dense_rows(x.data(), call.rows, config.width),
@@ -253,7 +270,7 @@ void Forward::Impl::attention(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.qkv,
                .in = normed(x.data(), call.rows, weights.attention_norm, weights.qkv.forms(), rows.count, call.exec),
-               .out = dense_rows(qkv.data(), call.rows, qkv_width(config)),
+               .out = dense_rows(qkv.data(), call.rows, heads.qkv_width()),
                .bias = weights.qkv_bias.empty() ? nullptr : weights.qkv_bias.data(),
                .live_rows = rows.count},
               call.exec);
@@ -264,7 +281,7 @@ void Forward::Impl::attention(int32_t layer, const Call& call) const {
 void Forward::Impl::project(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.attention_out,
-               .in = as_input(attended, query_width(config), weights.attention_out.forms(), call),
+               .in = as_input(attended, heads.out_width(), weights.attention_out.forms(), call),
                .out = dense_rows(x.data(), call.rows, config.width),
                .store = ops::Store::add,
                .live_rows = rows.count},
@@ -273,14 +290,16 @@ void Forward::Impl::project(int32_t layer, const Call& call) const {
 
 void Forward::Impl::rotate_and_store(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
-  ops::rope({.qkv = dense_rows(qkv.data(), call.rows, qkv_width(config)),
-             .heads = config.heads,
-             .kv_heads = config.kv_heads,
-             .dim = config.head_dim,
-             .half = config.rotates[layer] ? config.rotary / 2 : 0,
-             .adjacent_pairs = config.adjacent_pairs,
-             .cos = cos.data(),
-             .sin = sin.data(),
+  const int32_t table = config.layers[layer].attention.rope;
+  const RopeSpec rope = table < 0 ? RopeSpec{} : config.ropes[table];
+  ops::rope({.qkv = dense_rows(qkv.data(), call.rows, heads.qkv_width()),
+             .heads = heads.heads,
+             .kv_heads = heads.kv_heads,
+             .dim = heads.key_dim,
+             .half = rope.rotary / 2,
+             .adjacent_pairs = rope.adjacent_pairs,
+             .cos = angles(cos, std::max(table, 0)),
+             .sin = angles(sin, std::max(table, 0)),
              .q_norm = weights.q_norm.empty() ? nullptr : weights.q_norm.data(),
              .k_norm = weights.k_norm.empty() ? nullptr : weights.k_norm.data(),
              .norm_eps = config.norm_eps,
@@ -288,8 +307,8 @@ void Forward::Impl::rotate_and_store(int32_t layer, const Call& call) const {
              .live_rows = rows.count},
             call.exec);
   kv::store_rows({.layer = call.store.layer(layer),
-                  .keys = kv_part(config.heads, call),
-                  .values = kv_part(config.heads + config.kv_heads, call),
+                  .keys = kv_part(heads.heads, call),
+                  .values = kv_part(heads.heads + heads.kv_heads, call),
                   .slots = rows.slots,
                   .live_rows = rows.count},
                  call.exec);
@@ -299,18 +318,18 @@ HeadRows Forward::Impl::query_rows(const Call& call) const {
   return {.data = q.data(),
           .type = query_type_for(kv_type),
           .rows = call.rows,
-          .heads = config.heads,
-          .dim = config.head_dim,
-          .row_stride = query_width(config)};
+          .heads = heads.heads,
+          .dim = heads.key_dim,
+          .row_stride = heads.q_width()};
 }
 
 ConstHeadRows Forward::Impl::kv_part(int32_t first_head, const Call& call) const {
-  return {.data = reinterpret_cast<const std::byte*>(qkv.data() + int64_t{first_head} * config.head_dim),
+  return {.data = reinterpret_cast<const std::byte*>(qkv.data() + int64_t{first_head} * heads.key_dim),
           .type = Dtype::f32,
           .rows = call.rows,
-          .heads = config.kv_heads,
-          .dim = config.head_dim,
-          .row_stride = qkv_width(config)};
+          .heads = heads.kv_heads,
+          .dim = heads.key_dim,
+          .row_stride = heads.qkv_width()};
 }
 
 void Forward::Impl::attend(int32_t layer, const Call& call) const {
@@ -323,21 +342,22 @@ void Forward::Impl::attend(int32_t layer, const Call& call) const {
                 .kv = call.store.layer(layer),
                 .q = {queries.data, queries.type, queries.rows, queries.heads, queries.dim, queries.row_stride},
                 .out = out,
-                .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim))),
-                .window = config.windowed[layer] ? config.window : -1},
+                .scale = config.layers[layer].attention.scale,
+                .window = config.layers[layer].attention.window},
                call.exec);
 }
 
 void Forward::Impl::feed_forward(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
+  const int32_t width = config.layers[layer].feed_forward.width;
   ops::matmul({.weights = &weights.gate_and_up,
                .in = normed(x.data(), call.rows, weights.ffn_norm, weights.gate_and_up.forms(), rows.count, call.exec),
-               .out = dense_rows(hidden.data(), call.rows, config.ffn_width),
+               .out = dense_rows(hidden.data(), call.rows, width),
                .store = ops::Store::silu_mul,
                .live_rows = rows.count},
               call.exec);
   ops::matmul({.weights = &weights.down,
-               .in = as_input(hidden, config.ffn_width, weights.down.forms(), call),
+               .in = as_input(hidden, width, weights.down.forms(), call),
                .out = dense_rows(x.data(), call.rows, config.width),
                .store = ops::Store::add,
                .live_rows = rows.count},
@@ -357,7 +377,7 @@ void Forward::Impl::gather_wanted(const Call& call) const {
                      call.exec);
   };
   gather(x, wanted_x, config.width);
-  gather(attended, wanted_attended, query_width(config));
+  gather(attended, wanted_attended, heads.out_width());
 }
 
 void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>& weight, Exec& exec) const {
@@ -398,9 +418,9 @@ void Forward::Impl::fine_product(const FineProduct& product, Exec& exec) const {
 
 void Forward::Impl::finish_layer(const LayerWeights& weights, Exec& exec) const {
   const Rows<float> residual = wanted_rows(wanted_x, config.width);
-  const Rows<float> hidden_rows = wanted_rows(wanted_hidden, config.ffn_width);
+  const Rows<float> hidden_rows = wanted_rows(wanted_hidden, config.layers.back().feed_forward.width);
   fine_product({.weights = weights.attention_out,
-                .in = wanted_rows(wanted_attended, query_width(config)),
+                .in = wanted_rows(wanted_attended, heads.out_width()),
                 .out = residual,
                 .store = ops::Store::add,
                 .live_rows = rows.wanted_count},
