@@ -94,31 +94,23 @@ void LimitSampler::sample() {
 }
 
 double LimitSampler::sample_read() {
-  struct Pass {
-    const std::byte* data;
-    ReadLoop* loop;
-  };
-  const Pass pass{memory_.data(), read_loop(best_isa())};
-  const auto job = [](const void* context, int64_t item, int) {
-    const auto& p = *static_cast<const Pass*>(context);
-    const uint64_t sum = p.loop(p.data + static_cast<size_t>(item) * kReadItem, kReadItem);
+  ReadLoop* const loop = read_loop(best_isa());
+  const auto read_item = [&](int64_t item, int) {
+    const uint64_t sum = loop(memory_.data() + static_cast<size_t>(item) * kReadItem, kReadItem);
     asm volatile("" : : "r"(sum));
   };
   gather(exec_);
   const auto items = static_cast<int64_t>(memory_.size() / kReadItem);
-  return static_cast<double>(memory_.size()) / seconds_of([&] { exec_.parallel(items, job, &pass); });
+  return static_cast<double>(memory_.size()) / seconds_of([&] { exec_.parallel(items, read_item); });
 }
 
 double LimitSampler::sample_products(const Products& products) {
   constexpr int64_t kItemsPerThread = 12;
-  const auto job = [](const void* context, int64_t, int) {
-    const auto& p = *static_cast<const Products*>(context);
-    p.loop(p.rounds);
-  };
   const int64_t items = kItemsPerThread * exec_.threads();
   const double flops_of_round = products.loop(1);
   gather(exec_);
-  const double seconds = seconds_of([&] { exec_.parallel(items, job, &products); });
+  const double seconds =
+      seconds_of([&] { exec_.parallel(items, [&](int64_t, int) { products.loop(products.rounds); }); });
   return flops_of_round * static_cast<double>(products.rounds * items) / seconds;
 }
 

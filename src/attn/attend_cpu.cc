@@ -17,24 +17,6 @@ struct AttendOp {
   Kernel kernel;
 };
 
-struct Job {
-  const Task* task;
-  const Kernel* kernel;
-  Exec* exec;
-  int64_t last_item;
-};
-
-// Late tiles of a causal sequence see the most keys: from the back, the longest items start first.
-void run_item(const void* context, int64_t item, int thread) {
-  const Job& job = *static_cast<const Job*>(context);
-  job.kernel->item(*job.task, job.last_item - item, job.exec->scratch(thread));
-}
-
-void run_fold(const void* context, int64_t item, int thread) {
-  const Job& job = *static_cast<const Job*>(context);
-  job.kernel->fold(*job.task, item, job.exec->scratch(thread));
-}
-
 int32_t most_queries(const KeyView& keys, int32_t live) {
   int32_t most = 0;
   for (int32_t b = 0; b < live; ++b) most = std::max(most, keys.cu_q[b + 1] - keys.cu_q[b]);
@@ -83,15 +65,15 @@ void items_op(const AttendOp& op, Exec& exec) {
   task.head_groups = op.args.kv.kv_heads / task.kv_heads * chunks;
 
   const int64_t items = tiles * task.head_groups;
-  const Job job{&task, &op.kernel, &exec, items - 1};
-  exec.parallel(items, run_item, &job);
+  // Late tiles of a causal sequence see the most keys: from the back, the longest items start first.
+  exec.parallel(items, [&](int64_t item, int thread) { op.kernel.item(task, items - 1 - item, exec.scratch(thread)); });
 }
 
 void fold_op(const AttendOp& op, Exec& exec) {
   const Task task = task_of(op);
   if (task.live <= 0 || op.args.keys.cu_splits[task.live] <= 0) return;
-  const Job job{&task, &op.kernel, &exec, 0};
-  exec.parallel(int64_t{task.live} * op.args.kv.kv_heads, run_fold, &job);
+  exec.parallel(int64_t{task.live} * op.args.kv.kv_heads,
+                [&](int64_t item, int thread) { op.kernel.fold(task, item, exec.scratch(thread)); });
 }
 
 Kernel kernel_for(Isa isa, Dtype kv_type) {

@@ -52,15 +52,12 @@ void merge_head(const MergeArgs& args, int64_t row, int32_t head) {
   if (args.lse) args.lse[index] = weights.lse;
 }
 
-void merge_rows(const void* context, int64_t item, int) {
-  const auto& args = *static_cast<const MergeArgs*>(context);
-  const int64_t end = std::min(args.out.rows, (item + 1) * kRowsPerItem);
-  for (int64_t row = item * kRowsPerItem; row < end; ++row)
-    for (int32_t head = 0; head < args.out.heads; ++head) merge_head(args, row, head);
-}
-
 void run(const MergeArgs& args, Exec& exec) {
-  exec.parallel((args.out.rows + kRowsPerItem - 1) / kRowsPerItem, merge_rows, &args);
+  exec.parallel((args.out.rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    const int64_t end = std::min(args.out.rows, (item + 1) * kRowsPerItem);
+    for (int64_t row = item * kRowsPerItem; row < end; ++row)
+      for (int32_t head = 0; head < args.out.heads; ++head) merge_head(args, row, head);
+  });
 }
 
 }  // namespace

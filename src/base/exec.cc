@@ -169,7 +169,7 @@ Isa Exec::isa() const { return team_->isa; }
 std::byte* Exec::scratch(int thread) const { return team_->scratch[static_cast<size_t>(thread)].data(); }
 size_t Exec::scratch_bytes() const { return team_->scratch_bytes; }
 
-void Exec::parallel(int64_t items, Job job, const void* context) {
+void Exec::run_team(int64_t items, Job job, const void* context) {
   if (items <= 0) return;
   Team& team = *team_;
   team.job = job;

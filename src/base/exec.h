@@ -11,6 +11,7 @@
 
 #include "base/cpu_features.h"
 #include "base/cuda.h"
+#include "base/types.h"
 
 namespace quire {
 
@@ -34,13 +35,17 @@ class Exec {
   int threads() const;
   Isa isa() const;
   cuda::Stream* stream() const { return stream_; }
+  Device device() const { return stream_ ? Device::cuda : Device::cpu; }  // whose operations it runs
   void wait();  // until the GPU has done what it was given; operations of the team have returned already
 
-  // Calls job(context, item, thread) once for every item in [0, items), on all threads of the team, and returns
-  // when all are done. Items are handed out in ascending order; which threads take part is not fixed. Not
-  // reentrant. Allocates nothing. A job must not throw: an exception that leaves it ends the process.
-  using Job = void (*)(const void* context, int64_t item, int thread);
-  void parallel(int64_t items, Job job, const void* context);
+  // Calls f(int64_t item, int thread) once for every item in [0, items), on all threads of the team, and returns when
+  // all are done. Items are handed out in ascending order; which threads take part is not fixed. Not reentrant.
+  // Allocates nothing. f must not throw: an exception that leaves it ends the process.
+  template <class F>
+  void parallel(int64_t items, const F& f) {
+    run_team(
+        items, [](const void* call, int64_t item, int thread) { (*static_cast<const F*>(call))(item, thread); }, &f);
+  }
 
   // 64-byte aligned, private to the thread, contents undefined at the start of every job.
   std::byte* scratch(int thread) const;
@@ -61,6 +66,8 @@ class Exec {
   OpTimes* times() const { return times_; }
 
  private:
+  using Job = void (*)(const void* context, int64_t item, int thread);
+  void run_team(int64_t items, Job job, const void* context);
   [[noreturn]] static void refuse_beside_stream();
 
   struct Team;

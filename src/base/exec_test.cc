@@ -22,14 +22,6 @@ using namespace std::chrono_literals;
 
 Exec make(int threads) { return Exec(ExecOptions{.threads = threads}); }
 
-// Runs a callable as a job.
-template <class F>
-void run(Exec& exec, int64_t items, const F& f) {
-  exec.parallel(
-      items, [](const void* context, int64_t item, int thread) { (*static_cast<const F*>(context))(item, thread); },
-      &f);
-}
-
 class ExecTeam : public testing::TestWithParam<int> {};
 
 TEST_P(ExecTeam, EveryItemRunsExactlyOnce) {
@@ -38,7 +30,7 @@ TEST_P(ExecTeam, EveryItemRunsExactlyOnce) {
   for (int64_t items : {0, 1, 2, 3, 4, 5, 7, 16, 100, 1001, 20'000}) {
     std::vector<std::atomic<int>> runs(static_cast<size_t>(items));
     std::atomic<bool> strange_thread{false};
-    run(exec, items, [&](int64_t item, int thread) {
+    exec.parallel(items, [&](int64_t item, int thread) {
       runs[static_cast<size_t>(item)].fetch_add(1, std::memory_order_relaxed);
       if (thread < 0 || thread >= exec.threads()) strange_thread = true;
     });
@@ -55,7 +47,7 @@ TEST_P(ExecTeam, ManyShortJobsInARow) {
   constexpr int kJobs = 20'000;
   for (int job = 0; job < kJobs; ++job) {
     const auto items = static_cast<int64_t>(1 + job % cells.size());
-    run(exec, items, [&](int64_t item, int) { cells[static_cast<size_t>(item)] += job; });
+    exec.parallel(items, [&](int64_t item, int) { cells[static_cast<size_t>(item)] += job; });
   }
   for (size_t cell = 0; cell < cells.size(); ++cell) {
     int64_t expected = 0;
@@ -69,7 +61,7 @@ TEST_P(ExecTeam, ItemsAreHandedOutInAscendingOrder) {
   Exec exec = make(GetParam());
   std::vector<int64_t> last(static_cast<size_t>(exec.threads()), -1);
   std::atomic<bool> ascending{true};
-  run(exec, 5000, [&](int64_t item, int thread) {
+  exec.parallel(5000, [&](int64_t item, int thread) {
     int64_t& mine = last[static_cast<size_t>(thread)];
     if (item <= mine) ascending = false;
     mine = item;
@@ -82,7 +74,7 @@ TEST_P(ExecTeam, WorksAgainAfterTheWorkersSlept) {
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(5ms);
     std::atomic<int64_t> sum{0};
-    run(exec, 100, [&](int64_t item, int) { sum += item; });
+    exec.parallel(100, [&](int64_t item, int) { sum += item; });
     EXPECT_EQ(sum, 4950);
   }
 }
@@ -108,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, ExecTeam, testing::Values(1, 2, 5),
 bool all_meet(Exec& exec, int items) {
   std::atomic<int> present{0};
   std::atomic<bool> late{false};
-  run(exec, items, [&](int64_t, int) {
+  exec.parallel(items, [&](int64_t, int) {
     ++present;
     const auto end = std::chrono::steady_clock::now() + 20s;
     while (present < items && !late) {
@@ -134,7 +126,7 @@ TEST(Exec, SleepingWorkersAreWoken) {
 
 TEST(Exec, IdleWorkersUseNoProcessorTime) {
   Exec exec = make(5);
-  run(exec, 100, [](int64_t, int) {});
+  exec.parallel(100, [](int64_t, int) {});
   std::this_thread::sleep_for(20ms);  // they fall asleep
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(200ms);

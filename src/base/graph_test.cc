@@ -49,13 +49,7 @@ struct Doubled {
   int* to;
 };
 void double_all(const Doubled& params, Exec& exec) {
-  exec.parallel(
-      4,
-      [](const void* context, int64_t item, int) {
-        const auto& p = *static_cast<const Doubled*>(context);
-        p.to[item] = 2 * p.from[item];
-      },
-      &params);
+  exec.parallel(4, [&](int64_t item, int) { params.to[item] = 2 * params.from[item]; });
 }
 
 struct Log {

@@ -13,11 +13,8 @@ StepSampler::StepSampler(int32_t vocabulary, Exec& exec)
 StepResults StepSampler::run(const Batch& batch, Rows<const float> logits) {
   list_rows(batch);
   results_.assign(rows_.size(), {});
-  const auto job = [&](int64_t i, int thread) { results_[i] = result_of(rows_[i], logits.row(i), thread); };
-  exec_.parallel(
-      std::ssize(rows_),
-      [](const void* context, int64_t i, int thread) { (*static_cast<const decltype(job)*>(context))(i, thread); },
-      &job);
+  exec_.parallel(std::ssize(rows_),
+                 [&](int64_t i, int thread) { results_[i] = result_of(rows_[i], logits.row(i), thread); });
   const std::span all(results_);
   return {.drawn = all.first(batch.draws), .scored = all.subspan(batch.draws)};
 }

@@ -94,41 +94,21 @@ void store_range(const StoreArgs& args, int64_t first, int64_t last) {
 // So few rows are stored sooner by the caller than by a team that must be woken.
 constexpr int64_t kRowsPerItem = 16;
 
-void store_item(const void* context, int64_t item, int /*thread*/) {
-  const StoreArgs& args = *static_cast<const StoreArgs*>(context);
-  const int64_t first = item * kRowsPerItem;
-  store_range(args, first, std::min<int64_t>(first + kRowsPerItem, *args.live_rows));
-}
-
 void run_store(const StoreArgs& args, Exec& exec) {
   const int64_t live = *args.live_rows;
-  if (live <= kRowsPerItem)
-    store_range(args, 0, live);
-  else
-    exec.parallel((live + kRowsPerItem - 1) / kRowsPerItem, store_item, &args);
+  exec.parallel((live + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+    const int64_t first = item * kRowsPerItem;
+    store_range(args, first, std::min(first + kRowsPerItem, live));
+  });
 }
 
-// One item copies the slots of one array: a layer's keys, or its values.
-struct CopyJob {
-  const KvStore& store;
-  std::span<const TokenSlot> from;
-  std::span<const TokenSlot> to;
-  int32_t arrays_per_layer;  // 1 when latent
-  std::byte* staging;        // [threads, staging_stride]
-  int64_t staging_stride;
-};
-
-void copy_array(const void* context, int64_t item, int thread) {
-  const CopyJob& job = *static_cast<const CopyJob*>(context);
-  const LayerKv layer = job.store.layer(static_cast<int32_t>(item / job.arrays_per_layer));
-  const bool keys = item % job.arrays_per_layer == 0;
-  std::byte* array = keys ? layer.keys : layer.values;
-  const int64_t row_bytes = (keys ? layer.key_stride : layer.value_stride) * size_of(layer.type);
-  std::byte* staging = job.staging + thread * job.staging_stride;
-  for (size_t i = 0; i < job.from.size(); ++i)
-    std::memcpy(staging + i * row_bytes, array + job.from[i].value * row_bytes, row_bytes);
-  for (size_t i = 0; i < job.to.size(); ++i)
-    std::memcpy(array + job.to[i].value * row_bytes, staging + i * row_bytes, row_bytes);
+// A layer's keys, or its values.
+void copy_array(std::byte* array, int64_t row_bytes, std::span<const TokenSlot> from, std::span<const TokenSlot> to,
+                std::byte* staging) {
+  for (size_t i = 0; i < from.size(); ++i)
+    std::memcpy(staging + i * row_bytes, array + from[i].value * row_bytes, row_bytes);
+  for (size_t i = 0; i < to.size(); ++i)
+    std::memcpy(array + to[i].value * row_bytes, staging + i * row_bytes, row_bytes);
 }
 
 }  // namespace
@@ -183,13 +163,13 @@ void KvStore::copy_slots(std::span<const TokenSlot> from, std::span<const TokenS
   const int64_t staging_stride = round_up(std::ssize(from) * row_bytes);
   const size_t needed = static_cast<size_t>(staging_stride) * exec.threads();
   if (staging_.size() < needed) staging_ = Buffer(needed);
-  const CopyJob job{.store = *this,
-                    .from = from,
-                    .to = to,
-                    .arrays_per_layer = layout_.latent ? 1 : 2,
-                    .staging = staging_.data(),
-                    .staging_stride = staging_stride};
-  exec.parallel(static_cast<int64_t>(layout_.layers) * job.arrays_per_layer, copy_array, &job);
+  const int64_t arrays_per_layer = layout_.latent ? 1 : 2;
+  exec.parallel(layout_.layers * arrays_per_layer, [&](int64_t item, int thread) {
+    const LayerKv at = layer(static_cast<int32_t>(item / arrays_per_layer));
+    const bool keys = item % arrays_per_layer == 0;
+    copy_array(keys ? at.keys : at.values, (keys ? at.key_stride : at.value_stride) * size_of(at.type), from, to,
+               staging_.data() + thread * staging_stride);
+  });
 }
 
 void KvStore::copy_slots_on_gpu(std::span<const TokenSlot> from, std::span<const TokenSlot> to, Exec& exec) {

@@ -4,14 +4,27 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "ops/fused_scalar.h"
 #include "ops/matmul.h"
-#include "ops/matmul_silu.h"
-#include "ops/matmul_task.h"
+#include "ops/matmul_epilogue.h"
 #include "ops/packed_layout.h"
 
 namespace quire::ops {
 namespace {
+
+// One float with fused products, so that silu gives the vector kernels' bits.
+struct FusedScalar {
+  using F = float;
+  static F set1(float x) { return x; }
+  static F add(F a, F b) { return a + b; }
+  static F sub(F a, F b) { return a - b; }
+  static F mul(F a, F b) { return a * b; }
+  static F div(F a, F b) { return a / b; }
+  static F fma(F a, F b, F c) { return std::fma(a, b, c); }
+  static F max(F a, F b) { return a > b ? a : b; }  // b where either is NaN, as in the vector types
+  static F min(F a, F b) { return a < b ? a : b; }
+  static F round(F x) { return std::nearbyint(x); }
+  static F times_power_of_two(F p, F whole, F x) { return x < -126.0f ? 0.0f : p * std::exp2(whole); }
+};
 
 float half_at(const std::byte* halves, int64_t index) {
   f16 x;
@@ -108,13 +121,7 @@ void dense_results(const PackedMatrix::Part& part, int64_t column, const Activat
   }
 }
 
-constexpr int64_t kRowsAtOnce = 256;
-
-struct RefJob {
-  const MatmulArgs* args;
-  int64_t rows;
-  Exec* exec;
-};
+constexpr int64_t kRowsAtOnce = 256;  // of results
 
 // Column `output` of the product, counted over all parts, for rows [first, first + rows).
 void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t rows, std::byte* scratch,
@@ -122,36 +129,39 @@ void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t r
   size_t p = 0;
   const auto parts = args.weights->parts();
   while (output >= parts[p].first_output + parts[p].outputs) ++p;
+  const int halves = cpu::halves_of(args);
   ActivationRows in = args.in;
   in.f32 += first * in.dim;
-  in.q += first * in.q_stride;
-  in.scale += first * (in.dim / kBlockInputs);
+  in.q += (first << halves) * in.q_stride;
+  in.scale += (first << halves) * (in.dim / kBlockInputs);
   const auto compute = is_dense(parts[p].type) ? dense_results : quantised_results;
-  compute(parts[p], output - parts[p].first_output, in, rows, scratch, results);
-  if (args.bias)
-    for (int64_t r = 0; r < rows; ++r) results[r] += args.bias[output];
+  compute(parts[p], output - parts[p].first_output, in, rows << halves, scratch, results);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (halves) results[r] = results[2 * r] + results[2 * r + 1];
+    if (args.bias) results[r] += args.bias[output];
+  }
 }
 
-void column_item(const void* context, int64_t column, int thread) {
-  const auto& [args, all_rows, exec] = *static_cast<const RefJob*>(context);
-  float results[kRowsAtOnce], ups[kRowsAtOnce];
-  std::byte* scratch = exec->scratch(thread);
+void compute_column(const MatmulArgs& args, int64_t all_rows, int64_t column, std::byte* scratch) {
+  float results[2 * kRowsAtOnce], ups[2 * kRowsAtOnce];  // two for each row with q8x2, before they are added
   for (int64_t first = 0; first < all_rows; first += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, all_rows - first);
-    results_of(*args, column, first, rows, scratch, results);
-    if (args->store == Store::silu_mul) results_of(*args, column + args->out.dim, first, rows, scratch, ups);
+    results_of(args, column, first, rows, scratch, results);
+    if (args.store == Store::silu_mul) results_of(args, column + args.out.dim, first, rows, scratch, ups);
     for (int64_t r = 0; r < rows; ++r) {
-      float& out = args->out.row(first + r)[column];
-      if (args->store == Store::set) out = results[r];
-      if (args->store == Store::add) out = out + results[r];
-      if (args->store == Store::silu_mul) out = silu<FusedScalar>(results[r]) * ups[r];
+      float& out = args.out.row(first + r)[column];
+      results[r] *= args.scale;
+      if (args.store == Store::set) out = results[r];
+      if (args.store == Store::add) out = out + results[r];
+      if (args.store == Store::silu_mul) out = cpu::silu<FusedScalar>(results[r]) * ups[r];
     }
   }
 }
 
 void matmul_op(const MatmulArgs& args, Exec& exec) {
-  const RefJob job{&args, *args.live_rows, &exec};
-  exec.parallel(args.out.dim, column_item, &job);
+  const int64_t rows = cpu::live_rows_of(args);
+  exec.parallel(args.out.dim,
+                [&](int64_t column, int thread) { compute_column(args, rows, column, exec.scratch(thread)); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include "base/check.h"
 #include "ops/matmul.h"
-#include "ops/pack.h"
 #include "ops/packed_layout.h"
 
 namespace quire::ops {
@@ -48,18 +47,12 @@ std::vector<PackedMatrix::Part> place(std::span<const WeightView> views, PackedM
   return parts;
 }
 
-struct PackJob {
-  std::span<const WeightView> views;
-  std::span<const PackedMatrix::Part> parts;
-};
-
-// Items are the tiles of all parts, part after part.
-void pack_item(const void* context, int64_t item, int) {
-  const auto& job = *static_cast<const PackJob*>(context);
+// Tiles are counted over all parts, part after part.
+void pack_tile_of(std::span<const WeightView> views, std::span<const PackedMatrix::Part> parts, int64_t tile) {
   size_t part = 0;
-  while (item >= job.parts[part].tile_count()) item -= job.parts[part++].tile_count();
-  const PackedMatrix::Part& target = job.parts[part];
-  pack_tile(job.views[part], item * kTileColumns, const_cast<std::byte*>(target.tiles) + item * target.tile_stride);
+  while (tile >= parts[part].tile_count()) tile -= parts[part++].tile_count();
+  const PackedMatrix::Part& target = parts[part];
+  pack_tile(views[part], tile * kTileColumns, const_cast<std::byte*>(target.tiles) + tile * target.tile_stride);
 }
 
 }  // namespace
@@ -70,14 +63,15 @@ std::string to_string(const WeightView& weights) {
 
 int64_t PackedMatrix::Part::tile_count() const { return tile_count_of(outputs); }
 
-PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec) : join_(join) {
+PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec)
+    : join_(join), device_(exec.device()) {
+  check(device_ == Device::cpu, "no layout of matrices for ", device_);
   check_parts(views, join);
   memory_ = PackedMemory(packed_bytes(views));
   parts_ = place(views, join, memory_.data());
   int64_t tiles = 0;
   for (const Part& part : parts_) tiles += part.tile_count();
-  const PackJob job{views, parts_};
-  exec.parallel(tiles, pack_item, &job);
+  exec.parallel(tiles, [&](int64_t tile, int) { pack_tile_of(views, parts_, tile); });
 }
 
 int64_t PackedMatrix::outputs() const {
@@ -90,5 +84,7 @@ Forms PackedMatrix::forms() const {
   for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
   return forms;
 }
+
+Forms PackedMatrix::precise_forms() const { return forms() == Forms{.q8 = true} ? Forms{.q8x2 = true} : forms(); }
 
 }  // namespace quire::ops

@@ -12,7 +12,7 @@ using testing::team;
 using testing::Weights;
 using Join = PackedMatrix::Join;
 
-void expect_refused(std::vector<WeightView> views, Join join, const std::string& text) {
+void expect_pack_refused(std::vector<WeightView> views, Join join, const std::string& text) {
   try {
     PackedMatrix(views, join, team());
     ADD_FAILURE() << "not refused: " << text;
@@ -60,18 +60,18 @@ TEST(PackedMatrix, GateAndUpTilesAlternate) {
 
 TEST(PackedMatrix, RefusesWhatItCannotPackAndShowsIt) {
   const Weights a(BlockType::q4_1, 20, 96, 1), b(BlockType::q4_1, 21, 96, 2), c(BlockType::q8_0, 20, 64, 2);
-  expect_refused({}, Join::stack, "a packed matrix needs at least one part");
-  expect_refused({{BlockType::q4_1, a.bytes.data(), 0, 96}}, Join::stack,
-                 "a matrix without elements cannot be packed: Q4_1 [0, 96]");
-  expect_refused({{BlockType::q4_1, a.bytes.data(), 16, 80}}, Join::stack,
-                 "the inputs are not whole blocks of 32: Q4_1 [16, 80]");
-  expect_refused({{BlockType::q6_k, a.bytes.data(), 1, 96}}, Join::stack,
-                 "the inputs are not whole blocks of 256: Q6_K [1, 96]");
-  expect_refused({a.view(), c.view()}, Join::stack,
-                 "matrices over different inputs cannot be joined: Q4_1 [20, 96] and Q8_0 [20, 64]");
-  expect_refused({a.view()}, Join::gate_and_up, "gate and up are two matrices, not 1");
-  expect_refused({a.view(), b.view()}, Join::gate_and_up,
-                 "gate and up differ in shape: Q4_1 [20, 96] and Q4_1 [21, 96]");
+  expect_pack_refused({}, Join::stack, "a packed matrix needs at least one part");
+  expect_pack_refused({{BlockType::q4_1, a.bytes.data(), 0, 96}}, Join::stack,
+                      "a matrix without elements cannot be packed: Q4_1 [0, 96]");
+  expect_pack_refused({{BlockType::q4_1, a.bytes.data(), 16, 80}}, Join::stack,
+                      "the inputs are not whole blocks of 32: Q4_1 [16, 80]");
+  expect_pack_refused({{BlockType::q6_k, a.bytes.data(), 1, 96}}, Join::stack,
+                      "the inputs are not whole blocks of 256: Q6_K [1, 96]");
+  expect_pack_refused({a.view(), c.view()}, Join::stack,
+                      "matrices over different inputs cannot be joined: Q4_1 [20, 96] and Q8_0 [20, 64]");
+  expect_pack_refused({a.view()}, Join::gate_and_up, "gate and up are two matrices, not 1");
+  expect_pack_refused({a.view(), b.view()}, Join::gate_and_up,
+                      "gate and up differ in shape: Q4_1 [20, 96] and Q4_1 [21, 96]");
 }
 
 TEST(PackedMatrix, MovesWithoutMovingItsTiles) {

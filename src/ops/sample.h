@@ -2,14 +2,20 @@
 //
 // Order: logit bias; repetition, then frequency and presence penalties (over the tokens of the row's own text);
 // mask; temperature; top-k; top-p; min-p; draw. Temperature 0 takes the largest logit, ties to the lower id, and skips
-// all from temperature on. The draw's random number is a pure function of (seed, position), so seeded sampling does not
-// depend on the batch, the schedule or a retraction. Work is in double where sums decide, in an order that depends on
-// the logits alone.
+// all from temperature on.
 //
+//   weight   a whole number: 2^40 * exp((logit - largest) / temperature), rounded to the nearest
 //   top-k    exactly k tokens: among equal logits the lower ids
-//   top-p    the fewest of the likeliest tokens (equal ones by id) that together have at least top_p of what top-k left
-//   min-p    tokens at least min_p times as likely as the likeliest
-//   draw     the survivors in order of id share [0, 1) by their probabilities; the token whose share holds the number
+//   top-p    the fewest of the likeliest tokens (equal ones by id) that together weigh at least ceil(top_p * total),
+//            total being what top-k left
+//   min-p    tokens that weigh at least min_p * 2^40, that is min_p times as much as the likeliest
+//   draw     the survivors in order of id share [0, total) by their weights; the token whose share holds
+//            floor(random * total / 2^64), random being the 64 bits that philox.h has for (seed, position)
+//
+// Sums are of integers and have no order, and sample_weight.h has the arithmetic of weights to the bit: whoever follows
+// it, with any number of threads or on another device, draws the same token. It is a function of the row alone, so
+// seeded sampling does not depend on the batch, the schedule or a retraction. Adjusted logits are f32, each operation
+// rounded by itself.
 //
 // Errors   parameters outside their domain throw CheckError that names the parameter (check_sampling). So do logits
 //          that are NaN, +inf or all -inf: a broken model is not sampled from; and a mask and penalties that leave no
@@ -56,10 +62,12 @@ struct Sampled {
   std::vector<std::pair<int32_t, float>> wanted = {};  // of SampleRow::logprob_ids, in their order
 };
 
-// One draw of uniform [0, 1) for (seed, position), the same on every machine.
-double uniform(uint64_t seed, uint64_t position);
+namespace ref {
+// The token alone, in plain loops: what sampling means.
+int32_t sample(const SampleRow& row, int32_t vocabulary);
+}  // namespace ref
 
-class Sampler {  // owns scratch for the vocabulary, one for each thread of exec
+class Sampler {  // owns scratch for the vocabulary, of at most 2^23 tokens, one for each thread of exec
  public:
   Sampler(int32_t vocabulary, const Exec& exec);
   ~Sampler();

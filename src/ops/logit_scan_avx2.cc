@@ -1,7 +1,0 @@
-#include "ops/logit_scan_loops.h"
-
-namespace quire::ops {
-
-LogitScan avx2_logit_scan() { return {block_maxima, block_sums}; }
-
-}  // namespace quire::ops
