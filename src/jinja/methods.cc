@@ -208,10 +208,6 @@ constexpr Builtin kListMethods[] = {
     {"index", list_index, {"value"}, 1},
 };
 
-constexpr std::string_view kRefusedOfStrings[] = {
-    "casefold",  "center",  "count",     "encode",  "expandtabs", "format_map",   "index",     "isalnum", "isalpha",
-    "isascii",   "islower", "isdecimal", "isspace", "isupper",    "isidentifier", "isnumeric", "istitle", "isprintable",
-    "partition", "ljust",   "maketrans", "rindex",  "rjust",      "rpartition",   "swapcase",  "zfill",   "translate"};
 constexpr std::string_view kRefusedOfDicts[] = {"clear", "fromkeys", "pop", "popitem", "setdefault", "update"};
 constexpr std::string_view kRefusedOfLists[] = {"append", "clear",  "copy",    "extend", "insert",
                                                 "pop",    "remove", "reverse", "sort"};
@@ -231,7 +227,6 @@ const Builtin* find_method(const Value& value, std::string_view name) {
 
 bool refused_method(const Value& value, std::string_view name) {
   std::span<const std::string_view> names;
-  if (value.text()) names = kRefusedOfStrings;
   if (value.dict()) names = kRefusedOfDicts;
   if (is_list(value)) names = kRefusedOfLists;
   return std::find(names.begin(), names.end(), name) != names.end();

@@ -336,6 +336,8 @@ Value negate(const Value& value) {
   return Value::real(-*value.real());
 }
 
+Value negation(const Value& value) { return Value::boolean(!truth(value)); }
+
 Value attribute_of(Runtime& runtime, const Value& value, std::string_view name) {
   value.check_defined();
   if (const auto found = own_attribute(runtime, value, name)) return *found;

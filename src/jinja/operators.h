@@ -18,7 +18,8 @@ bool contains(Meter& meter, const Value& container, const Value& element);
 // + - * / // % == != < <= > >= in, by their symbols; null: there is no such operator.
 using BinaryOperator = Value(Runtime&, const Value& left, const Value& right);
 BinaryOperator* find_operator(std::string_view symbol);
-Value negate(const Value& value);
+using UnaryOperator = Value(const Value& value);
+UnaryOperator negate, negation;  // -x, not x
 
 Value attribute_of(Runtime& runtime, const Value& value, std::string_view name);  // x.name: methods first
 Value element_of(Runtime& runtime, const Value& value, const Value& key);         // x[key]: entries first

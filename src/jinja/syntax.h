@@ -59,10 +59,8 @@ struct FilterForm {  // a filter or a test
   const Builtin* builtin;  // null: there is none, which fails only when it is reached
   CallArguments arguments;
 };
-struct NotForm {
-  ExpressionPtr operand;
-};
-struct NegativeForm {
+struct UnaryForm {
+  UnaryOperator* op;
   ExpressionPtr operand;
 };
 struct BinaryForm {
@@ -82,7 +80,7 @@ struct ChoiceForm {
 
 struct Expression {
   using Form = std::variant<ConstantForm, NameForm, ListForm, DictForm, AttributeForm, SubscriptForm, SliceForm,
-                            CallForm, FilterForm, NotForm, NegativeForm, BinaryForm, LogicForm, JoinForm, ChoiceForm>;
+                            CallForm, FilterForm, UnaryForm, BinaryForm, LogicForm, JoinForm, ChoiceForm>;
   int line;
   int depth;  // of the tree below, this node included
   Form form;
