@@ -1,4 +1,4 @@
-#include "text/byte_alphabet.h"
+#include "text/byte_token.h"
 
 #include <gtest/gtest.h>
 
