@@ -31,12 +31,12 @@ ordered_json context_of(std::string_view text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const text::TemplateLimits limits{.source_bytes = 1 << 14,
-                                    .steps = 20'000,
-                                    .value_bytes = 1 << 16,
-                                    .value_items = 1 << 12,
-                                    .memory_bytes = 1 << 20,
-                                    .output_bytes = 1 << 16};
+  const text::ChatTemplate::Limits limits{.source_bytes = 1 << 14,
+                                          .steps = 20'000,
+                                          .value_bytes = 1 << 16,
+                                          .value_items = 1 << 12,
+                                          .memory_bytes = 1 << 20,
+                                          .output_bytes = 1 << 16};
   const auto parts = fuzz::parts_of(fuzz::text_of(data, size), 2);
   fuzz::attempt([&] {
     const text::ChatTemplate made{std::string(parts[0]), limits};

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "serve/grammar_tokens.h"
-#include "text/byte_alphabet.h"
+#include "text/byte_token.h"
 
 namespace quire::serve::testing {
 namespace {

@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "text/byte_alphabet.h"
 #include "text/byte_token.h"
 #include "text/refused.h"
 #include "text/utf8.h"

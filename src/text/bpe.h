@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/merge_table.h"
+#include "text/merges.h"
 #include "text/vocabulary.h"
 
 namespace quire::text {

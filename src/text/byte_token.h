@@ -1,4 +1,4 @@
-// Tokens that stand for one byte, as vocabularies with byte fallback write them: <0x00> to <0xFF>.
+// Bytes as vocabularies write them, so that files can hold any token as readable text.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,6 +7,12 @@
 
 namespace quire::text {
 
+// The alphabet of byte-level vocabularies: each of the 256 bytes as one printable character. Printable bytes of Latin-1
+// stand for themselves; the others, in order, are U+0100 and up.
+std::string letters_of_bytes(std::string_view bytes);
+std::optional<std::string> bytes_of_letters(std::string_view letters);  // none: a character is not in the alphabet
+
+// Tokens that stand for one byte, in vocabularies with byte fallback: <0x00> to <0xFF>.
 inline constexpr std::string_view kHexDigits = "0123456789ABCDEF";
 
 inline std::string byte_token(uint8_t byte) {

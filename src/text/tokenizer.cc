@@ -7,7 +7,6 @@
 #include "base/in_quotes.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
-#include "text/byte_alphabet.h"
 #include "text/byte_token.h"
 #include "text/utf8.h"
 

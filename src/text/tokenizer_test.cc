@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/expect_refused.h"
-#include "text/byte_alphabet.h"
+#include "text/byte_token.h"
 #include "text/merges.h"
 #include "text/utf8.h"
 #include "text/utf8_stream.h"

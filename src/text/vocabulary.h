@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/merge_table.h"
+#include "text/merges.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/string_table.h"

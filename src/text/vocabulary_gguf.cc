@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <limits>
 #include <string_view>
 
@@ -144,6 +145,10 @@ Vocabulary read(const GgufFile& file) {
 
 Vocabulary vocabulary_from_gguf(const GgufFile& file) {
   return errors_about(file.path(), [&] { return read(file); });
+}
+
+Vocabulary vocabulary_from_path(const std::string& path) {
+  return std::filesystem::is_directory(path) ? vocabulary_from_folder(path) : vocabulary_from_gguf(GgufFile(path));
 }
 
 }  // namespace quire::text
