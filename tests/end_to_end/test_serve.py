@@ -36,9 +36,9 @@ def small(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def streaming(server, **more):
+def streaming(server, headers={}, **more):
     """A long answer, of which the first part has come."""
-    with server.open("POST", "/generate", {**LONG, **more}) as response:
+    with server.open("POST", "/generate", {**LONG, **more}, **headers) as response:
         assert response.status == 200
         assert response.readline().startswith(b"data: ")
         yield response
@@ -52,8 +52,8 @@ def asked(server, body):
         yield
 
 
-def running(server):
-    return server.get("/v1/loads").json()["loads"][0]["num_running_reqs"]
+def running(server, **headers):
+    return server.get("/v1/loads", **headers).json()["loads"][0]["num_running_reqs"]
 
 
 def waiting(server):
@@ -155,8 +155,7 @@ def test_keys(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# ours\nfirst name=alice\nsecond salt\n")
     arguments = ["--api-key-file", keys, "--api-key", "third", "--metrics-key", "fourth", "--log-level", "debug"]
-    arguments += ["--admin-api-key", "sixth"]
-    with serve(tmp_path, *arguments, QUIRE_API_KEY="fifth") as server:
+    with serve(tmp_path, *arguments, QUIRE_API_KEY="fifth", QUIRE_ADMIN_API_KEY="sixth") as server:
         for path in ["/", "/health", "/health_generate"]:
             assert server.get(path).status == 200, path
         for path in ["/v1/models", "/server_info", "/model_info", "/get_load", "/v1/loads", "/metrics"]:
@@ -173,6 +172,14 @@ def test_keys(tmp_path):
         for key, status in {"first": 403, "sixth": 200}.items():
             for path, body in {"/flush_cache": {}, "/abort_request": {"abort_all": True}}.items():
                 assert server.post(path, body, Authorization=f"Bearer {key}").status == status, (key, path)
+        urgent = {**SHORT, "priority": 1}
+        with streaming(server, headers={"Authorization": "Bearer first"}, rid="mine") as mine:
+            assert server.post("/abort_request", {"rid": "mine"}, Authorization="Bearer third").status == 200
+            assert server.post("/generate", urgent, Authorization="Bearer third").status == 403
+            assert all(b'"finish_reason":null' in mine.readline() + mine.readline() for _ in range(9)), "it goes on"
+            assert server.post("/abort_request", {"rid": "mine"}, Authorization="Bearer first").status == 200
+            assert last_event(mine)["meta_info"]["finish_reason"]["type"] == "abort"
+        assert server.post("/generate", urgent, Authorization="Bearer sixth").status == 200
         log = server.log.read_text()
         assert re.search(r"GET /v1/models 200, \d+ ms, peer 127\.0\.0\.1:\d+, key alice, id req-\w+\n", log)
         assert ", key key-2, " in log and ", key admin, " in log
@@ -307,18 +314,44 @@ def test_one_peer_holds_up_itself_alone(server):
 
 
 def test_heavy_calls_do_not_hold_up_light_ones(server):
-    """Objects of a thousand keys, 3 MB each, and long texts: a short call beside them is answered long before they are."""
+    """Objects of a thousand keys, 3 MB each, and long texts: a short call that comes after them is answered before."""
     keys = ",".join(f'"{i}":0' for i in range(1000))
     body = '{"text": "a", "x": [' + ",".join(["{" + keys + "}"] * 380) + "]}"
     text = json.dumps({"prompt": "ab" * 900_000})
     with contextlib.ExitStack() as held:
-        for path, content in [("/generate", body), ("/tokenize", text)] * 4:
+        heavy = []
+        for path, content in [("/tokenize", text), ("/generate", body)] * 4:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
             connection.request("POST", path, content)
             held.callback(connection.close)
-        begin = time.monotonic()
+            heavy.append(connection.sock)
         assert server.post("/tokenize", {"prompt": "a"}).status == 200
-        assert time.monotonic() - begin < 10
+        answered = select.select(heavy, [], [], 0)[0]
+        assert heavy[-1] not in answered and len(answered) < len(heavy) // 2, "it waited for its turn behind them"
+
+
+def test_a_constraint_that_takes_long_to_follow_holds_up_nobody_else(server):
+    """As many texts as a call may have, under a grammar of which every letter may belong to any rule."""
+    hostile = {"n": 32, "ebnf": 'root ::= root root root | [a-z] | ""', "max_new_tokens": 400, "min_new_tokens": 400}
+    with streaming(server) as others:
+        refused = server.post("/generate", {"text": "hello", "sampling_params": hostile})
+        assert refused.status == 400
+        assert "takes too long to follow" in refused.json()["error"]["message"]
+        gap = 0
+        for _ in range(20):
+            begin = time.monotonic()
+            assert others.readline().startswith((b"data: ", b"\n"))
+            gap = max(gap, time.monotonic() - begin)
+        assert gap < 3
+
+
+def test_a_stream_gives_the_prompts_logprobs_once(server):
+    body = {"text": "word " * 200, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 5}
+    body["sampling_params"] = {"max_new_tokens": 20, "ignore_eos": True}
+    events = [json.loads(event) for event in server.events("/generate", {**body, "stream": True}) if event[0] == "{"]
+    assert len(events[0]["meta_info"]["input_token_logprobs"]) >= 200
+    assert len(events) > 1 and not any("input_token_logprobs" in event["meta_info"] for event in events[1:])
+    assert len(events[-1]["meta_info"]["output_token_logprobs"]) == 20
 
 
 # --- what is refused
