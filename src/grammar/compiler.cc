@@ -87,6 +87,19 @@ xgrammar::TokenizerInfo tokenizer_info(const Tokens& tokens) {
 
 }  // namespace
 
+std::shared_ptr<const Compiled> compiled_within(std::chrono::milliseconds time, const std::string& name,
+                                                const std::function<xgrammar::CompiledGrammar()>& compile) {
+  try {
+    TimeAllowance allowance({.at_once = time});
+    const TimeGuard guard(allowance);
+    return std::make_shared<Compiled>(compile());
+  } catch (const TimeOver&) {
+    throw Refused(cat(name, " takes longer to compile than ", time.count(), " ms"));
+  } catch (const std::exception& error) {
+    throw CheckError(cat(name, " could not be compiled: ", in_quotes(error.what(), 400)));
+  }
+}
+
 struct Compiler::Impl {
   Impl(const Tokens& tokens, const CompilerLimits& given_limits)
       : limits(given_limits),
@@ -100,16 +113,7 @@ struct Compiler::Impl {
   std::shared_ptr<const Compiled> make(const Source& source) {
     check_source(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
     const std::string rules = xgrammar_rules(source, limits);
-    try {
-      TimeAllowance allowance({.at_once = limits.time});
-      const TimeGuard guard(allowance);
-      return std::make_shared<Compiled>(xgrammar.CompileGrammar(rules));
-    } catch (const TimeOver&) {
-      throw Refused(cat(name_of(source.kind), " takes longer to compile than ", limits.time.count(), " ms"));
-    } catch (const std::exception& error) {
-      // Its rules are ours: whatever it finds wrong with them is not the caller's fault.
-      throw CheckError(cat(name_of(source.kind), " could not be compiled: ", in_quotes(error.what(), 400)));
-    }
+    return compiled_within(limits.time, name_of(source.kind), [&] { return xgrammar.CompileGrammar(rules); });
   }
 
   const CompilerLimits limits;
