@@ -10,6 +10,7 @@
 #include "base/exec.h"
 #include "base/in_quotes.h"
 #include "report.h"
+#include "sampling_options.h"
 #include "serving_client.h"
 #include "serving_figures.h"
 #include "serving_load.h"
@@ -121,7 +122,7 @@ void add_load_options(CLI::App& app, ServingOptions& options) {
   app.add_option("--vocabulary", shape.vocabulary, "token ids are below this")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 24));
-  app.add_option("--seed", shape.seed, "the same seed gives the same load")->capture_default_str();
+  app.add_option("--seed", shape.seed, "the same seed gives the same load")->capture_default_str()->check(seed_range());
   app.add_option("--model", shape.model, "the model's name, for servers that want one");
   app.add_option("--extra-request-body", shape.more, "a JSON object that is merged into the body of each request");
 }

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "command_tree.h"
+#include "option_words.h"
 #include "read_input.h"
 #include "suggestion.h"
 #include "toml.h"
@@ -36,6 +37,8 @@ void apply(const TomlEntry& entry, CLI::App& command, const std::string& path) {
         in_quotes(entry.key), " is no option of quire ", command.get_name(), did_you_mean(entry.key, names));
   CLI::Option* option = command.get_option("--" + entry.key);
   if (option->count() > 0) return;  // on the command line
+  const bool is_truth = entry.values == std::vector<std::string>{"true"} || entry.values == std::vector<std::string>{"false"};
+  check(takes_value(*option) || is_truth, path, ", line ", entry.line, ": ", option->get_name(), " is true or false");
   try {
     option->add_result(entry.values);
     option->run_callback();

@@ -59,6 +59,8 @@ TEST_F(ConfigFile, AFlagMayBeFalse) {
 TEST_F(ConfigFile, WhatCannotBeUsedIsNamed) {
   expect_refused([&] { read("prot = 1\n"); }, "line 1: \"prot\" is no option of quire serve; did you mean port?");
   expect_refused([&] { read("# ours\nport = \"many\"\n"); }, "line 2: --port is from 0 to 65535; not \"many\"");
+  expect_refused([&] { read("strict-fields = 5\n"); }, "quire.toml, line 1: --strict-fields is true or false");
+  expect_refused([&] { read("strict-fields = [true, true]\n"); }, "line 1: --strict-fields is true or false");
   expect_refused([&] { read("kv-cache-dtype = \"f64\"\n"); }, "line 1: --kv-cache-dtype is one of auto, bf16");
   expect_refused([&] { read("port = 1\nhost = 127.0.0.1\n"); }, "quire.toml, line 2: a value is a text in quotes");
   expect_refused([&] { apply_config_file(command_, "/no/such/file"); }, "/no/such/file");

@@ -41,21 +41,23 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 std::string revision_text(const CachedModel& model) {
-  return model.revisions.empty() ? model.commit.substr(0, 12) : joined(model.revisions);
+  std::vector<std::string> shown;
+  for (const std::string& revision : model.revisions) shown.push_back(in_quotes_if_odd(revision));
+  return shown.empty() ? model.commit.substr(0, 12) : joined(shown);
 }
 
 // GGUF files by name, since each is a model; of a folder's, how many there are.
 std::string files_text(const CachedModel& model) {
   std::vector<std::string> ggufs;
   for (const std::string& file : model.files)
-    if (file.ends_with(".gguf")) ggufs.push_back(file);
+    if (file.ends_with(".gguf")) ggufs.push_back(in_quotes_if_odd(file));  // other programs keep any name
   return ggufs.empty() ? cat(model.files.size(), " files") : joined(ggufs);
 }
 
 void print_table(const std::vector<CachedModel>& models) {
   size_t name = 4, revision = 8;
   for (const CachedModel& model : models) {
-    name = std::max(name, model.repository.size());
+    name = std::max(name, in_quotes_if_odd(model.repository).size());
     revision = std::max(revision, revision_text(model).size());
   }
   const auto print = [&](const std::string& first, const std::string& second, const std::string& size,
@@ -65,7 +67,7 @@ void print_table(const std::vector<CachedModel>& models) {
   };
   print("name", "revision", "size", "files");
   for (const CachedModel& model : models)
-    print(model.repository, revision_text(model), size_text(model.bytes), files_text(model));
+    print(in_quotes_if_odd(model.repository), revision_text(model), size_text(model.bytes), files_text(model));
 }
 
 void print_models_json(const std::vector<CachedModel>& models) {

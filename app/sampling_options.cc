@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <limits>
 #include <random>
 
 #include "base/check.h"
@@ -26,6 +27,12 @@ std::pair<int32_t, float> bias_from(std::string_view text) {
   return bias;
 }
 
+// CLI11 reads -1 as the largest number there is, and so what is larger than that.
+std::string refusal_of_seed(const std::string& text) {
+  uint64_t seed = 0;
+  return read_number(std::string_view(text), seed) ? "" : "no seed";
+}
+
 uint64_t random_seed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
@@ -45,7 +52,13 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options, const std::st
   app.add_option("--presence-penalty", options.presence_penalty, "taken off once for a token that was generated");
   app.add_option("--logit-bias", options.logit_bias, "ID:VALUE, added to a token's logit; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--seed", options.seed, "the same seed draws the same tokens; default: another each time");
+  app.add_option("--seed", options.seed, "the same seed draws the same tokens; default: another each time")
+      ->check(seed_range());
+}
+
+CLI::Validator seed_range() {
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  return {[](const std::string& text) { return refusal_of_seed(text); }, cat("UINT in [0 - ", kMost, "]")};
 }
 
 ops::SamplingParams sampling_params(const SamplingOptions& options, const ops::SamplingParams& defaults) {

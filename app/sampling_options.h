@@ -8,6 +8,7 @@
 
 namespace CLI {
 class App;
+class Validator;
 }
 
 namespace quire {
@@ -19,6 +20,8 @@ struct SamplingOptions {  // what was given
   std::optional<uint64_t> seed;
 };
 void add_sampling_options(CLI::App& app, SamplingOptions& options, const std::string& default_temperature);
+
+CLI::Validator seed_range();  // of any --seed: a whole number from 0 up, of 64 bits
 
 // What the options say, and otherwise the defaults; without a seed, one of the system's random numbers. Throws
 // CheckError for a bias that is no ID:VALUE; the engine checks the rest.

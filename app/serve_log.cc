@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/check.h"
 #include "base/in_quotes.h"
@@ -36,20 +37,13 @@ std::string time_now(const char* format) {
 
 // Paths come from strangers; those that quire has need no quotes.
 std::string shown_path(const std::string& path) {
-  const std::string quoted = in_quotes(path, 100);
-  return quoted == cat("\"", path, "\"") && path.find(' ') == path.npos ? path : quoted;
+  return path.find(' ') == path.npos ? in_quotes_if_odd(path, 100) : in_quotes(path, 100);
 }
 
 // "" for an answer that came to its end.
 std::string abort_of(const serve::Answered& answered) {
   if (answered.complete) return "";
   return answered.client_left ? "the client left" : "the answer was cut off";
-}
-
-// Sentences may quote names that strangers chose.
-std::string in_one_line(const std::string& text) {
-  const std::string quoted = in_quotes(text, 300);
-  return quoted == cat("\"", text, "\"") ? text : quoted;
 }
 
 // Pollers ask all day long.
@@ -61,7 +55,7 @@ LogLevel level_of(const serve::Answered& answered) {
 }
 
 // One call of the system for each line: others write, too.
-void print(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+void print_line(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 std::string dumped(const ordered_json& line) {
   return line.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
@@ -102,17 +96,38 @@ LogLevel log_level_from(const std::string& name) {
 
 void ServeLog::say(LogLevel level, const std::string& text) const {
   if (level > level_) return;
-  if (format_ == LogFormat::text) return print(cat(time_now("%F %T"), " ", name_of(level), ": ", text));
+  if (format_ == LogFormat::text) return print_line(cat(time_now("%F %T"), " ", name_of(level), ": ", text));
   ordered_json line = begun_line(level);
   line["message"] = text;
-  print(dumped(line));
+  print_line(dumped(line));
 }
 
 void ServeLog::answered(const serve::Answered& answered) const {
   const LogLevel level = level_of(answered);
   if (level > level_) return;
+  if (!answered.method.empty()) return print(level, answered);
+  serve::Answered no_request = answered;
+  if (!is_left_out(no_request)) print(level, no_request);
+}
+
+// Those that were, since the last line, are told in the next one's reason.
+bool ServeLog::is_left_out(serve::Answered& no_request) const {
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  NoRequests& such = no_requests_[no_request.status];
+  if (now < such.next_line) {
+    ++such.left_out;
+    return true;
+  }
+  such.next_line = now + between_no_requests_;
+  if (const int64_t count = std::exchange(such.left_out, 0))
+    no_request.reason += cat(" (and ", count, " more since the last such line)");
+  return false;
+}
+
+void ServeLog::print(LogLevel level, const serve::Answered& answered) const {
   if (format_ == LogFormat::text) return say(level, to_string(answered));
-  print(dumped(to_json(level, answered)));
+  print_line(dumped(to_json(level, answered)));
 }
 
 std::string to_string(const serve::Answered& answered) {
@@ -127,7 +142,7 @@ std::string to_string(const serve::Answered& answered) {
   if (!answered.id.empty()) line += cat(", id ", answered.id);
   if (!answered.ignored.empty()) line += cat(", ignored ", answered.ignored);
   if (const std::string abort = abort_of(answered); !abort.empty()) line += cat(", aborted: ", abort);
-  if (!answered.reason.empty()) line += cat(": ", in_one_line(answered.reason));
+  if (!answered.reason.empty()) line += cat(": ", in_quotes_if_odd(answered.reason, 300));
   if (!answered.failure.empty()) line += cat(": ", in_quotes(answered.failure, 300));
   return line;
 }

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 namespace quire {
 namespace {
@@ -94,6 +96,24 @@ TEST(ServeLog, TheServersOwnFailuresAreErrors) {
   failed.failure = "why";
   const std::string line = logged(LogLevel::error, failed);
   EXPECT_NE(line.find("error: POST /generate 500, 12 ms: \"why\"\n"), std::string::npos) << line;
+}
+
+// Whoever opens connections and sends half a head must not fill the disk.
+TEST(ServeLog, WhatIsNoRequestHasALineNowAndThen) {
+  serve::Answered half = answered("", "", 408), nonsense = answered("", "", 400);
+  half.reason = "late";
+  ::testing::internal::CaptureStderr();
+  const ServeLog log(LogLevel::info, LogFormat::text, std::chrono::milliseconds(200));
+  for (int i = 0; i < 1000; ++i) log.answered(half);
+  log.answered(nonsense);
+  log.answered(answered("POST", "/generate", 408));
+  log.answered(answered("POST", "/generate", 408));
+  std::this_thread::sleep_for(std::chrono::milliseconds(220));
+  log.answered(half);
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 5) << lines;
+  EXPECT_NE(lines.find("no request 408, 12 ms: late\n"), lines.npos) << lines;
+  EXPECT_NE(lines.find("no request 408, 12 ms: late (and 999 more since the last such line)\n"), lines.npos) << lines;
 }
 
 TEST(ServeLog, LevelsHaveNames) {

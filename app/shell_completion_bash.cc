@@ -9,9 +9,11 @@
 namespace quire {
 namespace {
 
-// What may follow a command: the commands below it and its options.
+// What may follow a command: the commands below it, what it may be given, and its options.
 std::string words_after(const CLI::App& command) {
   std::vector<std::string> words;
+  for (const CLI::Option* argument : positionals_of(command))
+    for (const std::string& choice : choices_of(*argument)) words.push_back(choice);
   for (const CLI::App* below : commands_of(command)) words.push_back(below->get_name());
   for (const CLI::Option* option : options_of(command))
     for (const std::string& name : names_of(*option)) words.push_back(name);

@@ -34,6 +34,9 @@ std::string fish_completion(const CLI::App& program) {
     const std::string begin = cat("complete -c quire -n ", in_shell_quotes(fish_condition(command.words)));
     for (const CLI::App* below : commands_of(*command.app))
       script << begin << " -f -a " << below->get_name() << " -d " << in_shell_quotes(below->get_description()) << '\n';
+    for (const CLI::Option* argument : positionals_of(*command.app))
+      if (const std::string choices = join_words(choices_of(*argument)); !choices.empty())
+        script << begin << " -f -a " << in_shell_quotes(choices) << '\n';
     for (const CLI::Option* option : options_of(*command.app)) {
       const std::string choices = join_words(choices_of(*option));
       script << begin << fish_names(*option) << " -d " << in_shell_quotes(option->get_description());

@@ -31,6 +31,8 @@ TEST(BashCompletion, KnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(offered("quire bench ''"), "matmul serving -h --help\n");
   EXPECT_EQ(offered("quire serve --th"), "--threads\n");
   EXPECT_EQ(offered("quire serve --kind ''"), "bf16 f32\n");
+  EXPECT_EQ(offered("quire bench serving ''"), "small large -h --help\n");
+  EXPECT_EQ(offered("quire bench serving l"), "large\n");
   EXPECT_EQ(offered("quire serve --port ''"), "\n");  // anything; bash then offers files
   EXPECT_EQ(offered("quire bench matmul serve --th"), "\n");
 }
@@ -40,11 +42,11 @@ TEST(OtherCompletions, HaveEveryCommandAndQuoteWhatShellsWouldRead) {
   const std::string zsh = zsh_completion(program.app), fish = fish_completion(program.app);
   for (const char* part :
        {"#compdef quire\n", "'*--kind[of the values]:TEXT:(bf16 f32)'", "bench) _quire_bench ;;",
-        "_quire_bench_matmul() {", "'*--threads[0\\: all cores]:N:_files'", "serve\\:\"serve a model'\\''s answers\""})
+        "_quire_bench_matmul() {", "'*--threads[0\\: all cores]:N:_files'", "'*:TEXT:(small large)'", "serve\\:\"serve a model'\\''s answers\""})
     EXPECT_NE(zsh.find(part), zsh.npos) << part << "\nis not in\n" << zsh;
   for (const char* part : {"-n '__fish_use_subcommand' -f -a serve -d 'serve a model'\\''s answers'\n",
                            "-n '__fish_seen_subcommand_from serve' -l kind -d 'of the values' -r -f -a 'bf16 f32'\n",
-                           "-n '__fish_seen_subcommand_from bench' -f -a matmul"})
+                           "-n '__fish_seen_subcommand_from bench' -f -a matmul", " -f -a 'small large'\n"})
     EXPECT_NE(fish.find(part), fish.npos) << part << "\nis not in\n" << fish;
 }
 

@@ -33,6 +33,12 @@ std::string zsh_value(const CLI::Option& option) {
   return cat(":", value_name(option), ":", choices.empty() ? "_files" : cat("(", choices, ")"));
 }
 
+std::string zsh_argument(const CLI::App& command) {
+  for (const CLI::Option* argument : positionals_of(command))
+    if (!choices_of(*argument).empty()) return zsh_value(*argument);
+  return ":file:_files";
+}
+
 void print_options(const CLI::App& command, std::ostream& script) {
   script << "  _arguments -C";
   for (const CLI::Option* option : options_of(command))
@@ -58,7 +64,7 @@ void print_function(const CommandPath& command, std::ostream& script) {
   script << function_name(command.words) << "() {\n  local line state\n";
   print_options(*command.app, script);
   if (commands_of(*command.app).empty())
-    script << " \\\n    '*:file:_files'\n";
+    script << " \\\n    " << in_shell_quotes(cat("*", zsh_argument(*command.app))) << '\n';
   else
     print_commands(command, script);
   script << "}\n";

@@ -21,14 +21,16 @@ struct TestProgram {
     CLI::App* bench = app.add_subcommand("bench", "measure");
     bench->require_subcommand(1);
     bench->add_subcommand("matmul", "products")->add_option("FILE", file, ".a file's name")->required();
-    bench->add_subcommand("serving", "a server");
+    bench->add_subcommand("serving", "a server")
+        ->add_option("SIZE", size, "of the load")
+        ->check(CLI::IsMember({"small", "large"}));
   }
 
   CLI::App app{"a program", "quire"};
   int threads = 0;
   double seconds = 1;
   uint16_t port = 0;
-  std::string kind, file;
+  std::string kind, file, size;
   bool json = false, plain = false, pretty = false;
 };
 

@@ -14,10 +14,14 @@ namespace {
 bool is_bare(char letter) { return std::isalnum(static_cast<unsigned char>(letter)) || letter == '-' || letter == '_'; }
 bool is_word(char letter) { return is_bare(letter) || letter == '.' || letter == '+'; }
 
+bool is_digit(char letter) { return std::isdigit(static_cast<unsigned char>(letter)); }
+
 // Digits with underscores between them, a fraction, an exponent.
 bool is_number(std::string_view word) {
   if (word.starts_with('+') || word.starts_with('-')) word.remove_prefix(1);
-  if (word.empty() || !std::isdigit(static_cast<unsigned char>(word[0]))) return false;
+  if (word.empty() || !is_digit(word[0])) return false;
+  for (size_t at = word.find('_'); at != word.npos; at = word.find('_', at + 1))
+    if (at + 1 == word.size() || !is_digit(word[at - 1]) || !is_digit(word[at + 1])) return false;
   double value = 0;
   std::string digits(word);
   std::erase(digits, '_');

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "base/expect_refused.h"
 
 namespace quire {
@@ -29,6 +30,8 @@ TEST(Toml, ReadsValuesOfEveryKind) {
 
 TEST(Toml, SaysTheLineOfWhatItCannotRead) {
   expect_refused([] { read_toml("a = 1\n\nport = many\n"); }, "line 3: a value is a text in quotes, a number");
+  for (const char* number : {"1_0_", "1__0", "1_.5", "1._5", "1e_5"})
+    expect_refused([&] { read_toml(cat("a = ", number, "\n")); }, "line 1: a value is a text in quotes, a number");
   expect_refused([] { read_toml("port 1\n"); }, "line 1: after \"port\" comes =");
   expect_refused([] { read_toml("port =\n"); }, "line 1: a value is");
   expect_refused([] { read_toml("a = \"x\n"); }, "line 1: the text does not end on its line");

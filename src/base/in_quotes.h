@@ -10,4 +10,7 @@ namespace quire {
 // Text longer than `most` bytes is cut before a character and followed by its length: "abc"... (70000 bytes)
 std::string in_quotes(std::string_view text, size_t most = 80);
 
+// As it is where it can stand in a line so, else in quotes.
+std::string in_quotes_if_odd(std::string_view text, size_t most = 80);
+
 }  // namespace quire

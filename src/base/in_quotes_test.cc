@@ -17,6 +17,9 @@ TEST(InQuotes, EscapesWhatWouldMoveTheCursorOrEndTheQuotes) {
   EXPECT_EQ(in_quotes("a\nb\tc"), "\"a\\nb\\tc\"");
   EXPECT_EQ(in_quotes("\x1b[2J"), "\"\\x1b[2J\"");
   EXPECT_EQ(in_quotes("\xc2\x9b"), "\"\\xc2\\x9b\"");  // the same escape as one character
+  EXPECT_EQ(in_quotes("a\u202eb\u2066\u061c"), "\"a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6\\xd8\\x9c\"");  // turn around what follows
+  EXPECT_EQ(in_quotes_if_odd("a file.gguf"), "a file.gguf");
+  EXPECT_EQ(in_quotes_if_odd("a\u202eb"), "\"a\\xe2\\x80\\xaeb\"");
   EXPECT_EQ(in_quotes("say \"x\\y\""), "\"say \\\"x\\\\y\\\"\"");
   EXPECT_EQ(in_quotes(std::string(1, '\0')), "\"\\x00\"");
 }

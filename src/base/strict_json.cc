@@ -14,6 +14,12 @@
 namespace quire {
 namespace {
 
+template <class... Parts>
+void expect(bool holds, const Parts&... parts) {
+  if (!holds) [[unlikely]]
+    throw JsonError(cat(parts...));
+}
+
 // A key is put behind the others: the rules have seen that it is new, and looking for it among the keys of an ordered
 // object would make reading them quadratic.
 nlohmann::json& append(nlohmann::json& object, std::string& key) {
@@ -45,13 +51,13 @@ class Builder {
 
   bool key(std::string& key) {
     std::set<std::string>& keys = open_.back().keys;
-    if (!keys.insert(key).second) throw CheckError(cat("the key ", in_quotes(key), " occurs twice"));
-    check(std::ssize(keys) <= limits_.keys, "an object of the JSON has more than ", limits_.keys, " keys");
+    if (!keys.insert(key).second) throw JsonError(cat("the key ", in_quotes(key), " occurs twice"));
+    expect(std::ssize(keys) <= limits_.keys, "an object of the JSON has more than ", limits_.keys, " keys");
     place_ = &append(*open_.back().value, key);
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
-    throw CheckError(cat("not JSON: ", in_quotes(without_code(error.what()), 200)));
+    throw JsonError(cat("not JSON: ", in_quotes(without_code(error.what()), 200)));
   }
 
  private:
@@ -67,7 +73,7 @@ class Builder {
   }
 
   Json& put(Json value) {
-    check(++values_ <= limits_.values, "the JSON has more than ", limits_.values, " values");
+    expect(++values_ <= limits_.values, "the JSON has more than ", limits_.values, " values");
     if (open_.empty()) return root_ = std::move(value);
     if (open_.back().value->is_object()) return *place_ = std::move(value);
     return open_.back().value->template get_ref<typename Json::array_t&>().emplace_back(std::move(value));
@@ -77,7 +83,7 @@ class Builder {
     return true;
   }
   bool open(Json value) {
-    check(std::ssize(open_) < limits_.depth, "the JSON is nested deeper than ", limits_.depth);
+    expect(std::ssize(open_) < limits_.depth, "the JSON is nested deeper than ", limits_.depth);
     open_.push_back({&put(std::move(value))});
     return true;
   }
@@ -98,7 +104,7 @@ Json parse(std::string_view text, const JsonLimits& limits) {
   Builder<Json> builder(limits);
   Json::sax_parse(text, &builder);
   Json parsed = builder.take();
-  check(parsed.is_object(), "the JSON is not an object but ", parsed.type_name());
+  expect(parsed.is_object(), "the JSON is not an object but ", parsed.type_name());
   return parsed;
 }
 

@@ -4,7 +4,7 @@
 // let them.
 //
 // Cost     n log n in the keys of an object, linear in all else.
-// Errors   CheckError that says what is wrong and where; the caller adds the file.
+// Errors   JsonError that says what is wrong and where; the caller adds the file.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/check.h"
+
 namespace quire {
+
+class JsonError : public CheckError {  // the text is to blame
+ public:
+  using CheckError::CheckError;
+};
 
 // Depth 1 is an object of plain values.
 nlohmann::json parse_strict_json(std::string_view text, int most_depth);

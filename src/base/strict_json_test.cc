@@ -30,6 +30,7 @@ TEST(StrictJson, RefusesDepth) {
 
 TEST(StrictJson, RefusesWhatIsNoObjectOrNoJson) {
   expect_refused([] { parse_strict_json("[]", 2); }, "not an object but array");
+  EXPECT_THROW(parse_strict_json("[]", 2), JsonError) << "the text's fault, as callers can tell";
   expect_refused([] { parse_strict_json("", 2); }, "not JSON");
   expect_refused([] { parse_strict_json("{\"a\": 1", 2); }, "not JSON");
   expect_refused([] { parse_strict_json("{\"a\": \"\xff\"}", 2); }, "not JSON");

@@ -160,8 +160,8 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
     throw RequestRefused(refused.what());
   }
   const std::lock_guard lock(mutex);
-  check(broken.empty(), "the engine has broken down: ", broken);
-  check(!stopping, "the engine has stopped");
+  if (!broken.empty()) throw EngineStopped(cat("the engine has broken down: ", broken));
+  if (stopping) throw EngineStopped("the engine has stopped");
   // Those that could run at once do not count as queued.
   const int64_t queued = stats.queued + std::ssize(mail.arrivals);
   if (queued >= int64_t{options.max_queued_requests} + options.max_running_requests - stats.running)

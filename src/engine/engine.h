@@ -9,9 +9,9 @@
 //
 // Errors   submit() throws RequestRefused for what can never run: an empty prompt, a token outside the vocabulary, a
 //          prompt that does not leave room for one new token in the context or the pool, bad sampling parameters;
-//          QueueFull when the waiting queue is; CheckError once the engine has stopped. Nothing that happens to one
-//          request ends another: what a mask throws and logits that are no numbers end the request that they belong to,
-//          and a mask that takes long holds up no other.
+//          QueueFull when the waiting queue is; EngineStopped once it computes nothing any more. Nothing that happens
+//          to one request ends another: what a mask throws and logits that are no numbers end the request that they
+//          belong to, and a mask that takes long holds up no other.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -39,6 +39,11 @@ struct EngineOptions {
 };
 
 class RequestRefused : public CheckError {
+ public:
+  using CheckError::CheckError;
+};
+
+class EngineStopped : public CheckError {  // or has broken down
  public:
   using CheckError::CheckError;
 };

@@ -30,7 +30,7 @@ class CallGrammars {  // for one thread; outlived by its compiler
   auto within_time(const Work& work);
 
   const Compiler& compiler_;
-  const std::shared_ptr<MaskAllowance> masks_;
+  const std::shared_ptr<TimeAllowance> masks_;
   std::chrono::nanoseconds used_{0};  // of a processor
   std::vector<std::pair<Source, std::shared_ptr<const Compiled>>> compiled_;
 };

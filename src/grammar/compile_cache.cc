@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "grammar/refused.h"
+
 namespace quire::grammar {
 namespace {
 
@@ -19,16 +21,20 @@ CompileCache::Result CompileCache::get(const std::string& key, const Make& make)
   std::shared_future<Result> result = promise.get_future().share();
   if (!find_or_enter(key, result)) {
     size_t bytes = kEntryBytes + 2 * key.size();
+    bool is_kept = true;
     makers_.acquire();
     try {
       Result made = make();
       bytes += measure_(*made);
       promise.set_value(std::move(made));
+    } catch (const Refused&) {
+      promise.set_exception(std::current_exception());
     } catch (...) {
       promise.set_exception(std::current_exception());
+      is_kept = false;
     }
     makers_.release();
-    settle(key, bytes);
+    is_kept ? keep(key, bytes) : drop(key);
   }
   return result.get();
 }
@@ -50,7 +56,14 @@ bool CompileCache::find_or_enter(const std::string& key, std::shared_future<Resu
   return false;
 }
 
-void CompileCache::settle(const std::string& key, size_t bytes) {
+void CompileCache::drop(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(key);
+  entries_.erase(place->second);
+  places_.erase(place);
+}
+
+void CompileCache::keep(const std::string& key, size_t bytes) {
   const std::lock_guard lock(mutex_);
   places_.at(key)->bytes = bytes;
   bytes_ += bytes;

@@ -1,8 +1,8 @@
 // Compiled grammars, kept until there are too many of them; the one that was asked for longest ago goes first.
 //
-// Many threads may ask at once. What is asked for while it is being made is waited for, not made again; a failure is
-// kept like a result, so that a source that takes long to fail does so once. At most a few are made at a time, so that
-// hostile sources cannot take all processors.
+// Many threads may ask at once. What is asked for while it is being made is waited for, not made again; that a source is
+// refused is kept like a result, so that one that takes long to fail does so once, and other failures are not, which may
+// pass. At most a few are made at a time, so that hostile sources cannot take all processors.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -38,9 +38,10 @@ class CompileCache {
   };
   using Entries = std::list<Entry>;
 
-  // True: the key is known, and its result is given. False: the caller makes the result and then settles it.
+  // True: the key is known, and its result is given. False: the caller makes the result, and then keeps or drops it.
   bool find_or_enter(const std::string& key, std::shared_future<Result>& result);
-  void settle(const std::string& key, size_t bytes);
+  void keep(const std::string& key, size_t bytes);
+  void drop(const std::string& key);
   void evict();
 
   const size_t most_bytes_;

@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <stdexcept>
+#include <new>
 #include <thread>
 #include <vector>
 
 #include "grammar/compiled.h"
+#include "grammar/refused.h"
 
 namespace quire::grammar {
 namespace {
@@ -55,16 +56,24 @@ TEST(CompileCache, StaysSmallWhateverIsAsked) {
   EXPECT_EQ(none.bytes(), 0u);
 }
 
-TEST(CompileCache, FailuresAreKeptToo) {
+TEST(CompileCache, RefusalsAreKeptToo) {
   CompileCache cache(10'000, thousand);
   int makes = 0;
-  const auto fail = [&]() -> CompileCache::Result {
+  const auto refuse = [&]() -> CompileCache::Result {
     ++makes;
-    throw std::runtime_error("no");
+    throw Refused("no");
   };
-  EXPECT_THROW(cache.get("a", fail), std::runtime_error);
-  EXPECT_THROW(cache.get("a", fail), std::runtime_error);
+  EXPECT_THROW(cache.get("a", refuse), Refused);
+  EXPECT_THROW(cache.get("a", refuse), Refused);
   EXPECT_EQ(makes, 1);
+}
+
+TEST(CompileCache, OtherFailuresMayPass) {
+  CompileCache cache(10'000, thousand);
+  const auto fail = []() -> CompileCache::Result { throw std::bad_alloc(); };
+  EXPECT_THROW(cache.get("a", fail), std::bad_alloc);
+  EXPECT_EQ(cache.bytes(), 0u);
+  EXPECT_NE(cache.get("a", made), nullptr);
 }
 
 TEST(CompileCache, ManyThreadsThatAskForOneMakeOne) {

@@ -2,7 +2,6 @@
 
 #include <xgrammar/compiler.h>
 
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -77,13 +76,6 @@ std::string xgrammar_rules(const Source& source, const CompilerLimits& limits) {
   return rules_text(rules);
 }
 
-// xgrammar's errors begin with the time and the line of its source, which are no caller's business.
-std::string_view without_place(std::string_view error) {
-  const size_t file = error.find(".cc:");
-  const size_t end = file == error.npos ? error.npos : error.find(": ", file);
-  return end == error.npos ? error : error.substr(end + 2);
-}
-
 xgrammar::TokenizerInfo tokenizer_info(const Tokens& tokens) {
   const auto vocabulary = static_cast<int32_t>(tokens.pieces.size());
   check(vocabulary > 0, "a vocabulary without tokens");
@@ -94,6 +86,19 @@ xgrammar::TokenizerInfo tokenizer_info(const Tokens& tokens) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Compiled> compiled_within(std::chrono::milliseconds time, const std::string& name,
+                                                const std::function<xgrammar::CompiledGrammar()>& compile) {
+  try {
+    TimeAllowance allowance({.at_once = time});
+    const TimeGuard guard(allowance);
+    return std::make_shared<Compiled>(compile());
+  } catch (const TimeOver&) {
+    throw Refused(cat(name, " takes longer to compile than ", time.count(), " ms"));
+  } catch (const std::exception& error) {
+    throw CheckError(cat(name, " could not be compiled: ", in_quotes(error.what(), 400)));
+  }
+}
 
 struct Compiler::Impl {
   Impl(const Tokens& tokens, const CompilerLimits& given_limits)
@@ -108,14 +113,7 @@ struct Compiler::Impl {
   std::shared_ptr<const Compiled> make(const Source& source) {
     check_source(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
     const std::string rules = xgrammar_rules(source, limits);
-    try {
-      const TimeGuard guard(limits.time);
-      return std::make_shared<Compiled>(xgrammar.CompileGrammar(rules));
-    } catch (const TimeOver&) {
-      throw Refused(cat(name_of(source.kind), " takes longer to compile than ", limits.time.count(), " ms"));
-    } catch (const std::exception& error) {
-      throw Refused(cat(name_of(source.kind), " could not be compiled: ", in_quotes(without_place(error.what()), 200)));
-    }
+    return compiled_within(limits.time, name_of(source.kind), [&] { return xgrammar.CompileGrammar(rules); });
   }
 
   const CompilerLimits limits;
@@ -141,12 +139,12 @@ std::vector<std::string> Compiler::unenforced(const Source& source) const {
 
 const CompilerLimits& Compiler::limits() const { return impl_->limits; }
 
-std::shared_ptr<MaskAllowance> Compiler::allowance() const {
-  return std::make_shared<MaskAllowance>(impl_->limits.mask_time);
+std::shared_ptr<TimeAllowance> Compiler::allowance() const {
+  return std::make_shared<TimeAllowance>(impl_->limits.mask_time);
 }
 
 std::unique_ptr<engine::TokenMask> Compiler::mask(std::shared_ptr<const Compiled> compiled,
-                                                  std::shared_ptr<MaskAllowance> allowance) const {
+                                                  std::shared_ptr<TimeAllowance> allowance) const {
   return std::make_unique<Mask>(std::move(compiled), impl_->vocabulary, impl_->end_ids, std::move(allowance));
 }
 

@@ -7,9 +7,9 @@
 // Limits   A source is read into rules of our own (rules.h), and only those reach xgrammar. Its size, its depth and the
 //          size of its rules once counts are unrolled are checked before; xgrammar's work, which cannot be told from
 //          them, ends when its processor time is over (time_guard.h). Masks have an allowance of time too, which all
-//          texts of a call share (mask_allowance.h).
+//          texts of a call share.
 // Errors   Refused, one line for the caller: wrong syntax, features of JSON schema that would not be enforced
-//          (unless the source is loose), sources over the limits.
+//          (unless the source is loose), sources over the limits. CheckError where xgrammar fails at what was accepted.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "engine/token_mask.h"
-#include "grammar/mask_allowance.h"
 #include "grammar/refused.h"
+#include "grammar/time_guard.h"
 
 namespace quire::grammar {
 
@@ -64,10 +64,10 @@ class Compiler {  // const use from many threads
   // compiling.
   std::vector<std::string> unenforced(const Source& source) const;
   const CompilerLimits& limits() const;
-  std::shared_ptr<MaskAllowance> allowance() const;  // of one call
+  std::shared_ptr<TimeAllowance> allowance() const;  // of one call
   // A fresh text at its beginning, which shares the allowance with the others of its call, or is alone.
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled,
-                                          std::shared_ptr<MaskAllowance> allowance) const;
+                                          std::shared_ptr<TimeAllowance> allowance) const;
   std::unique_ptr<engine::TokenMask> mask(std::shared_ptr<const Compiled> compiled) const;
 
  private:

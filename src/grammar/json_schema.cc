@@ -398,7 +398,7 @@ Rules read_json_schema(std::string_view source, int most_depth, Places* unenforc
   Json schema;
   try {
     schema = parse_strict_ordered_json(source, {.depth = most_depth, .keys = kMostKeys, .values = kMostValues});
-  } catch (const CheckError& error) {
+  } catch (const JsonError& error) {
     throw Refused(cat("the JSON schema: ", error.what()));
   }
   return SchemaReader(schema, most_depth, unenforced).read();

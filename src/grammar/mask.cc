@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/time_guard.h"
 
 namespace quire::grammar {
 namespace {
@@ -22,7 +21,7 @@ DLTensor tensor_of(std::vector<uint32_t>& bits, int64_t& length) {
   return tensor;
 }
 
-[[noreturn]] void refuse_to_go_on() {
+[[noreturn]] void refuse_too_slow() {
   throw engine::ConstraintRefused(
       "the constraint on the output takes too long to follow: a regular expression or grammar with fewer ways to match "
       "the same text would do");
@@ -31,7 +30,7 @@ DLTensor tensor_of(std::vector<uint32_t>& bits, int64_t& length) {
 }  // namespace
 
 Mask::Mask(std::shared_ptr<const Compiled> compiled, int32_t vocabulary, std::span<const int32_t> end_ids,
-           std::shared_ptr<MaskAllowance> allowance)
+           std::shared_ptr<TimeAllowance> allowance)
     : compiled_(std::move(compiled)),
       end_ids_(end_ids.begin(), end_ids.end()),
       allowance_(std::move(allowance)),
@@ -41,21 +40,18 @@ Mask::Mask(std::shared_ptr<const Compiled> compiled, int32_t vocabulary, std::sp
 
 template <class Work>
 auto Mask::within_allowance(const Work& work) {
-  const TimeGuard guard(allowance_->left());
   try {
-    const auto result = work();
-    allowance_->spend(guard.used());
-    return result;
-  } catch (const TimeOver&) {
-    allowance_->use_up();  // the matcher cannot be asked again
-    refuse_to_go_on();
+    const TimeGuard guard(*allowance_);
+    return work();
+  } catch (const TimeOver&) {  // the matcher cannot be asked again, and the allowance stays used up
+    refuse_too_slow();
   } catch (const std::exception& error) {
     throw CheckError(cat("the constraint on the output failed: ", error.what()));
   }
 }
 
 const uint32_t* Mask::next() {
-  if (allowance_->left().count() == 0) refuse_to_go_on();
+  if (allowance_->used_up()) refuse_too_slow();
   if (!is_filled_) fill();
   is_filled_ = true;
   return all_allowed_ ? nullptr : bits_.data();

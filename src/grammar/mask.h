@@ -17,14 +17,14 @@
 
 #include "engine/token_mask.h"
 #include "grammar/compiled.h"
-#include "grammar/mask_allowance.h"
+#include "grammar/time_guard.h"
 
 namespace quire::grammar {
 
 class Mask : public engine::TokenMask {
  public:
   Mask(std::shared_ptr<const Compiled> compiled, int32_t vocabulary, std::span<const int32_t> end_ids,
-       std::shared_ptr<MaskAllowance> allowance);
+       std::shared_ptr<TimeAllowance> allowance);
 
   const uint32_t* next() override;
   void accept(int32_t token) override;
@@ -38,7 +38,7 @@ class Mask : public engine::TokenMask {
 
   std::shared_ptr<const Compiled> compiled_;
   std::vector<int32_t> end_ids_;
-  const std::shared_ptr<MaskAllowance> allowance_;
+  const std::shared_ptr<TimeAllowance> allowance_;
   int32_t vocabulary_;
   xgrammar::GrammarMatcher matcher_;
   std::vector<uint32_t> bits_;  // [ceil(vocabulary / 32)] what may follow

@@ -45,6 +45,7 @@ void Connection::start() {
 void Connection::drain() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (self->phase_ == Phase::idle || self->phase_ == Phase::handshake) self->close();
+    if (self->phase_ == Phase::reading) self->set_deadline(self->core_->limits.drain);
   });
 }
 
@@ -213,7 +214,7 @@ bool Connection::hold_body() {
 }
 
 void Connection::demand_progress() {
-  if (parser_->body_bytes() < next_progress_) return;
+  if (parser_->body_bytes() < next_progress_ || core_->draining) return;
   next_progress_ = parser_->body_bytes() + core_->limits.body_progress_bytes;
   set_deadline(core_->limits.body);
 }

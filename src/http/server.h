@@ -37,6 +37,7 @@ struct Limits {
   std::chrono::seconds body{10};  // in each such time a body brings this many bytes more, or its end; else 408
   size_t body_progress_bytes = 64 << 10;
   std::chrono::seconds write{30};  // without any progress while something is to be sent
+  std::chrono::seconds drain{2};   // after stop_accepting(), for what is still being received
 };
 
 struct ServerOptions {
@@ -82,7 +83,7 @@ class Server {
   // The files named in the options, read again: for connections from now on. Throws CheckError, one line, and goes on
   // with what it had. Nothing without TLS. From any thread.
   void reload_certificate();
-  void stop_accepting();  // open connections go on; idle ones close, others after their answer
+  void stop_accepting();  // open connections go on; idle ones close, others after their answer, or soon if none is asked for
   void stop();            // closes everything and joins the threads; idempotent; never from a handler
 
  private:

@@ -128,6 +128,15 @@ TEST(ServerLimits, WhatIsRefusedByItsHeadHoldsNoBody) {
   EXPECT_EQ(caller.read_answer().body, "1000");
 }
 
+// Who waits to be invited is not, and learns why instead.
+TEST(ServerLimits, WhatIsRefusedByItsHeadIsNotInvited) {
+  TestingServer server(refuse_or_echo, {}, {.judge = only_in});
+  TestingClient client(server.port());
+  client.send("POST /out HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n");
+  EXPECT_EQ(client.read_answer().status, 404);
+  EXPECT_TRUE(client.is_closed());
+}
+
 TEST(ServerLimits, TheHeadGivesABodyItsOwnLimit) {
   TestingServer server(refuse_or_echo, {.limits = {.body_bytes = 2000}}, {.judge = only_in});
   TestingClient announced(server.port()), chunked(server.port());
@@ -173,6 +182,23 @@ TEST(ServerLimits, OnePeerCannotTakeTheOthersBudget) {
   EXPECT_EQ(other.read_answer().body, "1000");
   attackers[0].send("x");
   EXPECT_EQ(attackers[0].read_answer().body, "1000");
+}
+
+// Nobody knows how long a chunked body will be: what has come of it counts, and no more than the peer may have is kept.
+TEST(ServerLimits, AChunkedBodyIsRefusedWhenItOutgrowsItsPeersBudget) {
+  TestingServer server(refuse_or_echo, {.limits = {.peer_body_bytes = 1500}});
+  TestingClient first(server.port()), chunked(server.port());
+  first.send(cat("POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n", std::string(1000, 'x')));
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1000; }));
+  chunked.send("POST /in HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = cat("64\r\n", std::string(100, 'x'), "\r\n");
+  for (int i = 0; i < 5; ++i) chunked.send(chunk);
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1500; }));
+  chunked.send(chunk);
+  const ClientAnswer answer = chunked.read_answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_NE(answer.body.find("from this address"), std::string::npos) << answer.body;
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1000; })) << "what was kept of it is let go";
 }
 
 TEST(ServerLimits, RefusalsAreReported) {

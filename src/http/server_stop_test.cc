@@ -65,6 +65,30 @@ TEST(ServerStop, ARequestThatHasBegunIsStillAnswered) {
   EXPECT_TRUE(client.is_closed());
 }
 
+// Neither half a head nor a body that goes on and on delays the end by more than Limits::drain.
+TEST(ServerStop, WhatIsStillBeingSentHasAMomentToEnd) {
+  TestingServer server([](auto exchange) { exchange->respond({}); },
+                       {.limits = {.read = 60s, .body = 60s, .body_progress_bytes = 1, .drain = 1s}});
+  TestingClient half_head(server.port()), half_body(server.port());
+  half_head.send("GET / HT");
+  half_body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx");
+  EXPECT_TRUE(soon([&] { return server->stats().body_bytes == 1; }));
+  const auto begin = std::chrono::steady_clock::now();
+  server->stop_accepting();
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(100ms);
+    half_body.send("x");
+  }
+  EXPECT_EQ(half_body.read_answer().status, 408);
+  EXPECT_EQ(half_head.read_answer().status, 408);
+  half_body.close();
+  half_head.close();
+  EXPECT_TRUE(soon([&] { return server->stats().connections == 0; }));
+  const auto time = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(time, 1s);
+  EXPECT_LT(time, 5s);
+}
+
 TEST(ServerStop, EndsStreamsAndTellsTheirHandlers) {
   Held held;
   TestingServer server(held.handler(), {.threads = 2});

@@ -108,6 +108,21 @@ bool is_really_below(const fs::path& folder, const fs::path& above) {
          fs::canonical(above.parent_path()) / above.filename() / folder.lexically_relative(above);
 }
 
+// Made aside and moved: whoever else looks, or does the same, sees what was before or all of the new. Nothing is left
+// aside.
+template <class Make>
+void replace(const fs::path& place, const fs::path& aside, Make&& make) {
+  fs::remove(aside);
+  try {
+    make(aside);
+    fs::rename(aside, place);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(aside, ignored);
+    throw;
+  }
+}
+
 void remove_empty_folders(const fs::path& from, const fs::path& below) {
   for (fs::path folder = from; folder != below && fs::is_empty(folder); folder = folder.parent_path())
     fs::remove(folder);
@@ -155,28 +170,31 @@ void RepositoryCache::make_folders() const {
   });
 }
 
-// Made aside and moved: whoever else looks, or does the same, sees what was before or all of the new.
 void RepositoryCache::link(const std::string& commit, const std::string& file, const std::string& etag) const {
   about_files([&] {
-    const fs::path place = snapshot(commit) / file, aside = locks_ / cat(etag, ".", getpid(), ".link");
+    const fs::path place = snapshot(commit) / file;
+    const fs::path target = blob(etag).lexically_relative(place.parent_path());
     fs::create_directories(place.parent_path());
-    fs::remove(aside);
-    fs::create_symlink(blob(etag).lexically_relative(place.parent_path()), aside);
-    fs::rename(aside, place);
+    std::error_code is_taken;
+    fs::create_symlink(target, place, is_taken);
+    if (!is_taken || (fs::is_symlink(place) && fs::read_symlink(place) == target)) return;
+    replace(place, locks_ / cat(etag, ".", getpid(), ".link"),
+            [&](const fs::path& aside) { fs::create_symlink(target, aside); });
   });
 }
 
 void RepositoryCache::remember(const std::string& revision, const std::string& commit) const {
   if (commit_of(revision) == commit) return;
   about_files([&] {
-    const fs::path place = folder_ / "refs" / revision, aside = locks_ / cat(commit, ".", getpid(), ".ref");
+    const fs::path place = folder_ / "refs" / revision;
     fs::create_directories(place.parent_path());
     fs::create_directories(locks_);
-    std::ofstream file(aside, std::ios::trunc);
-    file << commit;
-    file.close();
-    check(file.good(), "the model cache: ", aside.string(), " cannot be written");
-    fs::rename(aside, place);
+    replace(place, locks_ / cat(commit, ".", getpid(), ".ref"), [&](const fs::path& aside) {
+      std::ofstream file(aside, std::ios::trunc);
+      file << commit;
+      file.close();
+      check(file.good(), "the model cache: ", aside.string(), " cannot be written");
+    });
   });
 }
 

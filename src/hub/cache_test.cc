@@ -55,6 +55,14 @@ TEST_F(HubCache, LinksAreReplacedAndLeaveNothingAside) {
   EXPECT_TRUE(fs::is_empty(repository.lock("aa").parent_path()));
 }
 
+TEST_F(HubCache, NothingIsLeftAsideWhereAFolderIsInTheWay) {
+  fs::create_directories(repository.snapshot(kOne) / "taken" / "by");
+  fs::create_directories(repository.folder() / "refs" / "taken" / "by");
+  EXPECT_THROW(repository.link(kOne, "taken", "aa"), CheckError);
+  EXPECT_THROW(repository.remember("taken", kOne), CheckError);
+  EXPECT_TRUE(fs::is_empty(repository.lock("aa").parent_path()));
+}
+
 TEST_F(HubCache, RevisionsLeadToCommits) {
   EXPECT_EQ(repository.commit_of("main"), kTwo);
   EXPECT_EQ(repository.commit_of("v1"), kOne);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/in_quotes.h"
+
 namespace quire::hub {
 namespace {
 
@@ -35,8 +37,7 @@ std::optional<std::string_view> cut_after(std::string_view& text, char mark) {
 }  // namespace
 
 bool is_plain_path(std::string_view path) {
-  const auto bad_letter = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f' || c == '\\'; };
-  if (path.size() > 1000 || std::any_of(path.begin(), path.end(), bad_letter)) return false;
+  if (path.size() > 1000 || in_quotes_if_odd(path, path.size()) != path) return false;
   while (true) {
     const std::string_view segment = path.substr(0, path.find('/'));
     if (segment.empty() || segment == "." || segment == "..") return false;

@@ -25,7 +25,8 @@ struct ModelName {
 std::optional<ModelName> parse_model_name(std::string_view text);
 std::string to_string(const ModelName& name);  // as it was written
 
-// Whether a path may be used below a folder of ours: segments of printable characters, none of them empty, "." or "..".
+// Whether a path may be used below a folder of ours: segments of printable characters (in_quotes.h), none of them
+// empty, "." or "..".
 // What a hub lists and what people write is held to this before it becomes a file's name.
 bool is_plain_path(std::string_view path);
 

@@ -24,7 +24,8 @@ TEST(ModelName, PathsAreNoNames) {
   for (const char* text : {"",         "name",   "model.gguf", "/o/n",          "./o/n",           "../n", "~/n",
                            "a/b/c",    "o/",     "/n",         "models/x.gguf", "o/n.safetensors", "o/n:", "o/n@",
                            "o/n:../x", "o/n@..", "o/n:/x",     "o n/x",         "o--p/n",          "o/n-", "-o/n",
-                           "o/.n",     "o/n\n",  "o/n:a\\b",   "http://o/n",    "o/n:a\x1b.gguf"})
+                           "o/.n",     "o/n\n",  "o/n:a\\b",   "http://o/n",    "o/n:a\x1b.gguf",
+                           "o/n:a\u009b.gguf", "o/n:a\u202egguf.b"})
     EXPECT_EQ(parse_model_name(text), std::nullopt) << text;
 }
 

@@ -122,6 +122,29 @@ TEST(LogprobCount, WhatAllCallsTogetherMayComeToIsLimited) {
   EXPECT_THROW(chat_completions(chat, tiny.service(), {}), ApiError) << "of all interfaces";
 }
 
+// A stream that nobody reads to its end holds its share no longer than its request.
+TEST(LogprobCount, AClientThatLeavesGivesItsShareBack) {
+  for (const auto& [body, answer] : std::vector<std::pair<const char*, decltype(&generate)>>{
+           {R"({"text": "hello", "return_logprob": true, "top_logprobs_num": 9, "stream": true,
+                "sampling_params": {"max_new_tokens": 60, "ignore_eos": true}})",
+            generate},
+           {R"({"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 9, "stream": true,
+                "ignore_eos": true, "max_completion_tokens": 60})",
+            chat_completions}}) {
+    TinyService tiny({.change = [](ServiceOptions& options) { options.most_logprobs = 1000; }, .loop = false});
+    auto leaves = testing::posted("/", body);
+    answer(leaves, tiny.service(), {});
+    for (int i = 0; i < 3; ++i) tiny.engine().step();
+    EXPECT_TRUE(leaves->streams() && !leaves->ended());
+    EXPECT_THROW(tiny.service().logprob_budget().take(1000), ApiError);
+    leaves->leave();
+    leaves.reset();
+    while (tiny.engine().step()) {
+    }
+    EXPECT_NO_THROW(tiny.service().logprob_budget().take(1000));
+  }
+}
+
 TEST(LogprobCount, ThoseThatAreNotWantedAreFree) {
   TinyService tiny({.loop = false});
   LogprobCount count(tiny.service(), "logprobs");

@@ -47,7 +47,7 @@ std::optional<std::string> content_of(Fields& fields) {
 ordered_json arguments_of(const std::string& text) {
   try {
     return parse_strict_ordered_json(text, kBodyLimits);
-  } catch (const CheckError&) {
+  } catch (const JsonError&) {
     return text;
   }
 }

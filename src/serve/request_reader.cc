@@ -52,7 +52,7 @@ ordered_json body_of(const http::Request& request) {
   if (request.body.empty()) throw ApiError(400, "the body is empty; a JSON object is expected");
   try {
     return parse_strict_ordered_json(request.body, kBodyLimits);
-  } catch (const CheckError& error) {
+  } catch (const JsonError& error) {
     throw ApiError(400, cat("the body cannot be used: ", error.what()));
   }
 }

@@ -362,6 +362,26 @@ TEST(Routes, HeavyCallsDoNotHoldUpLightOnes) {
   EXPECT_TRUE(heavy->wait_until_ended());
 }
 
+// One caller may have half of those that may wait.
+TEST(Routes, WhenTooManyWaitToBeReadOthersAreTold503) {
+  constexpr int kMostOfOne = 512;
+  TinyService tiny;
+  Routes routes({.workers = 1});
+  routes.set_service(&tiny.service());
+  const http::Request request = request_of("POST", "/tokenize", R"({"prompt": "a"})");
+  const auto first = std::make_shared<HeldExchange>(request);
+  routes.handle(first);
+  first->wait_until_asked();
+  std::vector<std::shared_ptr<TestingExchange>> waiting;
+  for (int i = 0; i < kMostOfOne; ++i) routes.handle(waiting.emplace_back(std::make_shared<TestingExchange>(request)));
+  const http::Response refused = answer_to(routes, request);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(message(refused), "too many calls wait to be read");
+  EXPECT_NE(header(refused, "retry-after"), "");
+  first->let_go();
+  for (const auto& one : waiting) EXPECT_TRUE(one->wait_until_ended() && one->status() == 200);
+}
+
 TEST(Routes, CallsWhoseClientLeftAreNotRead) {
   TinyService tiny;
   Logged logged;

@@ -102,9 +102,8 @@ std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Excha
     throw ApiError(503, cat("the server is busy: ", full.what()));
   } catch (const engine::RequestRefused& refused) {
     throw ApiError(400, refused.what());
-  } catch (const CheckError&) {
-    if (works()) throw;
-    throw ApiError(503, "the engine has stopped");  // why is in the log
+  } catch (const engine::EngineStopped&) {  // why is in the log
+    throw ApiError(503, "the engine has stopped");
   }
 }
 

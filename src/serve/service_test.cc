@@ -260,6 +260,7 @@ TEST(Service, WithoutAnEngineNothingIsTheCallersFault) {
   tiny.engine().stop();
   EXPECT_FALSE(tiny.service().works());
   EXPECT_EQ(status_of(tiny.service(), job_of("hello", 1)), 503);
+  EXPECT_THROW(tiny.engine().submit({.prompt = {1}}, [](const engine::Output&) {}), engine::EngineStopped);
 }
 
 TEST(Service, DrainingRefusesNewJobsAndLetsOthersEnd) {

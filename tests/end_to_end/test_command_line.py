@@ -69,7 +69,10 @@ def test_the_manual_page_and_the_commands_agree():
         (["serve", "--prot", "80"], "quire serve: there is no option --prot; did you mean --port?"),
         (["serve", "--port", "70000"], 'quire serve: --port is from 0 to 65535; not "70000"'),
         (["generate", "a", "-t", "2000"], 'quire generate: --threads is from 0 to 1024; not "2000"'),
-        (["generate", "a", "--seed", "x"], "quire generate: --seed takes a whole number that is not negative"),
+        (["generate", "a", "--seed", "x"], "quire generate: --seed is from 0 to 18446744073709551615; not \"x\""),
+        (["generate", "a", "--seed=-1"], "quire generate: --seed is from 0 to 18446744073709551615; not \"-1\""),
+        (["generate", "a", "--seed", 1 << 64], "quire generate: --seed is from 0 to 18446744073709551615; not"),
+        (["bench", "serving", "--seed=-1"], "quire bench serving: --seed is from 0 to 18446744073709551615"),
         (["generate"], "quire generate: give a prompt, --file FILE, or - for standard input"),
         (["generate", "a", "--system", "b"], "quire generate: --system needs --chat"),
         (["inspect", "logits"], "quire inspect logits: --ids is missing"),
@@ -151,21 +154,34 @@ def test_the_default_model_is_that_of_every_command():
     assert quire("inspect", "logits", "--ids", "1,2", "--threads", "0").returncode == 0
 
 
-@needs_model
-def test_long_waits_show_how_far_they_are():
-    """On a terminal at once; elsewhere only what takes seconds (progress_test.cc)."""
+def shown_on_a_terminal(*arguments):
+    """What somebody sees who waits for the program to end; and what it prints."""
     master, slave = pty.openpty()
-    command = [QUIRE, "generate", "word " * 600, "-n", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, env=environment())
+    process = subprocess.Popen([QUIRE, *arguments], stdout=subprocess.PIPE, stderr=slave, env=environment())
     os.close(slave)
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while part := os.read(master, 65536):
             shown += part
     os.close(master)
-    assert process.communicate(timeout=60)[0].endswith(b"\n") and process.returncode == 0
+    printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    return shown, printed
+
+
+@needs_model
+def test_long_waits_show_how_far_they_are():
+    """On a terminal at once; elsewhere only what takes seconds (progress_test.cc)."""
+    shown, printed = shown_on_a_terminal("generate", "word " * 600, "-n", "1")
+    assert printed.endswith(b"\n")
     assert b"loading SmolLM2" in shown
     assert re.search(rb"reading the prompt: 512 of 60\d tokens\r\x1b\[K", shown), shown
+
+
+def test_benchmarks_show_how_far_they_are():
+    shown, printed = shown_on_a_terminal("bench", "metadata", "--quick", "--filter", "join", "--repeat", "3")
+    assert b"join" in printed
+    assert re.search(rb"\d lines: round 1 of 3\r\x1b\[K.*round 3 of 3\r\x1b\[K", shown), shown
 
 
 @needs_model

@@ -35,10 +35,29 @@ def small(tmp_path_factory):
         yield running
 
 
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """Short bodies, a second for each request, and a log of everything."""
+    limits = ["--max-body-bytes", 1000, "--run-timeout", 1, "--log-level", "debug"]
+    with serve(tmp_path_factory.mktemp("limited"), *limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    """Keys from everywhere that they may come from."""
+    folder = tmp_path_factory.mktemp("keyed")
+    (folder / "keys").write_text("# ours\nfirst name=alice\nsecond salt\n")
+    arguments = ["--api-key-file", folder / "keys", "--api-key", "third", "--metrics-key", "fourth"]
+    arguments += ["--log-level", "debug"]
+    with serve(folder, *arguments, QUIRE_API_KEY="fifth", QUIRE_ADMIN_API_KEY="sixth") as running:
+        yield running
+
+
 @contextlib.contextmanager
-def streaming(server, **more):
+def streaming(server, headers={}, **more):
     """A long answer, of which the first part has come."""
-    with server.open("POST", "/generate", {**LONG, **more}) as response:
+    with server.open("POST", "/generate", {**LONG, **more}, **headers) as response:
         assert response.status == 200
         assert response.readline().startswith(b"data: ")
         yield response
@@ -52,8 +71,8 @@ def asked(server, body):
         yield
 
 
-def running(server):
-    return server.get("/v1/loads").json()["loads"][0]["num_running_reqs"]
+def running(server, **headers):
+    return server.get("/v1/loads", **headers).json()["loads"][0]["num_running_reqs"]
 
 
 def waiting(server):
@@ -151,44 +170,46 @@ def test_help_names_what_there_is():
 # --- who may call
 
 
-def test_keys(tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("# ours\nfirst name=alice\nsecond salt\n")
-    arguments = ["--api-key-file", keys, "--api-key", "third", "--metrics-key", "fourth", "--log-level", "debug"]
-    arguments += ["--admin-api-key", "sixth"]
-    with serve(tmp_path, *arguments, QUIRE_API_KEY="fifth") as server:
-        for path in ["/", "/health", "/health_generate"]:
-            assert server.get(path).status == 200, path
-        for path in ["/v1/models", "/server_info", "/model_info", "/get_load", "/v1/loads", "/metrics"]:
-            assert server.get(path).status == 401, path
-            assert server.get(path, Authorization="Bearer wrong").status == 401, path
-        for path in ["/v1/chat/completions", "/v1/completions", "/generate", "/tokenize", "/abort_request"]:
-            refused = server.post(path, {})
-            assert refused.status == 401 and refused.headers["WWW-Authenticate"] == "Bearer", path
-        for key in ["first", "second", "third", "fifth"]:
-            assert server.get("/v1/models", Authorization=f"Bearer {key}").status == 200, key
-            assert server.get("/v1/models", **{"X-API-Key": key}).status == 200, key
-        assert server.get("/metrics", Authorization="Bearer fourth").status == 200
-        assert server.get("/metrics", Authorization="Bearer first").status == 401
-        for key, status in {"first": 403, "sixth": 200}.items():
-            for path, body in {"/flush_cache": {}, "/abort_request": {"abort_all": True}}.items():
-                assert server.post(path, body, Authorization=f"Bearer {key}").status == status, (key, path)
-        log = server.log.read_text()
-        assert re.search(r"GET /v1/models 200, \d+ ms, peer 127\.0\.0\.1:\d+, key alice, id req-\w+\n", log)
-        assert ", key key-2, " in log and ", key admin, " in log
-        assert not any(key in log for key in ["first", "second", "third", "fourth", "fifth", "sixth", "wrong"])
+def test_keys(keyed):
+    for path in ["/", "/health", "/health_generate"]:
+        assert keyed.get(path).status == 200, path
+    for path in ["/v1/models", "/server_info", "/model_info", "/get_load", "/v1/loads", "/metrics"]:
+        assert keyed.get(path).status == 401, path
+        assert keyed.get(path, Authorization="Bearer wrong").status == 401, path
+    for path in ["/v1/chat/completions", "/v1/completions", "/generate", "/tokenize", "/abort_request"]:
+        refused = keyed.post(path, {})
+        assert refused.status == 401 and refused.headers["WWW-Authenticate"] == "Bearer", path
+    for key in ["first", "second", "third", "fifth"]:
+        assert keyed.get("/v1/models", Authorization=f"Bearer {key}").status == 200, key
+        assert keyed.get("/v1/models", **{"X-API-Key": key}).status == 200, key
+    assert keyed.get("/metrics", Authorization="Bearer fourth").status == 200
+    assert keyed.get("/metrics", Authorization="Bearer first").status == 401
+    for key, status in {"first": 403, "sixth": 200}.items():
+        for path, body in {"/flush_cache": {}, "/abort_request": {"abort_all": True}}.items():
+            assert keyed.post(path, body, Authorization=f"Bearer {key}").status == status, (key, path)
+    urgent = {**SHORT, "priority": 1}
+    with streaming(keyed, headers={"Authorization": "Bearer first"}, rid="mine") as mine:
+        assert keyed.post("/abort_request", {"rid": "mine"}, Authorization="Bearer third").status == 200
+        assert keyed.post("/generate", urgent, Authorization="Bearer third").status == 403
+        assert all(b'"finish_reason":null' in mine.readline() + mine.readline() for _ in range(9)), "it goes on"
+        assert keyed.post("/abort_request", {"rid": "mine"}, Authorization="Bearer first").status == 200
+        assert last_event(mine)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert keyed.post("/generate", urgent, Authorization="Bearer sixth").status == 200
+    log = keyed.log.read_text()
+    assert re.search(r"GET /v1/models 200, \d+ ms, peer 127\.0\.0\.1:\d+, key alice, id req-\w+\n", log)
+    assert ", key key-2, " in log and ", key admin, " in log
+    assert not any(key in log for key in ["first", "second", "third", "fourth", "fifth", "sixth", "wrong"])
 
 
-def test_the_log_has_no_prompts(tmp_path):
-    with serve(tmp_path, "--log-level", "debug") as server:
-        assert server.post("/generate", {**SHORT, "text": "a private matter"}).status == 200
-        assert server.post("/v1/completions", {"prompt": "a private matter", "n": 0}).status == 400
-        assert server.post("/v1/completions", {"prompt": "a", "n": "a private matter"}).status == 400
-        assert server.post("/v1/completions", '{"prompt": "a private matter').status == 400
-        server.wait_until(lambda: "POST /v1/completions 400" in server.log.read_text())
-        log = server.log.read_text()
-        assert re.search(r"info: POST /generate 200, \d+ \+ 2 tokens, \d+ ms", log)
-        assert "private" not in log
+def test_the_log_has_no_prompts(limited):
+    assert limited.post("/generate", {**SHORT, "text": "a private matter"}).status == 200
+    assert limited.post("/v1/completions", {"prompt": "a private matter", "n": 0}).status == 400
+    assert limited.post("/v1/completions", {"prompt": "a", "n": "a private matter"}).status == 400
+    assert limited.post("/v1/completions", '{"prompt": "a private matter').status == 400
+    limited.wait_until(lambda: "POST /v1/completions 400" in limited.log.read_text())
+    log = limited.log.read_text()
+    assert re.search(r"info: POST /generate 200, \d+ \+ 2 tokens, \d+ ms", log)
+    assert "private" not in log
 
 
 def test_the_log_tells_who_asked_and_why_it_was_refused(tmp_path):
@@ -282,18 +303,18 @@ def part_of_a_body(port, path, declared, sent, source="127.0.0.2", headers=""):
     return connection
 
 
-def test_strangers_hold_up_nobody(tmp_path):
+def test_strangers_hold_up_nobody(keyed):
     """Without a key, on many sockets, all but one byte of a large body: refused by the head, and callers do not notice."""
-    with serve(tmp_path, "--api-key", "secret") as server, contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
         for path in ["/generate", "/nothing", "/v1/chat/completions", "/health"] * 8:
-            connection = held.enter_context(part_of_a_body(server.port, path, 32 << 20, 100_000))
+            connection = held.enter_context(part_of_a_body(keyed.port, path, 32 << 20, 100_000))
             status = connection.recv(4096).split()[1]
             assert status in (b"401", b"404", b"405"), (path, status)
         for path in ["/abort_request", "/tokenize", "/flush_cache"]:
-            key = "Authorization: Bearer secret\r\n"
-            large = held.enter_context(part_of_a_body(server.port, path, 32 << 20, 0, headers=key))
+            key = "Authorization: Bearer first\r\n"
+            large = held.enter_context(part_of_a_body(keyed.port, path, 32 << 20, 0, headers=key))
             assert large.recv(4096).startswith(b"HTTP/1.1 413"), path
-        assert server.post("/generate", SHORT, Authorization="Bearer secret").status == 200
+        assert keyed.post("/generate", SHORT, Authorization="Bearer first").status == 200
 
 
 def test_one_peer_holds_up_itself_alone(server):
@@ -307,18 +328,44 @@ def test_one_peer_holds_up_itself_alone(server):
 
 
 def test_heavy_calls_do_not_hold_up_light_ones(server):
-    """Objects of a thousand keys, 3 MB each, and long texts: a short call beside them is answered long before they are."""
+    """Objects of a thousand keys, 3 MB each, and long texts: a short call that comes after them is answered before."""
     keys = ",".join(f'"{i}":0' for i in range(1000))
     body = '{"text": "a", "x": [' + ",".join(["{" + keys + "}"] * 380) + "]}"
     text = json.dumps({"prompt": "ab" * 900_000})
     with contextlib.ExitStack() as held:
-        for path, content in [("/generate", body), ("/tokenize", text)] * 4:
+        heavy = []
+        for path, content in [("/tokenize", text), ("/generate", body)] * 4:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
             connection.request("POST", path, content)
             held.callback(connection.close)
-        begin = time.monotonic()
+            heavy.append(connection.sock)
         assert server.post("/tokenize", {"prompt": "a"}).status == 200
-        assert time.monotonic() - begin < 10
+        answered = select.select(heavy, [], [], 0)[0]
+        assert heavy[-1] not in answered and len(answered) < len(heavy) // 2, "it waited for its turn behind them"
+
+
+def test_a_constraint_that_takes_long_to_follow_holds_up_nobody_else(server):
+    """As many texts as a call may have, under a grammar of which every letter may belong to any rule."""
+    hostile = {"n": 32, "ebnf": 'root ::= root root root | [a-z] | ""', "max_new_tokens": 400, "min_new_tokens": 400}
+    with streaming(server) as others:
+        refused = server.post("/generate", {"text": "hello", "sampling_params": hostile})
+        assert refused.status == 400
+        assert "takes too long to follow" in refused.json()["error"]["message"]
+        gap = 0
+        for _ in range(20):
+            begin = time.monotonic()
+            assert others.readline().startswith((b"data: ", b"\n"))
+            gap = max(gap, time.monotonic() - begin)
+        assert gap < 3
+
+
+def test_a_stream_gives_the_prompts_logprobs_once(server):
+    body = {"text": "word " * 200, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 5}
+    body["sampling_params"] = {"max_new_tokens": 20, "ignore_eos": True}
+    events = [json.loads(event) for event in server.events("/generate", {**body, "stream": True}) if event[0] == "{"]
+    assert len(events[0]["meta_info"]["input_token_logprobs"]) >= 200
+    assert len(events) > 1 and not any("input_token_logprobs" in event["meta_info"] for event in events[1:])
+    assert len(events[-1]["meta_info"]["output_token_logprobs"]) == 20
 
 
 # --- what is refused
@@ -359,11 +406,10 @@ def test_a_prompt_that_is_too_long(server):
     assert refused.status == 400 and "8192" in refused.json()["error"]["message"]
 
 
-def test_limits_of_size(tmp_path):
-    with serve(tmp_path, "--max-body-bytes", 1000) as server:
-        assert server.post("/generate", {**SHORT, "text": "a" * 2000}).status == 413
-        assert server.post("/generate", SHORT).status == 200
-        assert server.get("/health", **{"X-Long": "a" * 20_000}).status == 431
+def test_limits_of_size(limited):
+    assert limited.post("/generate", {**SHORT, "text": "a" * 2000}).status == 413
+    assert limited.post("/generate", SHORT).status == 200
+    assert limited.get("/health", **{"X-Long": "a" * 20_000}).status == 431
 
 
 def test_pages_of_others_may_not_call_unless_told(server, tmp_path):
@@ -447,12 +493,11 @@ def test_waiting_has_an_end(tmp_path):
         assert server.post("/generate", SHORT).status == 200
 
 
-def test_running_has_an_end(tmp_path):
-    with serve(tmp_path, "--run-timeout", 1) as server:
-        begin = time.monotonic()
-        answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 8000, "ignore_eos": True}).json()
-        assert 1 <= time.monotonic() - begin < 5
-        assert answer["choices"][0]["text"] and answer["usage"]["completion_tokens"] > 1
+def test_running_has_an_end(limited):
+    begin = time.monotonic()
+    answer = limited.post("/v1/completions", {"prompt": "a", "max_tokens": 8000, "ignore_eos": True}).json()
+    assert 1 <= time.monotonic() - begin < 5
+    assert answer["choices"][0]["text"] and answer["usage"]["completion_tokens"] > 1
 
 
 # --- end
