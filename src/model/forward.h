@@ -1,5 +1,5 @@
-// The layers, once: the list of operations that turns one step's token ids into logits. The same list runs eagerly
-// for prompts and is recorded for decode.
+// The layers, once: the walk over blocks (blocks.h) that turns one step's token ids into logits. The same walk runs
+// eagerly for prompts and is recorded for decode.
 //
 // Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled StepRows (and
 // attention's StepInputBuffers); counts are read when an operation runs, so a recorded list serves every smaller batch.
@@ -8,9 +8,11 @@
 // mode, the threads, or whether the list was recorded.
 //
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
-// (ops/fine.h): what is rounded there is not averaged out by later layers.
+// (ops/activations.h): what is rounded there is not averaged out by later layers.
 //
-// Errors   CheckError before any work: limits, a store or an arena that are not the model's; rows that do not fit.
+// Errors   CheckError before any work: limits, a store or an arena that are not the model's, a shape that does not fit.
+//          Counts are not read here, where they may lie on a device: whoever fills them checks them, and an operation
+//          that meets more rows than it has room for throws.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -202,14 +202,11 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
   expect_refused([&] { run(attn::Mode::verify, 1, store); }, "verify");
   expect_refused([&] { run(attn::Mode::extend, 5, store); }, "a step of 5 rows, up to 4");
   *forward.rows().count = 2;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "2 rows in a step of 1");
-  *forward.rows().count = 1;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "embed of 2 live rows in room for 1");
+  *forward.rows().count = 0;
   *forward.rows().wanted_count = 5;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "5 wanted rows, up to 4");
-  *forward.rows().wanted_count = 1;
-  *forward.rows().logits_count = 2;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "the logits of 2 rows, of 1 wanted ones");
-  *forward.rows().wanted_count = *forward.rows().logits_count = 0;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "gather_rows of 5 live rows in room for 4");
+  *forward.rows().wanted_count = 0;
   layout.type = Dtype::bf16;
   const kv::KvStore narrow(layout);
   expect_refused([&] { run(attn::Mode::decode, 4, narrow); }, "the store is not made for keys and values in f32");

@@ -46,6 +46,8 @@ struct Problem {
   Join join = Join::stack;
   Store store = Store::set;
   bool bias = false;
+  bool q8x2 = false;
+  float scale = 1;
 };
 
 class MatmulBits : public ::testing::TestWithParam<Case> {
@@ -61,15 +63,17 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     Exec& plain = team(Isa::plain, 2);
     const PackedMatrix packed({views, size_t{p.join == Join::stack ? 1u : 2u}}, p.join, plain);
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
-    RandomActivations in(most, p.inputs, 3);
+    RandomActivations in(p.q8x2 ? 2 * most : most, p.inputs, 3);
+    const Forms forms = p.q8x2 ? packed.precise_forms() : packed.forms();
     std::vector<float> bias;
     for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
     int32_t live = most;
     MatmulArgs args{.weights = &packed,
-                    .in = in.view(packed.forms()),
+                    .in = in.view(forms),
                     .out = {},
                     .bias = p.bias ? bias.data() : nullptr,
                     .store = p.store,
+                    .scale = p.scale,
                     .live_rows = &live};
     const int64_t columns = p.store == Store::silu_mul ? p.outputs : packed.outputs();
     Output expected(most, columns);
@@ -111,7 +115,9 @@ TEST_P(MatmulBits, AreTheReferencesForAnyNumberOfBlocks) {
 TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
   const int32_t rows[] = {1, 5, 8, 27};
   for (bool bias : {false, true}) {
-    expect_bits({.outputs = 40, .inputs = some_inputs(2), .store = Store::add, .bias = bias}, rows, GetParam().type);
+    for (float scale : {1.0f, 0.22f})
+      expect_bits({.outputs = 40, .inputs = some_inputs(2), .store = Store::add, .bias = bias, .scale = scale}, rows,
+                  GetParam().type);
     for (Store store : {Store::set, Store::add, Store::silu_mul})
       for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
         if (some_inputs(2) % shape_of(second).elements == 0)
@@ -119,6 +125,18 @@ TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
               {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
               second);
   }
+}
+
+TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {
+  const int32_t rows[] = {1, 2, 5, 7, 8, 20, 129};
+  for (Store store : {Store::set, Store::add})
+    expect_bits({.outputs = 37, .inputs = some_inputs(2), .store = store, .bias = true, .q8x2 = true}, rows,
+                GetParam().type);
+  for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
+    if (some_inputs(2) % shape_of(second).elements == 0)
+      expect_bits(
+          {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul, .q8x2 = true},
+          rows, second);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MatmulBits, ::testing::ValuesIn(cases()), case_name);
