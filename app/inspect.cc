@@ -24,6 +24,8 @@
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/exec.h"
+#include "base/json_fields.h"
+#include "base/strict_json.h"
 #include "inspect_logits.h"
 #include "inspect_model.h"
 #include "kv/page_pool.h"
@@ -121,34 +123,12 @@ constexpr int kMostDepth = 4;  // the deepest key is a table: object, array, arr
 constexpr int32_t kMostCaptured = 1 << 16;
 constexpr int32_t kMostNumber = std::numeric_limits<int32_t>::max() / 4;
 
-json parse_json(const std::string& text) {
-  const auto limit_depth = [](int depth, json::parse_event_t, json&) {
-    check(depth <= kMostDepth, "the JSON is nested deeper than ", kMostDepth);
-    return true;
-  };
-  try {
-    json parsed = json::parse(text, limit_depth);
-    check(parsed.is_object(), "the JSON is not an object but ", parsed.type_name());
-    return parsed;
-  } catch (const json::exception& error) {
-    throw CheckError(in_plain_words(error));
-  }
-}
-
-int32_t to_number(const json& value, const std::string& name, int32_t least, int32_t most) {
-  check(value.is_number_integer(), name, " is not a whole number but ", value.type_name());
-  const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(most);
-  check(fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most, name, " = ", value.dump(),
-        " is not between ", least, " and ", most);
-  return value.get<int32_t>();
-}
-
 std::vector<int32_t> to_numbers(const json& value, const std::string& name, int32_t least, int32_t most) {
   check(value.is_array(), name, " is not an array but ", value.type_name());
   std::vector<int32_t> numbers;
   numbers.reserve(value.size());
   for (const json& element : value)
-    numbers.push_back(to_number(element, cat(name, "[", numbers.size(), "]"), least, most));
+    numbers.push_back(to_count(element, cat(name, "[", numbers.size(), "]"), least, most));
   return numbers;
 }
 
@@ -158,16 +138,10 @@ class Reader {
   explicit Reader(const json& object) : object_(object) {}
 
   bool has(const char* key) const { return object_.contains(key); }
-  const json& at(const char* key) const {
-    check(has(key), "the key \"", key, "\" is missing");
-    return object_.at(key);
-  }
-  std::string text(const char* key) const {
-    check(at(key).is_string(), key, " is not a string but ", at(key).type_name());
-    return at(key).get<std::string>();
-  }
+  const json& at(const char* key) const { return field(object_, key); }
+  std::string text(const char* key) const { return text_field(object_, key); }
   int32_t number(const char* key, int32_t least, int32_t most = kMostNumber) const {
-    return to_number(at(key), key, least, most);
+    return count_field(object_, key, least, most);
   }
   int32_t number_or(const char* key, int32_t otherwise, int32_t least, int32_t most = kMostNumber) const {
     return has(key) ? number(key, least, most) : otherwise;
@@ -181,9 +155,9 @@ class Reader {
   }
   // [rows][columns], the columns of each row as many as it has
   std::vector<std::vector<int32_t>> rows(const char* key, int32_t least, int32_t most) const {
-    check(at(key).is_array(), key, " is not an array but ", at(key).type_name());
     std::vector<std::vector<int32_t>> all;
-    for (const json& row : at(key)) all.push_back(to_numbers(row, cat(key, "[", all.size(), "]"), least, most));
+    for (const json& row : list_field(object_, key))
+      all.push_back(to_numbers(row, cat(key, "[", all.size(), "]"), least, most));
     return all;
   }
 
@@ -491,7 +465,7 @@ class Printer {
 };
 
 void print_step(const std::string& path) {
-  const json parsed = parse_json(read_input(path, kMostFileBytes));
+  const json parsed = parse_strict_json(read_input(path, kMostFileBytes), kMostDepth);
   const std::unique_ptr<GivenStep> step = read_step(Reader(parsed));
   const attn::MetadataArena arena(step->limits);
   Exec exec(ExecOptions{.threads = 1});

@@ -9,7 +9,6 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "base/errors_about.h"
 #include "base/file_tensor.h"
 #include "base/gguf.h"
 #include "base/in_quotes.h"
@@ -101,15 +100,6 @@ ModelDescription describe_gguf(const std::string& path) {
 constexpr size_t kMostConfigBytes = size_t{16} << 20;
 constexpr int kMostConfigDepth = 16;
 
-json read_config(const std::string& path) {
-  const MappedFile file(path);
-  return errors_about(path, [&] {
-    check(file.bytes().size() <= kMostConfigBytes, "has ", file.bytes().size(), " bytes, more than ", kMostConfigBytes);
-    return parse_strict_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
-                             kMostConfigDepth);
-  });
-}
-
 std::string shown(const json& value) {
   constexpr size_t kMostShown = 100;
   if (value.is_string()) return in_quotes(value.get_ref<const std::string&>());
@@ -137,7 +127,7 @@ ModelDescription describe_folder(const std::string& path) {
       .format = "safetensors", .files = {}, .facts = {}, .metadata = {}, .tensors = described(folder.tensors())};
   for (const MappedFile& file : folder.files()) model.files.push_back({file.path(), std::ssize(file.bytes())});
   const std::string config = fs::path(path) / "config.json";
-  if (fs::exists(config)) add_config(read_config(config), model);
+  if (fs::exists(config)) add_config(read_json_file(config, kMostConfigBytes, kMostConfigDepth), model);
   return model;
 }
 

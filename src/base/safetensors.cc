@@ -189,12 +189,8 @@ WeightMap weight_map_of(const json& index) {
 }
 
 WeightMap read_index(const std::string& path) {
-  const MappedFile file(path);
-  return errors_about(path, [&] {
-    check(file.bytes().size() <= kMostIndexBytes, "has ", file.bytes().size(), " bytes, more than ", kMostIndexBytes);
-    const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-    return weight_map_of(parse_strict_json(text, kIndexLimits));
-  });
+  const json index = read_json_file(path, kMostIndexBytes, kIndexLimits);
+  return errors_about(path, [&] { return weight_map_of(index); });
 }
 
 bool is_inside(std::span<const std::byte> part, std::span<const std::byte> whole) {

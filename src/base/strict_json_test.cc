@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/expect_refused.h"
+#include "base/temporary_folder.h"
 
 namespace quire {
 namespace {
@@ -44,6 +45,15 @@ TEST(StrictJson, KeepsTheOrderOfKeysWithinLimits) {
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [1, 2, 3, 4]})", limits); }, "more than 5 values");
   expect_refused([&] { parse_strict_ordered_json(R"({"a": [[]]})", limits); }, "nested deeper than 2");
   expect_refused([&] { parse_strict_json(R"({"a": 1, "b": 2, "c": 3, "d": 4})", limits); }, "more than 3 keys");
+}
+
+TEST(StrictJson, RefusalsOfFilesNameTheFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.put("a.json", R"({"a": [1]})");
+  EXPECT_EQ(read_json_file(path, 10, 2).at("a"), nlohmann::json::array({1}));
+  expect_refused([&] { read_json_file(path, 9, 2); }, path + ": has 10 bytes, more than 9");
+  expect_refused([&] { read_json_file(path, 10, 1); }, path + ": the JSON is nested deeper than 1");
+  expect_refused([&] { read_json_file(folder.path("none"), 10, 1); }, folder.path("none") + ": No such file");
 }
 
 // A look at all earlier keys for each would be 45 thousand million comparisons.

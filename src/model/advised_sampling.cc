@@ -4,69 +4,44 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/check.h"
 #include "base/errors_about.h"
-#include "base/gguf.h"
-#include "base/mapped_file.h"
 #include "base/strict_json.h"
+#include "model/keys.h"
 
 namespace quire::model {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
-// What a file says of one parameter; none: nothing.
-template <class Find>
-ops::SamplingParams with_advice(ops::SamplingParams params, const Find& find) {
-  const auto take = [&](float& param, const char* in_folder, const char* in_gguf) {
-    if (const std::optional<double> value = find(in_folder, in_gguf)) param = static_cast<float>(*value);
-  };
-  take(params.temperature, "temperature", "general.sampling.temp");
-  take(params.top_p, "top_p", "general.sampling.top_p");
-  take(params.min_p, "min_p", "general.sampling.min_p");
-  take(params.repetition_penalty, "repetition_penalty", "general.sampling.penalty_repeat");
-  if (const std::optional<double> top_k = find("top_k", "general.sampling.top_k")) {
-    check(*top_k == std::floor(*top_k) && std::abs(*top_k) <= std::numeric_limits<int32_t>::max(), "top_k is ", *top_k);
-    params.top_k = static_cast<int32_t>(*top_k);
-  }
-  ops::check_sampling(params, std::numeric_limits<int32_t>::max());
+ops::SamplingParams with_advice(ops::SamplingParams params, const Keys& keys) {
+  const auto take = [&](float& param, Key key) { param = static_cast<float>(keys.number_or(key, param)); };
+  take(params.temperature, {"temperature", "temp"});
+  take(params.top_p, {"top_p", "top_p"});
+  take(params.min_p, {"min_p", "min_p"});
+  take(params.repetition_penalty, {"repetition_penalty", "penalty_repeat"});
+  const double top_k = keys.number_or({"top_k", "top_k"}, params.top_k);
+  errors_about(keys.path(), [&] {
+    check(top_k == std::floor(top_k) && std::abs(top_k) <= std::numeric_limits<int32_t>::max(), "top_k is ", top_k);
+    params.top_k = static_cast<int32_t>(top_k);
+    ops::check_sampling(params, std::numeric_limits<int32_t>::max());
+  });
   return params;
 }
 
 ops::SamplingParams from_gguf(const std::string& path, const ops::SamplingParams& otherwise) {
   const GgufFile file(path);
-  return errors_about(path, [&] {
-    return with_advice(otherwise, [&](const char*, const char* key) {
-      return file.has(key) ? std::optional(file.number(key)) : std::nullopt;
-    });
-  });
-}
-
-json parsed(const std::string& path) {
-  constexpr size_t kMostFileBytes = 1 << 20;
-  constexpr int kMostDepth = 16;
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  check(bytes.size() <= kMostFileBytes, bytes.size(), " bytes, more than ", kMostFileBytes);
-  return parse_strict_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, kMostDepth);
+  return with_advice(otherwise, {file, "general.sampling."});
 }
 
 ops::SamplingParams from_folder(const fs::path& folder, const ops::SamplingParams& otherwise) {
+  constexpr size_t kMostFileBytes = 1 << 20;
+  constexpr int kMostDepth = 16;
   const fs::path path = folder / "generation_config.json";
   if (!fs::exists(path)) return otherwise;
-  return errors_about(path.string(), [&] {
-    const json config = parsed(path);
-    return with_advice(otherwise, [&](const char* key, const char*) -> std::optional<double> {
-      const auto found = config.find(key);
-      if (found == config.end() || found->is_null()) return std::nullopt;
-      check(found->is_number(), key, " is no number");
-      return found->get<double>();
-    });
-  });
+  const nlohmann::json parsed = read_json_file(path.string(), kMostFileBytes, kMostDepth);
+  return with_advice(otherwise, {parsed, path.string()});
 }
 
 bool is_same(const ops::SamplingParams& one, const ops::SamplingParams& other) {

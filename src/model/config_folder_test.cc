@@ -124,6 +124,26 @@ TEST(ConfigFolder, Windows) {
             (ByLayer{-1, -1, -1, 15, -1}));
 }
 
+TEST(ConfigFolder, Olmo2NormsAfterEachHalf) {
+  for (const LayerSpec& layer : read("olmo2").layers) {
+    EXPECT_EQ(layer.attention.qk_norm, QkNorm::whole_row);
+    EXPECT_TRUE(!layer.norm_before && layer.norm_after);
+  }
+}
+
+TEST(ConfigFolder, GraniteMultiplies) {
+  const ModelConfig config = read("granite", {{"attention_multiplier", 0.015625},
+                                              {"embedding_multiplier", 12},
+                                              {"residual_multiplier", 0.22},
+                                              {"logits_scaling", 8}});
+  EXPECT_EQ(config.embedding_scale, 12.0f);
+  EXPECT_EQ(config.logits_scale, 0.125f);
+  EXPECT_EQ(config.attention().scale, 0.015625f);
+  EXPECT_EQ(config.layers[4].residual_scale, 0.22f);
+  EXPECT_EQ(read("granite").attention().scale, 1.0f) << "what Hugging Face's own code takes when the key is missing";
+  expect_bad_folder({{"logits_scaling", 0}}, "logits_scaling = 0", "granite");
+}
+
 TEST(ConfigFolder, RopeScalingInBothSpellings) {
   const json llama3 = {{"rope_type", "llama3"},
                        {"factor", 8.0},
@@ -173,7 +193,8 @@ TEST(ConfigFolder, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
 }
 
 TEST(ConfigFolder, BadValuesAreRefusedByName) {
-  expect_bad_folder({{"model_type", "gpt2"}}, "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad_folder({{"model_type", "gpt2"}},
+                    "\"gpt2\" is not one of llama, mistral, qwen2, qwen3, smollm3, olmo2, granite");
   expect_bad_folder({{"num_hidden_layers", 0}}, "num_hidden_layers = 0 is not between 1 and 1000");
   expect_bad_folder({{"num_hidden_layers", 1001}}, "num_hidden_layers = 1001");
   expect_bad_folder({{"num_hidden_layers", 2.5}}, "num_hidden_layers is not a whole number");

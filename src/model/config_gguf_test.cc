@@ -71,6 +71,39 @@ TEST(ConfigGguf, ArchitecturesDiffer) {
   EXPECT_EQ(ropes, (std::vector<int32_t>{0, 0, 0, -1, 0}));
 }
 
+TEST(ConfigGguf, Olmo2NormsAfterEachHalf) {
+  const ModelConfig config = config_of({.architecture = "olmo2"});
+  EXPECT_FALSE(config.ropes[0].adjacent_pairs);
+  for (const LayerSpec& layer : config.layers) {
+    EXPECT_EQ(layer.attention.qk_norm, QkNorm::whole_row);
+    EXPECT_TRUE(!layer.norm_before && layer.norm_after);
+  }
+  expect_refused(
+      [] {
+        changed([](GgufWriter& file) { file.set("olmo2.attention.sliding_window", 64u); }, {.architecture = "olmo2"});
+      },
+      "olmo2.attention.sliding_window = 64");
+}
+
+TEST(ConfigGguf, GraniteMultiplies) {
+  const ModelConfig config = config_of({.architecture = "granite"});
+  EXPECT_TRUE(config.ropes[0].adjacent_pairs);
+  EXPECT_EQ(config.embedding_scale, 12.0f);
+  EXPECT_EQ(config.logits_scale, 0.125f) << "the file's divides";
+  for (const LayerSpec& layer : config.layers) {
+    EXPECT_EQ(layer.attention.scale, 0.1f);
+    EXPECT_EQ(layer.residual_scale, 0.22f);
+    EXPECT_EQ(layer.attention.rope, 0);
+  }
+  const auto granite = [](const char* key, GgufWriter::Value value) {
+    return changed([&](GgufWriter& file) { file.set(key, value); }, {.architecture = "granite"});
+  };
+  EXPECT_EQ(granite("granite.attention.scale", 0.0f).attention().scale, 0.25f) << "off";
+  EXPECT_EQ(granite("granite.rope.scaling.finetuned", false).attention().rope, -1);
+  expect_refused([&] { granite("granite.residual_scale", -1.0f); }, "granite.residual_scale = -1");
+  expect_refused([&] { granite("granite.expert_count", 8u); }, "granite.expert_count = 8");
+}
+
 TEST(ConfigGguf, WhatIsMissingFollowsFromTheRest) {
   const ModelConfig config = changed([](GgufWriter& file) {
     for (const char* key :
@@ -135,7 +168,8 @@ TEST(ConfigGguf, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
 }
 
 TEST(ConfigGguf, BadCountsAreRefusedByName) {
-  expect_bad_gguf("general.architecture", "gpt-j", "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3");
+  expect_bad_gguf("general.architecture", "gpt-j",
+                  "\"gpt-j\" is not one of llama, mistral, qwen2, qwen3, smollm3, olmo2, granite");
   expect_bad_gguf("llama.block_count", 0u, "llama.block_count = 0 is not between 1 and 1000");
   expect_bad_gguf("llama.block_count", 1001u, "llama.block_count = 1001");
   expect_bad_gguf("llama.block_count", "three", "llama.block_count");
@@ -148,7 +182,9 @@ TEST(ConfigGguf, BadCountsAreRefusedByName) {
   expect_bad_gguf("llama.rope.dimension_count", 18u, "18 rotated dims in heads of 16");
   expect_bad_gguf("llama.attention.layer_norm_rms_epsilon", 0.0f, "the norm's epsilon");
   expect_bad_gguf("llama.expert_count", 8u, "llama.expert_count = 8");
-  expect_bad_gguf("llama.attention.scale", 0.5f, "llama.attention.scale");
+  for (const char* key :
+       {"llama.attention.scale", "llama.embedding_scale", "llama.residual_scale", "llama.logit_scale"})
+    expect_bad_gguf(key, 0.5f, key);
 }
 
 TEST(ConfigGguf, FeaturesThatAreOffPass) {

@@ -9,13 +9,13 @@
 
 namespace quire::model {
 
-extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3;
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kSmolLm3, kOlmo2, kGranite;
 
 namespace {
 
 using ops::RopeScaling;
 
-constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kSmolLm3};
+constexpr const Family* kFamilies[] = {&kLlama, &kMistral, &kQwen2, &kQwen3, &kSmolLm3, &kOlmo2, &kGranite};
 
 std::string known_architectures() {
   std::string names;

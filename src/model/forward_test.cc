@@ -62,6 +62,9 @@ const Case kCases[] = {
     {"qwen2", {.architecture = "qwen2"}},
     {"qwen3", {.architecture = "qwen3", .head_dim = 32}},
     {"smollm3", {.architecture = "smollm3", .layers = 5}},
+    {"olmo2", {.architecture = "olmo2"}},
+    {"olmo2_q8_0_in_bf16", {.architecture = "olmo2", .type = BlockType::q8_0}, Dtype::bf16},
+    {"granite", {.architecture = "granite", .tied = true}},
 };
 
 class ForwardTest : public ::testing::TestWithParam<Case> {

@@ -60,6 +60,12 @@ TEST_F(ModelTest, BiasesAndNormsOfTheirArchitectures) {
   const Model qwen3(TinyFile({.architecture = "qwen3"}).path(), exec_);
   EXPECT_EQ(qwen3.layers()[2].q_norm.size(), 16u);
   EXPECT_EQ(qwen3.layers()[2].k_norm.size(), 16u);
+  const Model olmo2(TinyFile({.architecture = "olmo2"}).path(), exec_);
+  EXPECT_EQ(olmo2.layers()[2].q_norm.size(), 64u);
+  EXPECT_EQ(olmo2.layers()[2].k_norm.size(), 32u);
+  EXPECT_TRUE(olmo2.layers()[2].attention_norm.empty() && olmo2.layers()[2].ffn_norm.empty());
+  EXPECT_EQ(olmo2.layers()[2].attention_post_norm.size(), 64u);
+  EXPECT_EQ(olmo2.layers()[2].ffn_post_norm.size(), 64u);
 }
 
 TEST_F(ModelTest, MoreThanOneTypeInAModel) {

@@ -42,23 +42,33 @@ class TinyWriter {
     if (tiny_.window > 0) count("attention.sliding_window", tiny_.window);
     file_.set(cat(tiny_.architecture, ".attention.layer_norm_rms_epsilon"), 1e-5f);
     file_.set(cat(tiny_.architecture, ".rope.freq_base"), 10000.0f);
+    if (tiny_.architecture == "granite")
+      for (const auto& [name, value] : {std::pair{"attention.scale", 0.1f},
+                                        {"embedding_scale", 12.0f},
+                                        {"residual_scale", 0.22f},
+                                        {"logit_scale", 8.0f}})
+        file_.set(cat("granite.", name), value);
   }
   void add_layer(const std::string& prefix) {
     const int32_t queries = tiny_.heads * tiny_.head_dim, keys = tiny_.kv_heads * tiny_.head_dim;
-    norm(prefix + "attn_norm.weight", tiny_.width);
+    const bool is_olmo2 = tiny_.architecture == "olmo2";  // norms after each half and of whole rows
+    if (!is_olmo2) norm(prefix + "attn_norm.weight", tiny_.width);
     matrix(prefix + "attn_q.weight", queries, tiny_.width);
     matrix(prefix + "attn_k.weight", keys, tiny_.width);
     matrix(prefix + "attn_v.weight", keys, tiny_.width);
     if (tiny_.architecture == "qwen2")
       for (const auto& [name, size] : {std::pair{"q", queries}, {"k", keys}, {"v", keys}})
         bias(cat(prefix, "attn_", name, ".bias"), size);
-    if (tiny_.architecture == "qwen3")
-      for (const char* name : {"attn_q_norm.weight", "attn_k_norm.weight"}) norm(prefix + name, tiny_.head_dim);
+    if (is_olmo2 || tiny_.architecture == "qwen3") {
+      norm(prefix + "attn_q_norm.weight", is_olmo2 ? queries : tiny_.head_dim);
+      norm(prefix + "attn_k_norm.weight", is_olmo2 ? keys : tiny_.head_dim);
+    }
     matrix(prefix + "attn_output.weight", tiny_.width, queries);
-    norm(prefix + "ffn_norm.weight", tiny_.width);
+    norm(prefix + (is_olmo2 ? "post_attention_norm.weight" : "ffn_norm.weight"), tiny_.width);
     matrix(prefix + "ffn_gate.weight", tiny_.ffn_width, tiny_.width);
     matrix(prefix + "ffn_up.weight", tiny_.ffn_width, tiny_.width);
     matrix(prefix + "ffn_down.weight", tiny_.width, tiny_.ffn_width);
+    if (is_olmo2) norm(prefix + "post_ffw_norm.weight", tiny_.width);
   }
   void matrix(const std::string& name, int64_t outputs, int64_t inputs) {
     file_.tensor(name, tiny_.type, {outputs, inputs}, random_weights(tiny_.type, outputs * inputs, 0.1f, random_));

@@ -22,7 +22,7 @@
 namespace quire::model::testing {
 
 struct TinyModel {
-  std::string architecture = "llama";  // qwen2 has biases, qwen3 norms of queries and keys
+  std::string architecture = "llama";  // with the tensors and keys of its family
   int32_t layers = 3;
   int32_t width = 64;  // a multiple of the type's block; with heads * head_dim and ffn_width
   int32_t ffn_width = 96;

@@ -61,12 +61,14 @@ class Bytes {
 };
 
 void write_value(Bytes& out, const GgufWriter::Value& value) {
-  constexpr uint32_t kNumbers[] = {4, 6, 8};  // how the file numbers the alternatives
+  constexpr uint32_t kNumbers[] = {4, 6, 8, 7};  // how the file numbers the alternatives
   out.number(kNumbers[value.index()]);
   if (const auto* count = std::get_if<uint32_t>(&value))
     out.number(*count);
   else if (const auto* number = std::get_if<float>(&value))
     out.number(*number);
+  else if (const auto* flag = std::get_if<bool>(&value))
+    out.number<uint8_t>(*flag);
   else
     out.text(std::get<std::string>(value));
 }

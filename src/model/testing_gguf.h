@@ -14,7 +14,7 @@ namespace quire::model::testing {
 
 class GgufWriter {
  public:
-  using Value = std::variant<uint32_t, float, std::string>;
+  using Value = std::variant<uint32_t, float, std::string, bool>;
 
   void set(const std::string& key, Value value);  // adds it, or changes what was set before
   void unset(const std::string& key);

@@ -13,29 +13,25 @@ namespace quire::model {
 namespace {
 
 using Dims = std::vector<int64_t>;
-using DimsOf = Dims (*)(const ModelConfig&, const LayerSpec&);
+using SizeOf = int64_t (*)(const ModelConfig&, const LayerSpec&);
 using Has = bool (*)(const LayerSpec&);
 
-Dims by_width(const ModelConfig& c, const LayerSpec&) { return {c.width}; }
-Dims q_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.q_width()}; }
-Dims k_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.k_width()}; }
-Dims v_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.v_width()}; }
-Dims q_norm(const ModelConfig&, const LayerSpec& s) {
-  return {s.attention.qk_norm == QkNorm::whole_row ? s.attention.q_width() : s.attention.key_dim};
+int64_t width(const ModelConfig& c, const LayerSpec&) { return c.width; }
+int64_t q_width(const ModelConfig&, const LayerSpec& s) { return s.attention.q_width(); }
+int64_t k_width(const ModelConfig&, const LayerSpec& s) { return s.attention.k_width(); }
+int64_t v_width(const ModelConfig&, const LayerSpec& s) { return s.attention.v_width(); }
+int64_t out_width(const ModelConfig&, const LayerSpec& s) { return s.attention.out_width(); }
+int64_t ffn_width(const ModelConfig&, const LayerSpec& s) { return s.feed_forward.width; }
+int64_t q_norm_width(const ModelConfig&, const LayerSpec& s) {
+  return s.attention.qk_norm == QkNorm::whole_row ? s.attention.q_width() : s.attention.key_dim;
 }
-Dims k_norm(const ModelConfig&, const LayerSpec& s) {
-  return {s.attention.qk_norm == QkNorm::whole_row ? s.attention.k_width() : s.attention.key_dim};
+int64_t k_norm_width(const ModelConfig&, const LayerSpec& s) {
+  return s.attention.qk_norm == QkNorm::whole_row ? s.attention.k_width() : s.attention.key_dim;
 }
-Dims queries(const ModelConfig& c, const LayerSpec& s) { return {s.attention.q_width(), c.width}; }
-Dims keys(const ModelConfig& c, const LayerSpec& s) { return {s.attention.k_width(), c.width}; }
-Dims values(const ModelConfig& c, const LayerSpec& s) { return {s.attention.v_width(), c.width}; }
-Dims from_heads(const ModelConfig& c, const LayerSpec& s) { return {c.width, s.attention.out_width()}; }
-Dims into_ffn(const ModelConfig& c, const LayerSpec& s) { return {s.feed_forward.width, c.width}; }
-Dims from_ffn(const ModelConfig& c, const LayerSpec& s) { return {c.width, s.feed_forward.width}; }
 
 bool always(const LayerSpec&) { return true; }
-bool with_bias(const LayerSpec& s) { return s.attention.qkv_bias; }
-bool with_qk_norm(const LayerSpec& s) { return s.attention.qk_norm != QkNorm::none; }
+bool biased(const LayerSpec& s) { return s.attention.qkv_bias; }
+bool qk_normed(const LayerSpec& s) { return s.attention.qk_norm != QkNorm::none; }
 bool normed_before(const LayerSpec& s) { return s.norm_before; }
 bool normed_after(const LayerSpec& s) { return s.norm_after; }
 
@@ -45,27 +41,28 @@ struct LayerRow {
   const FileTensor* LayerTensors::*where;
   const char* gguf;
   const char* folder;
-  DimsOf dims;
   Has has;
+  SizeOf outputs;
+  SizeOf inputs = nullptr;  // null: a vector
 };
+using Layer = LayerTensors;
 constexpr LayerRow kLayerRows[] = {
-    {&LayerTensors::attention_norm, "attn_norm.weight", "input_layernorm.weight", by_width, normed_before},
-    {&LayerTensors::q, "attn_q.weight", "self_attn.q_proj.weight", queries, always},
-    {&LayerTensors::k, "attn_k.weight", "self_attn.k_proj.weight", keys, always},
-    {&LayerTensors::v, "attn_v.weight", "self_attn.v_proj.weight", values, always},
-    {&LayerTensors::q_bias, "attn_q.bias", "self_attn.q_proj.bias", q_row, with_bias},
-    {&LayerTensors::k_bias, "attn_k.bias", "self_attn.k_proj.bias", k_row, with_bias},
-    {&LayerTensors::v_bias, "attn_v.bias", "self_attn.v_proj.bias", v_row, with_bias},
-    {&LayerTensors::q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", q_norm, with_qk_norm},
-    {&LayerTensors::k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", k_norm, with_qk_norm},
-    {&LayerTensors::attention_out, "attn_output.weight", "self_attn.o_proj.weight", from_heads, always},
-    {&LayerTensors::attention_post_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", by_width,
-     normed_after},
-    {&LayerTensors::ffn_norm, "ffn_norm.weight", "post_attention_layernorm.weight", by_width, normed_before},
-    {&LayerTensors::gate, "ffn_gate.weight", "mlp.gate_proj.weight", into_ffn, always},
-    {&LayerTensors::up, "ffn_up.weight", "mlp.up_proj.weight", into_ffn, always},
-    {&LayerTensors::down, "ffn_down.weight", "mlp.down_proj.weight", from_ffn, always},
-    {&LayerTensors::ffn_post_norm, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", by_width, normed_after},
+    {&Layer::attention_norm, "attn_norm.weight", "input_layernorm.weight", normed_before, width},
+    {&Layer::q, "attn_q.weight", "self_attn.q_proj.weight", always, q_width, width},
+    {&Layer::k, "attn_k.weight", "self_attn.k_proj.weight", always, k_width, width},
+    {&Layer::v, "attn_v.weight", "self_attn.v_proj.weight", always, v_width, width},
+    {&Layer::q_bias, "attn_q.bias", "self_attn.q_proj.bias", biased, q_width},
+    {&Layer::k_bias, "attn_k.bias", "self_attn.k_proj.bias", biased, k_width},
+    {&Layer::v_bias, "attn_v.bias", "self_attn.v_proj.bias", biased, v_width},
+    {&Layer::q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", qk_normed, q_norm_width},
+    {&Layer::k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", qk_normed, k_norm_width},
+    {&Layer::attention_out, "attn_output.weight", "self_attn.o_proj.weight", always, width, out_width},
+    {&Layer::attention_post_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", normed_after, width},
+    {&Layer::ffn_norm, "ffn_norm.weight", "post_attention_layernorm.weight", normed_before, width},
+    {&Layer::gate, "ffn_gate.weight", "mlp.gate_proj.weight", always, ffn_width, width},
+    {&Layer::up, "ffn_up.weight", "mlp.up_proj.weight", always, ffn_width, width},
+    {&Layer::down, "ffn_down.weight", "mlp.down_proj.weight", always, width, ffn_width},
+    {&Layer::ffn_post_norm, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", normed_after, width},
 };
 
 std::string text_of(const Dims& dims) {
@@ -113,9 +110,12 @@ LayerTensors find_layer(Finder& finder, const ModelConfig& config, bool gguf, in
   LayerTensors found{};
   const LayerSpec& spec = config.layers[layer];
   const std::string prefix = cat(gguf ? "blk." : "model.layers.", layer, ".");
-  for (const LayerRow& row : kLayerRows)
-    if (row.has(spec))
-      found.*row.where = finder.require(prefix + (gguf ? row.gguf : row.folder), row.dims(config, spec));
+  for (const LayerRow& row : kLayerRows) {
+    if (!row.has(spec)) continue;
+    Dims dims = {row.outputs(config, spec)};
+    if (row.inputs) dims.push_back(row.inputs(config, spec));
+    found.*row.where = finder.require(prefix + (gguf ? row.gguf : row.folder), dims);
+  }
   return found;
 }
 

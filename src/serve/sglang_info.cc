@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/types.h"
+#include "model/family.h"
 #include "serve/api_error.h"
 #include "serve/info_pool.h"
 #include "serve/json_text.h"
@@ -18,17 +19,6 @@ namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The name of the architecture in a model's config.json.
-std::string class_of(const std::string& architecture) {
-  static const std::map<std::string, std::string> kClasses = {{"llama", "LlamaForCausalLM"},
-                                                              {"mistral", "MistralForCausalLM"},
-                                                              {"qwen2", "Qwen2ForCausalLM"},
-                                                              {"qwen3", "Qwen3ForCausalLM"},
-                                                              {"smollm3", "SmolLM3ForCausalLM"}};
-  const auto found = kClasses.find(architecture);
-  return found == kClasses.end() ? architecture : found->second;
-}
 
 std::string utc_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -114,7 +104,7 @@ void model_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
                            {"has_image_understanding", false},
                            {"has_audio_understanding", false},
                            {"model_type", service.config().architecture},
-                           {"architectures", {class_of(service.config().architecture)}}});
+                           {"architectures", {model::family_of(service.config().architecture, "").class_name}}});
 }
 
 void server_info(std::shared_ptr<http::Exchange> exchange, Service& service) {

@@ -28,6 +28,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr int kMostDepth = 64;
+constexpr size_t kMostFileBytes = size_t{1} << 30;
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -38,9 +39,10 @@ std::string read_file(const fs::path& path) {
 // Runs read(json of the file); what is wrong with it is said with the file's path.
 template <class Read>
 void with_json(const fs::path& path, Read&& read) {
+  const json parsed = read_json_file(path.string(), kMostFileBytes, kMostDepth);
   errors_about(path.string(), [&] {
     try {
-      read(parse_strict_json(read_file(path), kMostDepth));
+      read(parsed);
     } catch (const json::exception& error) {
       throw CheckError(in_quotes(error.what(), 200));
     }

@@ -113,7 +113,7 @@ TEST(VocabularyFolder, WhatIsWrongIsSaidWithThePath) {
       },
       "eos_token_id 8 is not one of the 8");
   const TemporaryFolder empty;
-  expect_refused([&] { (void)vocabulary_from_folder(empty.path()); }, "tokenizer.json: cannot be opened");
+  expect_refused([&] { (void)vocabulary_from_folder(empty.path()); }, "tokenizer.json: No such file or directory");
 }
 
 }  // namespace

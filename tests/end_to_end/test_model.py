@@ -108,7 +108,7 @@ def test_quantised_models_differ_by_the_rounding_of_activations_alone(models, na
     assert agreement(answer, golden) > 0.95
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3_bf16", "llama_q4_1", "llama_k_quants"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3_bf16", "olmo2", "granite", "llama_q4_1", "llama_k_quants"])
 def test_any_instruction_set_computes_it(models, name):
     spec = tiny_models.MODELS[name]
     answer = json.loads(run(models(name, "gguf"), "--isa", "plain"))
@@ -148,6 +148,8 @@ def test_chunks_decoding_and_threads_do_not_show(models, name, kv_type):
         ("mistral", {"sliding_window": None}),
         ("smollm3", {"no_rope_layers": [1, 1, 1, 1, 1]}),
         ("smollm3", {"no_rope_layers": [1, 1, 0, 1, 1]}),
+        ("olmo2", {"rms_norm_eps": 1e-2}),
+        *(("granite", {key: value * 1.1}) for key, value in tiny_models.GRANITE.items()),
     ],
 )
 def test_goldens_notice_a_small_change_of_the_model(models, tmp_path, name, changes):

@@ -59,6 +59,7 @@ MIXED = {"q": "Q4_K", "k": "Q5_K", "v": "Q6_K", "o": "Q4_K", "gate": "Q5_K", "up
          "embedding": "Q4_K", "output": "Q6_K"}  # fmt: skip
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}  # fmt: skip
+GRANITE = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 MODELS = {
@@ -74,11 +75,17 @@ MODELS = {
     "qwen3": Spec("qwen3", head_dim=32, seed=10),
     "qwen3_bf16": Spec("qwen3", type="BF16", tied=True, layers=4, width=128, head_dim=32, seed=11),
     "smollm3": Spec("smollm3", layers=5, tied=True, seed=12),
+    "olmo2": Spec("olmo2", head_dim=32, seed=19),
+    "olmo2_bf16": Spec("olmo2", type="BF16", kv_heads=4, layers=4, seed=20),
+    "granite": Spec("granite", seed=21),
+    "granite_f16": Spec("granite", type="F16", head_dim=32, seed=22),
     "llama_q4_0": Spec("llama", type="Q4_0", seed=13),
     "llama_q4_1": Spec("llama", type="Q4_1", tied=True, head_dim=32, seed=14),
     "llama_q5_0": Spec("llama", type="Q5_0", seed=15),
     "qwen2_q5_1": Spec("qwen2", type="Q5_1", seed=16),
     "qwen3_q8_0": Spec("qwen3", type="Q8_0", seed=17),
+    "olmo2_q8_0": Spec("olmo2", type="Q8_0", seed=23),
+    "granite_q4_1": Spec("granite", type="Q4_1", seed=24),
     "llama_k_quants": Spec("llama", type="mixed", width=256, ffn_width=512, heads=8, head_dim=32, seed=18),
 }
 
@@ -156,6 +163,11 @@ def tensors_of(spec):
         if spec.family == "qwen3":
             for name in ("q", "k"):
                 of_layer[f"self_attn.{name}_norm.weight"] = vector(spec.head_dim, 1)
+        if spec.family == "olmo2":  # norms after each half, and of all heads together
+            del of_layer["input_layernorm.weight"]
+            of_layer["post_feedforward_layernorm.weight"] = vector(spec.width, 1)
+            of_layer["self_attn.q_norm.weight"] = vector(queries, 1)
+            of_layer["self_attn.k_norm.weight"] = vector(keys, 1)
         tensors.update({f"model.layers.{layer}.{name}": tensor for name, tensor in of_layer.items()})
     tensors["model.norm.weight"] = vector(spec.width, 1)
     if not spec.tied:
@@ -191,6 +203,8 @@ def config_of(spec):
         config["sliding_window"] = spec.window or None
     if spec.family == "qwen2":
         del config["head_dim"]  # always width / heads
+    if spec.family == "granite":
+        config |= GRANITE
     return config
 
 
@@ -223,17 +237,20 @@ GGUF_NAMES = {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
 
 
-def gguf_name(name):
+def gguf_name(name, family="llama"):
     if name in GGUF_NAMES:
         return GGUF_NAMES[name]
     _, _, layer, rest = name.split(".", 3)
     stem, _, last = rest.rpartition(".")
+    if family == "olmo2" and stem == "post_attention_layernorm":  # where llama's comes before the feed-forward half
+        return f"blk.{layer}.post_attention_norm.{last}"
     return f"blk.{layer}.{GGUF_NAMES[stem]}.{last}"
 
 
@@ -262,12 +279,12 @@ def llama3_factors(spec):
 def gguf_tensors(spec):
     tensors = {}
     for name, tensor in tensors_of(spec).items():
-        if spec.family in ("llama", "mistral", "smollm3"):
+        if spec.family in ("llama", "mistral", "smollm3", "granite"):
             if name.endswith("q_proj.weight"):
                 tensor = with_adjacent_pairs(tensor, spec.heads)
             if name.endswith("k_proj.weight"):
                 tensor = with_adjacent_pairs(tensor, spec.kv_heads)
-        tensors[gguf_name(name)] = tensor
+        tensors[gguf_name(name, spec.family)] = tensor
     if spec.rope and spec.rope["rope_type"] == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(spec)
     return tensors
@@ -288,6 +305,11 @@ def gguf_metadata(spec):
         "rope.freq_base": THETA,
         "rope.dimension_count": spec.head_dim,
     }
+    if spec.family == "granite":
+        keys["attention.scale"] = GRANITE["attention_multiplier"]
+        keys["embedding_scale"] = GRANITE["embedding_multiplier"]
+        keys["residual_scale"] = GRANITE["residual_multiplier"]
+        keys["logit_scale"] = GRANITE["logits_scaling"]
     if spec.window:
         keys["attention.sliding_window"] = spec.window
     if spec.rope and spec.rope["rope_type"] in ("linear", "yarn"):
