@@ -32,7 +32,7 @@ const char* to_string(Form form);
 enum class Device : uint8_t { cpu, cuda };
 const char* to_string(Device device);
 
-// What the arena is sized for. Fixed for its life.
+// What the arena and the step's inputs are sized for. Fixed for their life.
 struct Limits {
   int32_t batch;    // B: most requests in a step
   int32_t context;  // C: most committed tokens of a request
@@ -47,6 +47,9 @@ struct Limits {
   int32_t key_dim = 128;
   int32_t value_dim = 128;
   int32_t threads = 1;          // of the team that attends
+  int32_t query_rows = 0;       // most rows of a step that a model computes; 0: no inputs of a model
+  int32_t wanted_rows = 0;      // those of them whose results it may give
+  int32_t journal_pages = 0;    // most page ids that a step brings for a page table's mirror; 0: no mirror
   Device device = Device::cpu;  // the arena has what its kernels read
   Form form = Form::in_place;   // materialised: the arena also has the tables, and serves steps of both forms
 
