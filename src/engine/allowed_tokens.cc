@@ -23,10 +23,9 @@ void forbid(std::span<const int32_t> ids, int32_t vocabulary, std::vector<uint32
 
 }  // namespace
 
-const uint32_t* allowed_tokens(const Sequence& sequence, const uint32_t* own, int32_t vocabulary,
+const uint32_t* allowed_tokens(const Request& request, int32_t generated, const uint32_t* own, int32_t vocabulary,
                                std::vector<uint32_t>& scratch) {
-  const Request& request = sequence.request;
-  if (request.stop_ids.empty() || sequence.generated() >= request.min_new_tokens) return own;
+  if (request.stop_ids.empty() || generated >= request.min_new_tokens) return own;
   copy_mask(own, vocabulary, scratch);
   forbid(request.stop_ids, vocabulary, scratch);
   const bool some_left = std::any_of(scratch.begin(), scratch.end(), [](uint32_t word) { return word != 0; });

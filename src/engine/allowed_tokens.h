@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/sequence.h"
+#include "engine/request.h"
 
 namespace quire::engine {
 
-// [ceil(vocabulary / 32)] bit set: allowed; null: all. own: what the request's mask says. Where only stop ids are
-// allowed they stay. The result is own or lies in scratch.
-const uint32_t* allowed_tokens(const Sequence& sequence, const uint32_t* own, int32_t vocabulary,
+// [ceil(vocabulary / 32)] bit set: allowed; null: all. generated: tokens so far; own: what the request's mask says.
+// Where only stop ids are allowed they stay. The result is own or lies in scratch.
+const uint32_t* allowed_tokens(const Request& request, int32_t generated, const uint32_t* own, int32_t vocabulary,
                                std::vector<uint32_t>& scratch);
 
 }  // namespace quire::engine

@@ -33,13 +33,9 @@ struct Asked {
 
   // All that may be drawn.
   std::vector<int32_t> allowed() const {
-    Sequence sequence{};
-    sequence.request = request;
-    sequence.tokens.resize(5 + generated);
-    sequence.prompt_tokens = 5;
     std::vector<uint32_t> scratch;
     const uint32_t* own = request.mask ? request.mask->next() : nullptr;
-    const uint32_t* mask = allowed_tokens(sequence, own, kVocabulary, scratch);
+    const uint32_t* mask = allowed_tokens(request, generated, own, kVocabulary, scratch);
     std::vector<int32_t> ids;
     for (int32_t id = 0; id < kVocabulary; ++id)
       if (!mask || (mask[id / 32] >> id % 32 & 1)) ids.push_back(id);

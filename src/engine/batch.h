@@ -1,57 +1,97 @@
 // The rows that one step computes: for each chosen request, the next `count` tokens after those in its pages.
 //
 // The scheduler fills it, the runner turns it into logits and last rows, the sampler into tokens and logprobs, the
-// scheduler takes the results.
+// scheduler settles the results. A batch is a value: it names requests by their ids and has all that is needed to
+// compute it, so a request may be retracted or end while a step with rows of it is in flight.
+//
+//   shares      [ a: 1 row | b: 1 row | c: a chunk of 4  ]      those that decode first, then chunks of prompts
+//   token_ids   [ 17       | future   | 5   9   2   7    ]      b's token is being drawn by a step in flight
+//   drawn         0          1                      5           rows from whose logits tokens are drawn
+//   scored                              2   3   4               rows whose logits tell how likely the next token was
+//   pooled                                                      rows that are wanted themselves
+//
+// These three lists are the only place that says which rows are wanted, and in which order: results have theirs.
 #pragma once
-#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
-#include "engine/sequence.h"
+#include "base/types.h"
+#include "engine/ahead_masks.h"
+#include "engine/prompt_results.h"
+#include "engine/request.h"
 
 namespace quire::engine {
 
-struct Share {
-  Sequence* sequence;
-  int32_t count;            // tokens [computed, computed + count); their pages are reserved
-  bool draws = false;       // a token, from the logits of its last row
-  PositionRange kept = {};  // rows among them that its PromptResults wants
+// In place of a token that the host does not know yet: the newest that was drawn for the share's request row. Steps are
+// computed in order, so it is known to the device when the row's turn comes.
+inline constexpr int32_t kFutureToken = -1;
 
-  int32_t scored() const { return sequence->results.pools() ? 0 : kept.count(); }
-  int32_t pooled() const { return sequence->results.pools() ? kept.count() : 0; }
+struct Share {
+  RequestId id;
+  RequestRow row;           // of the request table
+  int32_t position;         // of its first row; the pages of all are reserved
+  int32_t count;            // rows
+  bool prefills = false;    // a chunk of a prompt; else it decodes
+  bool draws = false;       // a token, from the logits of its last row
+  int32_t generated = 0;    // tokens of the request before that one
+  PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
+  std::shared_ptr<const Request> request = {};
+  std::shared_ptr<AheadMask> mask = {};  // null: any token may be drawn
+  std::vector<int32_t> history = {};     // all tokens of a request that draws by them (penalties); else none
+
+  struct Slice {
+    int32_t begin = 0, count = 0;
+  };
+  int32_t first_row = 0;                       // in the batch; this and what follows is filled by Batch::add
+  Slice drawn = {}, scored = {}, pooled = {};  // its part of the batch's lists
+
+  int32_t end() const { return position + count; }
+};
+
+struct WantedRow {
+  int32_t row, share;  // in the batch
+  int32_t token = -1;  // that is scored
 };
 
 struct Batch {
-  std::vector<Share> shares = {};             // single tokens first, then chunks of prompts
-  int32_t rows = 0;                           // of all shares together
-  int32_t draws = 0, scored = 0, pooled = 0;  // those of them that are wanted
+  int64_t step = 0;  // ascending by one from step to step
+  std::vector<Share> shares = {};
+  std::vector<int32_t> token_ids = {};                          // [rows]
+  std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
 
   bool empty() const { return shares.empty(); }
-  bool only_single_tokens() const { return rows == static_cast<int32_t>(shares.size()); }
-  int32_t wanted_rows() const { return draws + scored + pooled; }
+  int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
+  bool only_single_tokens() const { return token_ids.size() == shares.size(); }
+  int32_t with_logits() const { return static_cast<int32_t>(drawn.size() + scored.size()); }
+  int32_t wanted_rows() const { return with_logits() + static_cast<int32_t>(pooled.size()); }
 
+  // tokens: of the share's request, as far as they are known.
+  void add(Share share, std::span<const int32_t> tokens) {
+    const auto index = static_cast<int32_t>(shares.size());
+    share.first_row = rows();
+    const auto list = [&](std::vector<WantedRow>& rows, PositionRange positions, bool scores) {
+      const Share::Slice slice{static_cast<int32_t>(rows.size()), positions.count()};
+      for (int32_t p = positions.begin; p < positions.end; ++p)
+        rows.push_back({share.first_row + p - share.position, index, scores ? tokens[p + 1] : -1});
+      return slice;
+    };
+    const bool pools = share.request && share.request->pooling != Pooling::none;
+    if (share.draws) share.drawn = list(drawn, {share.end() - 1, share.end()}, false);
+    if (pools)
+      share.pooled = list(pooled, share.kept, false);
+    else
+      share.scored = list(scored, share.kept, true);
+    for (int32_t p = share.position; p < share.end(); ++p)
+      token_ids.push_back(p < std::ssize(tokens) ? tokens[p] : kFutureToken);
+    shares.push_back(std::move(share));
+  }
   void clear() {
     shares.clear();
-    rows = draws = scored = pooled = 0;
-  }
-  void add(const Share& share) {
-    count(share, 1);
-    shares.push_back(share);
-  }
-  void remove(const Sequence& sequence) {
-    const auto share =
-        std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.sequence == &sequence; });
-    if (share == shares.end()) return;
-    count(*share, -1);
-    shares.erase(share);
-  }
-
- private:
-  void count(const Share& share, int32_t times) {
-    rows += times * share.count;
-    draws += times * share.draws;
-    scored += times * share.scored();
-    pooled += times * share.pooled();
+    token_ids.clear();
+    for (std::vector<WantedRow>* rows : {&drawn, &scored, &pooled}) rows->clear();
   }
 };
 

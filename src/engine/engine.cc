@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "engine/pool_memory.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/step.h"
 #include "engine/step_sampler.h"
 #include "ops/sample.h"
 
@@ -37,6 +39,7 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config)
         " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
+  check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   const std::optional<int64_t> memory = available_memory();
@@ -110,15 +113,18 @@ struct Engine::Impl {
         exec(on),
         scheduler(limits),
         runner(model, limits, options.kv_type, scheduler.table(), exec),
-        sampler(options.vocabulary, exec) {
+        sampler(options.vocabulary, exec),
+        newest_tokens(limits.running + 1) {
     publish();
   }
 
   RequestId submit(Request request, Listener listener);
   bool step();
   void take_mail();
-  void compute(const Batch& batch);
-  StepResults results_of(const Batch& batch);
+  void launch(Batch batch);
+  StepResults compute(Batch& batch);
+  void settle_oldest();
+  void resolve_future_tokens(Batch& batch) const;
   void begin_masks(const Batch& batch);
   void wait_for_masks(const Batch& batch);
   void publish();
@@ -136,6 +142,9 @@ struct Engine::Impl {
   StepSampler sampler;
   MaskThreads masks;
   Mail taken;
+  std::deque<Step> in_flight;          // launched and not settled, oldest first
+  Batch spare;                         // of a settled step, for its memory
+  std::vector<int32_t> newest_tokens;  // [request rows] what a future token of the row stands for
   int64_t steps = 0;
   Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
 
@@ -176,14 +185,18 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
 bool Engine::Impl::step() {
   const Clock::time_point start = Clock::now();
   take_mail();
-  const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0;
+  const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0 || !in_flight.empty();
   taken.clear();
   computing = {};
-  const Batch& batch = scheduler.plan();
-  if (!batch.empty())
-    compute(batch);
-  else if (scheduler.running() > 0)
+  Batch batch = scheduler.plan(std::move(spare));
+  if (!batch.empty()) {
+    launch(std::move(batch));
+    while (std::ssize(in_flight) > options.steps_in_flight) settle_oldest();
+  } else if (!in_flight.empty()) {
+    settle_oldest();
+  } else if (scheduler.running() > 0) {
     masks.wait([&] { return !scheduler.all_await_masks(); }, kIdleMaskWait);
+  }
   scheduler.check_idle();
   scheduling += Clock::now() - start - computing;
   publish();
@@ -203,44 +216,66 @@ void Engine::Impl::take_mail() {
   if (taken.flush) scheduler.flush_cache();
 }
 
-// A step that cannot be computed ends its own requests and no others.
-void Engine::Impl::compute(const Batch& batch) {
+// The CPU computes a step when it is launched; its results are there to be read from then on.
+void Engine::Impl::launch(Batch batch) {
   ++steps;
+  scheduler.advance(batch);
   const Clock::time_point start = Clock::now();
-  StepResults results;
-  std::string error;
+  Step step;
   try {
-    results = results_of(batch);
+    step.results = compute(batch);
   } catch (const CheckError& refused) {
-    error = refused.what();
+    step.error = refused.what();
   }
-  computing = Clock::now() - start;
-  if (error.empty()) {
-    scheduler.took(computing);
-    scheduler.settle(results);
-  } else {
-    scheduler.fail(error);
-  }
+  step.results.time = computing = Clock::now() - start;
+  step.batch = std::move(batch);
+  in_flight.push_back(std::move(step));
 }
 
-StepResults Engine::Impl::results_of(const Batch& batch) {
+StepResults Engine::Impl::compute(Batch& batch) {
   begin_masks(batch);
+  resolve_future_tokens(batch);
   const Runner::Outputs outputs = runner.run(batch);
   wait_for_masks(batch);
-  StepResults results = sampler.run(batch, outputs.logits);
-  results.pooled = outputs.pooled;
+  StepResults results;
+  sampler.run(batch, outputs.logits, results);
+  results.width = static_cast<int32_t>(outputs.pooled.dim);
+  for (int64_t i = 0; i < outputs.pooled.rows; ++i)
+    results.pooled.insert(results.pooled.end(), outputs.pooled.row(i), outputs.pooled.row(i) + results.width);
+  for (size_t i = 0; i < batch.drawn.size(); ++i)
+    if (!results.drawn[i].tokens.empty())
+      newest_tokens[batch.shares[batch.drawn[i].share].row.value] = results.drawn[i].tokens.back().token;
   return results;
 }
 
-void Engine::Impl::begin_masks(const Batch& batch) {
+void Engine::Impl::resolve_future_tokens(Batch& batch) const {
   for (const Share& share : batch.shares)
-    if (share.draws && share.sequence->mask) masks.begin(share.sequence->mask);
+    for (int32_t row = share.first_row; row < share.first_row + share.count; ++row)
+      if (batch.token_ids[row] == kFutureToken) batch.token_ids[row] = newest_tokens[share.row.value];
+}
+
+// A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
+void Engine::Impl::settle_oldest() {
+  Step step = std::move(in_flight.front());
+  in_flight.pop_front();
+  if (step.error.empty())
+    scheduler.settle(step.batch, std::move(step.results));
+  else
+    scheduler.fail(step.batch, step.error);
+  spare = std::move(step.batch);
+  spare.clear();  // what it holds of its requests goes with them
+}
+
+void Engine::Impl::begin_masks(const Batch& batch) {
+  for (const WantedRow& row : batch.drawn)
+    if (const auto& mask = batch.shares[row.share].mask) masks.begin(mask);
 }
 
 void Engine::Impl::wait_for_masks(const Batch& batch) {
   const auto are_ready = [&] {
-    return std::all_of(batch.shares.begin(), batch.shares.end(), [](const Share& share) {
-      return !share.draws || !share.sequence->mask || share.sequence->mask->ready();
+    return std::all_of(batch.drawn.begin(), batch.drawn.end(), [&](const WantedRow& row) {
+      const AheadMask* const mask = batch.shares[row.share].mask.get();
+      return !mask || mask->ready();
     });
   };
   masks.wait(are_ready, kMaskPatience);
@@ -307,6 +342,7 @@ void Engine::Impl::end_all(Finish finish, const std::string& error) {
   take_mail();
   taken.clear();
   scheduler.finish_all(finish, error);
+  while (!in_flight.empty()) settle_oldest();  // nobody is there to be told
   publish();
 }
 

@@ -36,6 +36,8 @@ struct EngineOptions {
   int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
   int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
   bool prefix_cache = true;
+  int32_t steps_in_flight = 0;  // launched before the oldest is settled, for a device that answers late; output is the
+                                // same, and 0 right for the CPU, which answers at once
 };
 
 class RequestRefused : public CheckError {

@@ -562,14 +562,17 @@ std::vector<float> pooled_by_hand(const model::Model& model, const Tokens& promp
   kv::PagePool pool(limits.pages + 1, limits.page_size);
   kv::RequestTable table(pool, 2, kContext);
   Runner runner(model, limits, Dtype::bf16, table, exec);
-  Sequence sequence{};
-  sequence.tokens = prompt;
-  sequence.prompt_tokens = sequence.length();
-  sequence.results = PromptResults({.pooling = Pooling::mean}, prompt);
-  sequence.row = table.open();
-  EXPECT_TRUE(table.reserve(sequence.row, {sequence.length()}));
+  const auto length = static_cast<int32_t>(prompt.size());
+  const RequestRow own_row = table.open();
+  EXPECT_TRUE(table.reserve(own_row, {length}));
   Batch batch;
-  batch.add({.sequence = &sequence, .count = sequence.length(), .kept = {0, sequence.length()}});
+  batch.add({.id = 1,
+             .row = own_row,
+             .position = 0,
+             .count = length,
+             .kept = {0, length},
+             .request = std::make_shared<const Request>(Request{.pooling = Pooling::mean})},
+            prompt);
   const Rows<const float> rows = runner.run(batch).pooled;
   std::vector<double> sum(rows.dim);
   for (int64_t row = pooling == Pooling::mean ? 0 : rows.rows - 1; row < rows.rows; ++row)

@@ -129,18 +129,20 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
   for (int32_t step = 0; step < kSteps; ++step) {
     while (step > 3 && scheduler.running() + scheduler.waiting() < decoding + prompts)
       add(kPrompt, 1, [&](const Output&) { ++result.prompts_done; });
-    const Batch& batch = scheduler.plan();
-    const auto decoders = static_cast<int32_t>(std::count_if(
-        batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.sequence->prefills; }));
-    const int32_t rows = batch.rows - decoders;
+    const Batch batch = scheduler.plan();
+    const auto decoders = static_cast<int32_t>(
+        std::count_if(batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.prefills; }));
+    const int32_t rows = batch.rows() - decoders;
     const double time = machine.step(decoders, rows);
     if (decoders > 0 && step > 10) result.worst = std::max(result.worst, time / machine.step(decoders, 0));
     if (step > 10) {
       whole += time;
       of_prompts += machine.row * rows;
     }
-    scheduler.took(std::chrono::duration<double>(time));
-    scheduler.settle(model.run(batch, scheduler.table()));
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    results.time = std::chrono::duration<double>(time);
+    scheduler.settle(batch, std::move(results));
   }
   result.prompt_share = of_prompts / whole;
   return result;

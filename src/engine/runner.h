@@ -3,7 +3,7 @@
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
 // with chunks of prompts run eagerly. A row's results are the same either way.
 //
-// Before   the batch's pages are reserved in the request table that the runner was made with.
+// Before   the batch's pages are reserved in the request table that the runner was made with; all its tokens are known.
 // Memory   address space when it is made; resident as tokens come. A step allocates nothing.
 // Errors   a step that does not fit the limits throws CheckError before any work.
 #pragma once
@@ -31,15 +31,15 @@ class Runner {
 
   // Valid until the next run.
   struct Outputs {
-    Rows<const float> logits;  // of the rows that draw, then of those that are scored, each in the order of the shares
-    Rows<const float> pooled;  // rows after the last layer and its norm, in the order of the shares
+    Rows<const float> logits;  // of the batch's drawn rows, then of its scored ones
+    Rows<const float> pooled;  // the batch's pooled rows, after the last layer and its norm
   };
   Outputs run(const Batch& batch);
 
  private:
   void capture(int32_t most);
   void fill(const Batch& batch);
-  void fill_share(const Share& share, int32_t index);
+  void fill_share(const Share& share, const int32_t* token_ids, int32_t index);
   void fill_wanted(const Batch& batch);
   attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
 

@@ -25,20 +25,38 @@ class RunnerTest : public ::testing::Test {
                                               .mixed_chunk = 16,
                                               .prefix_cache = true};
 
-  Sequence& text(uint64_t seed) {
-    Sequence& sequence = sequences_.emplace_back();
-    sequence.tokens = random_ids(kContext, model_.config().vocabulary, seed);
-    sequence.prompt_tokens = kContext;
-    sequence.row = table_.open();
-    EXPECT_TRUE(table_.reserve(sequence.row, {kContext}));
-    return sequence;
+  struct Text {
+    std::vector<int32_t> tokens;
+    RequestRow row;
+    int32_t computed = 0;
+    std::shared_ptr<const Request> request = std::make_shared<const Request>();
+  };
+  struct Part {
+    Text* text;
+    int32_t count;
+    bool draws;
+    PositionRange kept = {};
+  };
+
+  Text& text(uint64_t seed) {
+    Text& text = texts_.emplace_back(random_ids(kContext, model_.config().vocabulary, seed), table_.open());
+    EXPECT_TRUE(table_.reserve(text.row, {kContext}));
+    return text;
   }
 
-  Runner::Outputs run_all(const std::vector<Share>& shares) {
+  Runner::Outputs run_all(const std::vector<Part>& parts) {
     Batch batch;
-    for (const Share& share : shares) batch.add(share);
+    for (const auto& [text, count, draws, kept] : parts)
+      batch.add({.id = 1,
+                 .row = text->row,
+                 .position = text->computed,
+                 .count = count,
+                 .draws = draws,
+                 .kept = kept,
+                 .request = text->request},
+                text->tokens);
     const Runner::Outputs outputs = runner_.run(batch);
-    for (const Share& share : shares) share.sequence->computed += share.count;
+    for (const Part& part : parts) part.text->computed += part.count;
     return outputs;
   }
   static std::vector<float> flat(const Rows<const float>& rows) {
@@ -47,8 +65,8 @@ class RunnerTest : public ::testing::Test {
     return all;
   }
   // The logits of the shares that draw, one row after the other.
-  std::vector<float> run(const std::vector<Share>& shares) { return flat(run_all(shares).logits); }
-  std::vector<float> run_one(Sequence& sequence, int32_t count) { return run({{&sequence, count, true}}); }
+  std::vector<float> run(const std::vector<Part>& parts) { return flat(run_all(parts).logits); }
+  std::vector<float> run_one(Text& text, int32_t count) { return run({{&text, count, true}}); }
   std::vector<float> row(const std::vector<float>& logits, int32_t index) const {
     const int64_t width = model_.config().vocabulary;
     return {logits.begin() + index * width, logits.begin() + (index + 1) * width};
@@ -59,12 +77,12 @@ class RunnerTest : public ::testing::Test {
   model::Model model_{file_.path(), exec_};
   kv::PagePool pool_{kLimits.pages + 1, kLimits.page_size};
   kv::RequestTable table_{pool_, kLimits.running + 1, kContext};
-  std::deque<Sequence> sequences_;
+  std::deque<Text> texts_;
   Runner runner_{model_, kLimits, Dtype::bf16, table_, exec_};
 };
 
 TEST_F(RunnerTest, RecordedAndEagerStepsGiveTheSameLogits) {
-  Sequence &recorded = text(1), &eager = text(1), &other = text(2);
+  Text &recorded = text(1), &eager = text(1), &other = text(2);
   EXPECT_EQ(run_one(recorded, 30), run_one(eager, 30));
   const std::vector<float> alone = run_one(recorded, 1);
   const std::vector<float> mixed = run({{&eager, 1, true}, {&other, 17, true}});
@@ -73,7 +91,7 @@ TEST_F(RunnerTest, RecordedAndEagerStepsGiveTheSameLogits) {
 }
 
 TEST_F(RunnerTest, GivesTheLogitsOfTheSharesThatWantThem) {
-  Sequence &a = text(1), &b = text(2), &c = text(3), &whole = text(3);
+  Text &a = text(1), &b = text(2), &c = text(3), &whole = text(3);
   const std::vector<float> logits = run({{&a, 5, false}, {&b, 9, true}, {&c, 20, false}});
   ASSERT_EQ(std::ssize(logits), model_.config().vocabulary);
   run({{&a, 1, false}, {&c, 1, false}});
@@ -81,8 +99,8 @@ TEST_F(RunnerTest, GivesTheLogitsOfTheSharesThatWantThem) {
 }
 
 TEST_F(RunnerTest, GivesTheRowsThatAreWantedInTheOrderOfTheirKinds) {
-  Sequence &scored = text(1), &pooled = text(2), &draws = text(3);
-  pooled.results = PromptResults({.max_new_tokens = 0, .pooling = Pooling::mean}, pooled.tokens);
+  Text &scored = text(1), &pooled = text(2), &draws = text(3);
+  pooled.request = std::make_shared<const Request>(Request{.max_new_tokens = 0, .pooling = Pooling::mean});
   const Runner::Outputs all = run_all({{&pooled, 9, false, {6, 9}}, {&scored, 20, true, {4, 7}}, {&draws, 5, true}});
   const std::vector<float> logits = flat(all.logits), rows = flat(all.pooled);
   ASSERT_EQ(all.logits.rows, 5) << "two that draw, three that are scored";
@@ -103,27 +121,27 @@ TEST_F(RunnerTest, GivesTheRowsThatAreWantedInTheOrderOfTheirKinds) {
 }
 
 TEST_F(RunnerTest, EveryBatchSizeFindsAGraph) {
-  std::vector<Sequence*> texts;
+  std::vector<Text*> texts;
   for (uint64_t seed = 0; seed < 5; ++seed) run_one(*texts.emplace_back(&text(seed)), 20);
   std::vector<float> first;
   for (size_t live = 1; live <= texts.size(); ++live) {
-    std::vector<Share> shares;
+    std::vector<Part> parts;
     for (size_t i = 0; i < live; ++i) {
       texts[i]->computed = 20;
-      shares.push_back({texts[i], 1, true});
+      parts.push_back({texts[i], 1, true});
     }
-    const std::vector<float> logits = run(shares);
+    const std::vector<float> logits = run(parts);
     if (first.empty()) first = logits;
     EXPECT_EQ(row(logits, 0), first) << live << " requests";
   }
 }
 
 TEST_F(RunnerTest, RefusesAStepOutsideItsLimits) {
-  Sequence& sequence = text(1);
-  sequence.computed = kContext;
-  sequence.tokens.push_back(1);
-  expect_refused([&] { run_one(sequence, 1); }, "position 128 of request row");
-  Sequence& other = text(2);
+  Text& one = text(1);
+  one.computed = kContext;
+  one.tokens.push_back(1);
+  expect_refused([&] { run_one(one, 1); }, "position 128 of request row");
+  Text& other = text(2);
   expect_refused([&] { run_one(other, 70); }, "a step of 70 rows of 1 requests, up to 69 of 5 have room");
 }
 

@@ -46,11 +46,11 @@ bool is_stop(const Request& request, int32_t token) {
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The end of a request that cannot go on with what the step gave it; else Finish::none.
-Output keep_results(Sequence& sequence, const StepResults& own) {
+Output keep_results(Sequence& sequence, const StepResults::OfShare& own) {
   for (const std::span<RowResult> rows : {own.scored, own.drawn})
     for (const RowResult& row : rows)
       if (!row.error.empty()) return {.finish = row.refused ? Finish::refused : Finish::failed, .error = row.error};
-  for (RowResult& row : own.scored) sequence.results.add(std::move(row.sampled));
+  for (RowResult& row : own.scored) sequence.results.add(std::move(row.tokens.front()));
   try {
     for (int64_t i = 0; i < own.pooled.rows; ++i)
       sequence.results.add_row({own.pooled.row(i), static_cast<size_t>(own.pooled.dim)});
@@ -61,7 +61,7 @@ Output keep_results(Sequence& sequence, const StepResults& own) {
 }
 
 // A listener must not throw. One that does harms nobody but itself.
-void tell(const Sequence& sequence, Output& output) {
+void notify(const Sequence& sequence, Output& output) {
   output.id = sequence.id;
   output.prompt_tokens = sequence.prompt_tokens;
   output.cached_tokens = std::max(sequence.cached, 0);
@@ -99,7 +99,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, const PromptAllowance& allow
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
-  batch_.shares.reserve(limits.running);
+  planned_.reserve(limits.running);
 }
 
 // --- requests come and go
@@ -108,7 +108,7 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->submitted = submitted;
-  sequence->turn = steps_ - int64_t{kStepsOfALevel} * request.priority;
+  sequence->turn = plans_ - int64_t{kStepsOfALevel} * request.priority;
   if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
@@ -116,7 +116,7 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   const int64_t asked = int64_t{sequence->length()} + request.max_new_tokens;
   sequence->most_tokens =
       request.max_new_tokens < 0 ? limits_.context : static_cast<int32_t>(std::min<int64_t>(asked, limits_.context));
-  sequence->request = std::move(request);
+  sequence->request = std::make_shared<const Request>(std::move(request));
   sequence->listener = std::move(listener);
   insert_in_order(waiting_, *sequence, waits_before);
   sequences_.emplace(id, std::move(sequence));
@@ -140,26 +140,40 @@ void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
 
 // --- the plan
 
-const Batch& Scheduler::plan() {
-  ++steps_;
-  batch_.clear();
+Batch Scheduler::plan(Batch recycled) {
+  ++plans_;
+  planned_.clear();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   const bool nobody = running_.empty() && waiting_.empty();
-  check(!batch_.empty() || nobody || (!running_.empty() && all_await_masks()),
+  check(!planned_.empty() || nobody || in_flight() || (!running_.empty() && all_await_masks()),
         "no request can go on: ", running_.size(), " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ",
         limits_.pages, " pages are free");
-  return batch_;
+  Batch batch(std::move(recycled));
+  batch.clear();
+  batch.step = launched_ + 1;
+  for (const auto& [sequence, count] : planned_) batch.add(share_of(*sequence, count), sequence->tokens);
+  return batch;
 }
 
-// Beside those that decode, which are in the batch already.
-int32_t Scheduler::prompt_rows() const { return batch_.empty() ? limits_.prefill_chunk : allowance_.rows(batch_.rows); }
+// Beside those that decode, which are planned already.
+int32_t Scheduler::prompt_rows() const {
+  return planned_.empty() ? limits_.prefill_chunk : allowance_.rows(static_cast<int32_t>(planned_.size()));
+}
 
-void Scheduler::took(std::chrono::duration<double> time) {
-  const auto decoding = std::count_if(batch_.shares.begin(), batch_.shares.end(),
-                                      [](const Share& share) { return !share.sequence->prefills; });
-  const auto decoders = static_cast<int32_t>(decoding);
-  if (decoders > 0) allowance_.measured(decoders, batch_.rows - decoders, time);
+Share Scheduler::share_of(const Sequence& sequence, int32_t count) {
+  const bool draws = count == sequence.remaining() && sequence.wants_token();
+  return {.id = sequence.id,
+          .row = sequence.row,
+          .position = sequence.computed,
+          .count = count,
+          .prefills = sequence.prefills,
+          .draws = draws,
+          .generated = sequence.length_ahead() - sequence.prompt_tokens,
+          .kept = sequence.kept_rows(sequence.computed + count),
+          .request = sequence.request,
+          .mask = draws ? sequence.mask : nullptr,
+          .history = draws && penalises(sequence.request->sampling) ? sequence.tokens : std::vector<int32_t>()};
 }
 
 bool Scheduler::all_await_masks() const {
@@ -170,14 +184,14 @@ bool Scheduler::all_await_masks() const {
 void Scheduler::plan_decoders() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.prefills || sequence.awaits_mask()) continue;
-    if (secure(sequence, sequence.computed + 1)) {
-      add_share(sequence, 1);
-    } else if (running_.size() > 1) {
+    if (sequence.prefills || !sequence.can_launch()) continue;
+    const Pages pages = reserve_pages(sequence, sequence.computed + 1);
+    if (pages == Pages::reserved)
+      planned_.push_back({&sequence, 1});
+    else if (pages == Pages::none && running_.size() > 1)
       retract(sequence);
-    } else {
-      finish(sequence, {.finish = Finish::length});  // alone, and the pool is full of its tokens
-    }
+    else if (pages == Pages::none)
+      finish_with_pool(sequence);
   }
 }
 
@@ -186,7 +200,7 @@ void Scheduler::plan_prompts(Budget budget) {
   size_t next = 0, candidate = 0;
   bool admits = true;
   while (budget.rows > 0) {
-    while (next < running_.size() && (!running_[next]->prefills || running_[next]->awaits_mask())) ++next;
+    while (next < running_.size() && (!running_[next]->prefills || !running_[next]->can_launch())) ++next;
     Sequence* const prompt = next < running_.size() ? running_[next] : nullptr;
     admits = admits && candidate < waiting_.size();
     if (admits && (!prompt || waiting_[candidate]->turn < prompt->turn)) {
@@ -195,7 +209,7 @@ void Scheduler::plan_prompts(Budget budget) {
       if (admission == Admission::admitted) {
         plan_chunk(sequence, budget);
         ++next;  // it stands before `prompt` now
-      } else if (admission == Admission::awaits_prefix) {
+      } else if (admission == Admission::awaits_others) {
         ++candidate;
       } else {
         admits = false;  // those behind it do not overtake it
@@ -213,37 +227,38 @@ void Scheduler::plan_prompts(Budget budget) {
 void Scheduler::plan_chunk(Sequence& sequence, Budget& budget) {
   const int32_t wanted = rows_within(sequence, budget);
   if (wanted == 0) return;  // others keep all that a step can keep; its turn comes when they are done
-  const int32_t count = std::max(1, tokens_that_fit(sequence, wanted));
-  if (!secure(sequence, sequence.computed + count)) return;  // the last in order; those before it go on
-  add_share(sequence, count);
+  const int32_t count = std::max(1, tokens_that_fit(sequence, wanted)), end = sequence.computed + count;
+  const Pages pages = reserve_pages(sequence, end);
+  if (pages == Pages::none && running_.size() == 1) finish_with_pool(sequence);  // it was retracted with the last token
+  if (pages != Pages::reserved) return;                                          // those before it go on
+  planned_.push_back({&sequence, count});
   budget.rows -= count;
-  budget.kept -= batch_.shares.back().kept.count();
+  budget.kept -= sequence.kept_rows(end).count();
+}
+
+// It is alone and the pool is full of its tokens.
+void Scheduler::finish_with_pool(Sequence& sequence) {
+  if (!in_flight(sequence)) finish(sequence, {.finish = Finish::length});
 }
 
 int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
   const int32_t rows = std::min(sequence.remaining(), budget.rows);
-  const PositionRange missing = sequence.results.missing();
-  if (missing.count() <= budget.kept) return rows;
-  return std::min(rows, missing.begin - sequence.computed + budget.kept);
-}
-
-void Scheduler::add_share(Sequence& sequence, int32_t count) {
-  batch_.add({.sequence = &sequence,
-              .count = count,
-              .draws = count == sequence.remaining() && sequence.wants_token(),
-              .kept = sequence.results.missing().before(sequence.computed + count)});
+  const PositionRange kept = sequence.kept_rows(sequence.length());
+  if (kept.count() <= budget.kept) return rows;
+  return std::min(rows, kept.begin - sequence.computed + budget.kept);
 }
 
 // --- admission
 
 Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
-  if (running() == limits_.running || sequence.refused_at == departures_) return Admission::no_room;
-  if (sequence.awaited && sequence.awaited->computed < sequence.awaited_tokens) return Admission::awaits_prefix;
+  if (table_.open_rows() == limits_.running || sequence.refused_at == departures_) return Admission::no_room;
+  if (in_flight(sequence)) return Admission::awaits_others;  // it was retracted, and may end
+  if (sequence.awaited && sequence.awaited->settled < sequence.awaited_tokens) return Admission::awaits_others;
   std::vector<PageId> matched;
   if (limits_.prefix_cache) {
-    matched = tree_.match(sequence.request.salt, std::span(sequence.tokens).first(sequence.shareable()));
+    matched = tree_.match(sequence.request->salt, std::span(sequence.tokens).first(sequence.shareable()));
     if (awaits_prefix(sequence, static_cast<int32_t>(matched.size()) * limits_.page_size.tokens()))
-      return Admission::awaits_prefix;
+      return Admission::awaits_others;
   }
   sequence.row = table_.open();
   table_.append_shared(sequence.row, matched);  // held from here on, so they do not count as evictable
@@ -262,11 +277,12 @@ bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
   const int32_t page_tokens = limits_.page_size.tokens();
   sequence.awaited = nullptr;
   for (const Sequence* other : running_) {
-    if (!other->prefills || other->turn > sequence.turn) continue;
-    if (other->request.salt != sequence.request.salt) continue;
+    const bool in_prompt = other->prefills || other->settled < other->prompt_tokens;
+    if (!in_prompt || other->turn > sequence.turn) continue;
+    if (other->request->salt != sequence.request->salt) continue;
     const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.shareable());
     const int32_t whole = common / page_tokens * page_tokens;
-    if (other->computed >= whole || whole - matched < std::max(page_tokens, kWorthWaiting)) continue;
+    if (other->settled >= whole || whole - matched < std::max(page_tokens, kWorthWaiting)) continue;
     sequence.awaited = other;
     sequence.awaited_tokens = whole;
     return true;
@@ -285,7 +301,7 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
 }
 
 void Scheduler::admit(Sequence& sequence, int32_t matched) {
-  sequence.computed = matched;
+  sequence.computed = sequence.settled = matched;
   sequence.prefills = true;
   if (!sequence.has_run()) {
     ++counters_.started;
@@ -314,21 +330,27 @@ int32_t Scheduler::tokens_that_fit(const Sequence& sequence, int32_t wanted) {
 }
 
 // Pages for the sequence's first `tokens`: from the pool, from the cache, from those that run behind it.
-bool Scheduler::secure(Sequence& sequence, int32_t tokens) {
+Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   while (!table_.reserve(sequence.row, {tokens})) {
     if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages()) > 0) continue;
-    if (running_.back() == &sequence) return false;
+    if (!unread_.empty()) return Pages::awaited;
+    if (running_.back() == &sequence) return Pages::none;
     retract(*running_.back());
   }
-  return true;
+  return Pages::reserved;
 }
 
-// At once when they are computed, so that others share them while this one still runs. Where the tree has other pages
+// At once when they are settled, so that others share them while this one still runs. Where the tree has other pages
 // for the same tokens, their bits are the same: this request goes on with those and gives its own back.
-void Scheduler::cache_pages(const Sequence& sequence) {
+void Scheduler::cache_pages(Sequence& sequence) {
   if (!limits_.prefix_cache) return;
-  const std::span<const int32_t> tokens = std::span(sequence.tokens).first(sequence.computed);
-  for (const auto& [index, page] : tree_.insert(sequence.request.salt, tokens, table_.pages(sequence.row))) {
+  const std::span<const int32_t> tokens = std::span(sequence.tokens).first(sequence.settled);
+  const std::span<const PageId> own = table_.pages(sequence.row);
+  for (const auto& [index, page] : tree_.insert(sequence.request->salt, tokens, own)) {
+    if (in_flight(sequence)) {
+      pool_.retain(own[index]);
+      unread_.push_back({.step = sequence.last_step, .row = {0}, .page = own[index]});
+    }
     pool_.retain(page);
     table_.replace_page(sequence.row, index, page);
   }
@@ -336,7 +358,7 @@ void Scheduler::cache_pages(const Sequence& sequence) {
 
 void Scheduler::retract(Sequence& sequence) {
   ++counters_.retractions;
-  batch_.remove(sequence);
+  std::erase_if(planned_, [&](const Planned& planned) { return planned.sequence == &sequence; });
   cache_pages(sequence);
   leave(sequence);
   sequence.retracted = true;
@@ -349,66 +371,121 @@ void Scheduler::leave(Sequence& sequence) {
     std::erase(waiting_, &sequence);
     return;
   }
-  ++departures_;
-  table_.close(sequence.row);
+  unread_.push_back({.step = sequence.last_step, .row = sequence.row, .page = {0}});
+  release_read_pages();
   sequence.row = {0};
-  sequence.computed = 0;
+  sequence.computed = sequence.settled = 0;
   sequence.prefills = sequence.late = false;
   std::erase(running_, &sequence);
   for (Sequence* other : waiting_)
     if (other->awaited == &sequence) other->awaited = nullptr;
 }
 
-// --- results
-
-void Scheduler::settle(StepResults results) {
-  check(std::ssize(results.drawn) == batch_.draws && std::ssize(results.scored) == batch_.scored &&
-            results.pooled.rows == batch_.pooled,
-        results.drawn.size(), " tokens, ", results.scored.size(), " scores and ", results.pooled.rows,
-        " rows for a step that wants ", batch_.draws, ", ", batch_.scored, " and ", batch_.pooled);
-  for (const Share& share : batch_.shares) {
-    Sequence& sequence = *share.sequence;
-    const StepResults own = results.take(share);
-    Output end = keep_results(sequence, own);
-    if (end.finish == Finish::none)
-      go_on(sequence, share, own);
+// Those that no step in flight reads.
+void Scheduler::release_read_pages() {
+  std::erase_if(unread_, [&](const Unread& unread) {
+    if (unread.step > settled_) return false;
+    if (unread.row.value != 0)
+      table_.close(unread.row);
     else
-      finish(sequence, std::move(end));
+      pool_.release(unread.page);
+    ++departures_;
+    return true;
+  });
+}
+
+// --- steps in flight
+
+void Scheduler::advance(const Batch& batch) {
+  check(batch.step == launched_ + 1 && !batch.empty(), "step ", batch.step, " was launched after step ", launched_);
+  launched_ = batch.step;
+  for (const Share& share : batch.shares) {
+    Sequence& sequence = *sequences_.at(share.id);
+    sequence.computed = share.end();
+    sequence.last_step = batch.step;
+    sequence.prefills = sequence.prefills && sequence.remaining() > 0;
+    sequence.pending += share.draws;
   }
 }
 
-void Scheduler::go_on(Sequence& sequence, const Share& share, const StepResults& own) {
-  sequence.late = share.draws && own.drawn.front().late;
-  sequence.computed += share.count - sequence.late;  // the row that should have drawn stays to be computed
-  if (sequence.prefills || sequence.computed % std::max(kCachedTogether, limits_.page_size.tokens()) == 0)
-    cache_pages(sequence);
-  sequence.prefills = sequence.prefills && sequence.remaining() > 0;
-  if (sequence.late) return;
-  if (share.draws)
-    take_token(sequence, own.drawn.front().sampled);
-  else if (!sequence.prefills)  // nothing was to be generated
+void Scheduler::settle(const Batch& batch, StepResults results) {
+  check(batch.step == settled_ + 1 && in_flight(), "step ", batch.step, " was settled after step ", settled_);
+  check(results.drawn.size() == batch.drawn.size() && results.scored.size() == batch.scored.size() &&
+            results.pooled.size() == batch.pooled.size() * results.width,
+        results.drawn.size(), " tokens, ", results.scored.size(), " scores and ", results.pooled.size(), " numbers of ",
+        results.width, " for a step that wants ", batch.drawn.size(), ", ", batch.scored.size(), " and ",
+        batch.pooled.size(), " rows");
+  settled_ = batch.step;
+  measure(batch, results.time);
+  for (const Share& share : batch.shares)
+    if (const auto found = sequences_.find(share.id); found != sequences_.end())  // else it has ended since
+      settle_share(*found->second, share, results.of(share));
+  release_read_pages();
+}
+
+// Nothing but the size of chunks depends on it.
+void Scheduler::measure(const Batch& batch, std::chrono::duration<double> time) {
+  const auto decoders = static_cast<int32_t>(
+      std::count_if(batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.prefills; }));
+  if (decoders > 0 && time.count() > 0) allowance_.measured(decoders, batch.rows() - decoders, time);
+}
+
+void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
+  sequence.pending -= share.draws;
+  if (Output end = keep_results(sequence, own); end.finish != Finish::none) return finish(sequence, std::move(end));
+  if (sequence.runs()) settle_rows(sequence, share, share.draws && own.drawn.front().late());
+  if (share.draws) {
+    std::vector<ops::Sampled>& tokens = own.drawn.front().tokens;
+    check(tokens.size() < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
+    for (ops::Sampled& sampled : tokens)
+      if (!append_token(sequence, sampled)) return;
+    if (sequence.runs() && sequence.remaining() > 1) sequence.prefills = true;  // those between are not in pages
+  } else if (share.end() == sequence.length()) {                                // nothing was to be generated
     finish(sequence, {.prompt_logprobs = sequence.results.take_logprobs(),
                       .embedding = sequence.results.embedding(),
                       .finish = Finish::length});
+  }
 }
 
-void Scheduler::take_token(Sequence& sequence, ops::Sampled& sampled) {
+// late: the row that should have drawn stays to be computed.
+void Scheduler::settle_rows(Sequence& sequence, const Share& share, bool late) {
+  sequence.settled = share.end() - late;
+  sequence.late = late;
+  if (late) {
+    sequence.computed = sequence.settled;
+    sequence.prefills = share.prefills;
+  }
+  if (share.prefills || sequence.settled % std::max(kCachedTogether, limits_.page_size.tokens()) == 0)
+    cache_pages(sequence);
+}
+
+// False when the request has ended with it, and is gone.
+bool Scheduler::append_token(Sequence& sequence, ops::Sampled& sampled) {
   sequence.tokens.push_back(sampled.token);
   ++counters_.generated_tokens;
   Output output{.token = sampled.token, .prompt_logprobs = sequence.results.take_logprobs()};
-  if (sequence.request.top_logprobs >= 0) output.logprobs = as_logprob(std::move(sampled));
-  if (is_stop(sequence.request, output.token))
+  if (sequence.request->top_logprobs >= 0) output.logprobs = as_logprob(std::move(sampled));
+  if (is_stop(*sequence.request, output.token))
     output.finish = Finish::stop;
-  else if (!sequence.wants_token())
+  else if (sequence.length() == sequence.most_tokens)
     output.finish = Finish::length;
-  if (output.finish == Finish::none)
-    tell(sequence, output);
-  else
-    finish(sequence, std::move(output));
+  if (output.finish == Finish::none) {
+    notify(sequence, output);
+    return true;
+  }
+  finish(sequence, std::move(output));
+  return false;
 }
 
-void Scheduler::fail(const std::string& reason) {
-  for (const Share& share : batch_.shares) finish(*share.sequence, {.finish = Finish::failed, .error = reason});
+void Scheduler::fail(const Batch& batch, const std::string& reason) {
+  check(batch.step == settled_ + 1 && in_flight(), "step ", batch.step, " failed after step ", settled_);
+  std::vector<Sequence*> failed;  // with rows in this step or in one behind it
+  for (const auto& [id, sequence] : sequences_)
+    if (in_flight(*sequence)) failed.push_back(sequence.get());
+  settled_ = batch.step;
+  std::sort(failed.begin(), failed.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+  for (Sequence* sequence : failed) finish(*sequence, {.finish = Finish::failed, .error = reason});
+  release_read_pages();
 }
 
 void Scheduler::finish(Sequence& sequence, Output last) {
@@ -417,7 +494,7 @@ void Scheduler::finish(Sequence& sequence, Output last) {
   if (!sequence.has_run()) sequence.queued_seconds = seconds_since(sequence.submitted);
   ++(last.finish == Finish::cancelled ? counters_.cancelled : counters_.finished);
   const auto owner = sequences_.extract(sequence.id);
-  tell(sequence, last);
+  notify(sequence, last);
 }
 
 // --- checks
@@ -442,7 +519,7 @@ int64_t Scheduler::waiting_tokens() const {
 }
 
 void Scheduler::check_idle() const {
-  if (running_.empty() && waiting_.empty())
+  if (running_.empty() && waiting_.empty() && !in_flight())
     check_pages_are_back(limits_.pages, pool_.free_pages(), tree_.cached_pages(), table_.open_rows());
 }
 
@@ -455,7 +532,9 @@ void Scheduler::audit() const {
   check(std::is_sorted(waiting_.begin(), waiting_.end(), waits_before), "audit: waiting requests are out of order");
   check(evictable_pages() == tree_.evictable_pages(), "audit: of ", cached_pages(), " cached pages ", evictable_pages(),
         " count as evictable and ", tree_.evictable_pages(), " are");
-  check(table_.open_rows() == running(), "audit: ", table_.open_rows(), " rows are open for ", running(), " requests");
+  const auto unread = std::count_if(unread_.begin(), unread_.end(), [](const Unread& u) { return u.row.value != 0; });
+  check(table_.open_rows() == running() + unread, "audit: ", table_.open_rows(), " rows are open for ", running(),
+        " requests and ", unread, " that are read by steps in flight");
   check_idle();
 }
 

@@ -3,8 +3,26 @@
 //
 //   add, cancel      requests come and go
 //   plan             the next step's rows, with pages for all of them
-//   took             how long the planned step was computed; chunks of prompts are cut by it
-//   settle | fail    what came of the planned step
+//   advance          that step is launched: its rows count as computed, its tokens as pending
+//   settle | fail    the oldest step in flight was read, or not computed: tokens, ends, prefixes to be cached
+//
+// Steps in flight. As many may be planned and launched before the oldest is settled as the device is late; the CPU
+// settles each at once. A row whose token is not known yet says so (kFutureToken), and the device has it in time:
+//
+//   step      1          2          3
+//   host      plan advance
+//                        plan advance
+//                                   settle(1)  plan advance
+//   device    [ 1 ......][ 2 ......][ 3 ......]                 2 computes the token that 1 drew
+//
+//   - A request that is sure to end with a pending token (its length) has no row after it. One that turns out to have
+//     ended (a stop id, cancel, a failure) has rows in flight: what comes of them is dropped.
+//   - The row of the request table and its pages, and pages that others took the place of, are freed when the last step
+//     in flight that may read them is settled. Until then whoever lacks them sits out.
+//   - Only pages whose rows are settled are cached.
+//   - A retracted request keeps the tokens that come of its rows in flight, and is not admitted before.
+//   - A request that draws by its text, under a mask or with penalties, is not launched while a token is pending.
+//   - What fails a step fails the steps in flight behind it.
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
 // is smaller when somebody decodes (PromptAllowance). Rows of prompts that are wanted themselves (PromptResults) have a
@@ -33,7 +51,8 @@
 #include "engine/batch.h"
 #include "engine/prompt_allowance.h"
 #include "engine/request.h"
-#include "engine/step_results.h"
+#include "engine/sequence.h"
+#include "engine/step.h"
 #include "kv/page_pool.h"
 #include "kv/prefix_tree.h"
 #include "kv/request_table.h"
@@ -76,14 +95,14 @@ class Scheduler {
   void finish_all(Finish finish, const std::string& error = {});
   void flush_cache();  // the cached prefixes that nobody uses
 
-  // The next step; valid until settle() or fail(), one of which follows a plan that is not empty. May finish a request
-  // that has reached the pool's end. Empty only when nobody runs or waits, or all that run await their masks.
-  const Batch& plan();
-  void took(std::chrono::duration<double> time);  // before settle(); nothing but the size of chunks depends on it
-  void settle(StepResults results);               // the step was computed
-  void fail(const std::string& reason);           // the step was not computed, and its requests end
+  // The next step. May finish a request that has reached the pool's end. Empty only when nobody runs or waits, all that
+  // run await their masks, or nobody gets on before a step in flight is settled. recycled: any batch, for its memory.
+  Batch plan(Batch recycled = {});
+  void advance(const Batch& batch);                          // the planned batch, which is not empty
+  void settle(const Batch& batch, StepResults results);      // the oldest in flight
+  void fail(const Batch& batch, const std::string& reason);  // the oldest in flight
 
-  void check_idle() const;  // check_pages_are_back() when nobody runs or waits
+  void check_idle() const;  // check_pages_are_back() when nobody runs or waits and no step is in flight
   void audit() const;       // recounts everything; for tests
 
   struct Counters {
@@ -94,8 +113,9 @@ class Scheduler {
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  bool all_await_masks() const;  // of those that run
-  int32_t retracted() const;     // of those that wait
+  bool in_flight() const { return launched_ > settled_; }  // whether a step is
+  bool all_await_masks() const;                            // of those that run
+  int32_t retracted() const;                               // of those that wait
   int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
   const kv::RequestTable& table() const { return table_; }
@@ -103,7 +123,7 @@ class Scheduler {
   int32_t evictable_pages() const { return tree_.cached_pages() - pool_.shared_pages(); }  // cached, and used by nobody
 
  private:
-  enum class Admission : uint8_t { admitted, awaits_prefix, no_room };
+  enum class Admission : uint8_t { admitted, awaits_others, no_room };
 
   struct Budget {
     int32_t rows;  // of prompts
@@ -113,25 +133,41 @@ class Scheduler {
   int32_t prompt_rows() const;
   void plan_prompts(Budget budget);
   void plan_chunk(Sequence& sequence, Budget& budget);
+  void finish_with_pool(Sequence& sequence);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
-  void add_share(Sequence& sequence, int32_t count);
+  static Share share_of(const Sequence& sequence, int32_t count);
 
   Admission try_admit(Sequence& sequence);
   bool awaits_prefix(Sequence& sequence, int32_t matched) const;
   bool has_room_for(const Sequence& sequence) const;
   void admit(Sequence& sequence, int32_t matched);
 
-  bool secure(Sequence& sequence, int32_t tokens);
+  enum class Pages : uint8_t { reserved, awaited, none };
+  Pages reserve_pages(Sequence& sequence, int32_t tokens);
   int32_t tokens_that_fit(const Sequence& sequence, int32_t wanted);
   int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
 
-  void go_on(Sequence& sequence, const Share& share, const StepResults& own);
-  void take_token(Sequence& sequence, ops::Sampled& sampled);
-  void cache_pages(const Sequence& sequence);
+  void measure(const Batch& batch, std::chrono::duration<double> time);
+  void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
+  void settle_rows(Sequence& sequence, const Share& share, bool late);
+  bool append_token(Sequence& sequence, ops::Sampled& sampled);
+  void cache_pages(Sequence& sequence);
   void retract(Sequence& sequence);
   void leave(Sequence& sequence);
   void finish(Sequence& sequence, Output last);
 
+  bool in_flight(const Sequence& sequence) const { return sequence.last_step > settled_; }
+  void release_read_pages();
+
+  struct Planned {
+    Sequence* sequence;
+    int32_t count;
+  };
+  struct Unread {  // freed when its step is settled
+    int64_t step;
+    RequestRow row;  // with its pages; 0: only the page
+    PageId page;
+  };
   SchedulerLimits limits_;
   kv::PagePool pool_;
   kv::RequestTable table_;
@@ -139,10 +175,12 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;  // in order of turns: pages are taken from the back
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
-  Batch batch_;
+  std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
+  std::vector<Unread> unread_;
   PromptAllowance allowance_;
-  int64_t steps_ = 0;
-  int64_t departures_ = 0;  // of running requests: without one, a request that found no room finds none now
+  int64_t plans_ = 0;
+  int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds
+  int64_t departures_ = 0;              // of running requests: without one, a request that found no room finds none now
   Counters counters_;
 };
 

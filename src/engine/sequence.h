@@ -1,9 +1,11 @@
 // A request inside the engine: what was asked, its tokens so far, and how far their keys and values are computed.
 //
-//   tokens     [ prompt ............ | generated ..... ]
-//   in pages   [ computed ................... ]           what lies past it is still to be computed, at least one token
+//   tokens     [ prompt ............ | generated ..... ] [ pending ]    pending: being drawn by steps in flight
+//   in pages   [ settled ................. ]                            by steps whose results were read
+//              [ computed ..................... ]                       and by those in flight
 //
-// A request that was retracted has computed == 0 and keeps its tokens: it comes back as if all of them were its prompt.
+// What lies past `computed` is still to be launched. A request that was retracted has computed == 0 and keeps its
+// tokens: it comes back as if all of them were its prompt.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -21,9 +23,14 @@ namespace quire::engine {
 
 using Clock = std::chrono::steady_clock;
 
+// Whether a draw depends on the tokens before it: on more than the logits have of them.
+inline bool penalises(const ops::SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
+}
+
 struct Sequence {
-  RequestId id;     // ascending in order of arrival
-  Request request;  // its prompt was moved to tokens
+  RequestId id;                            // ascending in order of arrival
+  std::shared_ptr<const Request> request;  // its prompt was moved to tokens
   Listener listener;
   std::vector<int32_t> tokens;
   int32_t prompt_tokens;
@@ -35,7 +42,9 @@ struct Sequence {
 
   // Kept by the scheduler.
   RequestRow row{0};  // of the request table, while it runs
-  int32_t computed = 0;
+  int32_t computed = 0, settled = 0;
+  int32_t pending = 0;
+  int64_t last_step = 0;              // the newest that was launched with rows of it
   bool prefills = false;              // running, and has not been computed to its end since
   int32_t cached = -1;                // of the prompt, taken from the prefix tree; -1: has not run yet
   double queued_seconds = 0;          // before it ran for the first time
@@ -46,18 +55,29 @@ struct Sequence {
   int32_t awaited_tokens = 0;         // how long that prefix is
 
   int32_t length() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t length_ahead() const { return length() + pending; }
   int32_t generated() const { return length() - prompt_tokens; }
-  int32_t remaining() const { return length() - computed; }
+  int32_t remaining() const { return length_ahead() - computed; }
   bool runs() const { return row.value != 0; }
-  bool wants_token() const { return length() < most_tokens; }
+  bool wants_token() const { return length_ahead() < most_tokens; }
   bool awaits_mask() const { return late && !mask->ready(); }
   bool has_run() const { return cached >= 0; }
+  // Whether the host has to know all tokens before the next is drawn.
+  bool draws_by_history() const { return mask || penalises(request->sampling); }
+  // Whether it has rows for the next step. One that is sure to end with a pending token has none.
+  bool can_launch() const {
+    if (remaining() == 0 || awaits_mask()) return false;
+    return pending == 0 || (wants_token() && !draws_by_history());
+  }
+  // Rows of [computed, end) that its PromptResults wants; those before are in flight or have come.
+  PositionRange kept_rows(int32_t end) const {
+    const PositionRange missing = results.missing();
+    return PositionRange{std::max(missing.begin, computed), missing.end}.before(end);
+  }
   // How many of its first tokens may come from pages of others: rows that it wants are computed.
   int32_t shareable() const {
     return results.missing().empty() ? length() - 1 : std::min(length() - 1, results.missing().begin);
   }
-  std::span<const int32_t> prompt() const { return std::span(tokens).first(prompt_tokens); }
-  std::span<const int32_t> continuation() const { return std::span(tokens).subspan(prompt_tokens); }
 };
 
 }  // namespace quire::engine

@@ -6,70 +6,77 @@
 #include "engine/allowed_tokens.h"
 
 namespace quire::engine {
+namespace {
+
+// What a row cannot do, its request is told.
+template <class Compute>
+RowResult result_of(const Compute& compute) {
+  RowResult result;
+  try {
+    result.tokens.push_back(compute());
+  } catch (const ConstraintRefused& refused) {
+    result.error = refused.what();
+    result.refused = true;
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  } catch (...) {
+    result.error = "the mask of allowed tokens threw";
+  }
+  return result;
+}
+
+}  // namespace
 
 StepSampler::StepSampler(int32_t vocabulary, Exec& exec)
     : vocabulary_(vocabulary), exec_(exec), sampler_(vocabulary, exec), masks_(exec.threads()) {}
 
-StepResults StepSampler::run(const Batch& batch, Rows<const float> logits) {
-  list_rows(batch);
-  results_.assign(rows_.size(), {});
-  const auto job = [&](int64_t i, int thread) { results_[i] = result_of(rows_[i], logits.row(i), thread); };
+void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults& results) {
+  const auto draws = std::ssize(batch.drawn);
+  results.drawn.resize(batch.drawn.size());
+  results.scored.resize(batch.scored.size());
+  const auto job = [&](int64_t i, int thread) {
+    const WantedRow& row = i < draws ? batch.drawn[i] : batch.scored[i - draws];
+    RowResult& result = i < draws ? results.drawn[i] : results.scored[i - draws];
+    const Share& share = batch.shares[row.share];
+    result = i < draws ? draw(share, logits.row(i), thread) : score(share, row.token, logits.row(i), thread);
+  };
   exec_.parallel(
-      std::ssize(rows_),
+      batch.with_logits(),
       [](const void* context, int64_t i, int thread) { (*static_cast<const decltype(job)*>(context))(i, thread); },
       &job);
-  const std::span all(results_);
-  return {.drawn = all.first(batch.draws), .scored = all.subspan(batch.draws)};
 }
 
-RowResult StepSampler::result_of(const Row& row, const float* logits, int thread) {
-  const AheadMask* const mask = row.scored < 0 ? row.sequence->mask.get() : nullptr;
-  if (mask && !mask->ready()) return {.late = true};
-  try {
-    return {.sampled = compute(row, logits, thread)};
-  } catch (const ConstraintRefused& refused) {
-    return {.error = refused.what(), .refused = true};
-  } catch (const std::exception& error) {
-    return {.error = error.what()};
-  } catch (...) {
-    return {.error = "the mask of allowed tokens threw"};
-  }
-}
-
-void StepSampler::list_rows(const Batch& batch) {
-  rows_.clear();
-  for (const Share& share : batch.shares)
-    if (share.draws) rows_.push_back({share.sequence, -1});
-  for (const Share& share : batch.shares)
-    for (int32_t i = 0; i < share.scored(); ++i)
-      rows_.push_back({share.sequence, share.sequence->tokens[share.kept.begin + i + 1]});
-}
-
-ops::Sampled StepSampler::compute(const Row& row, const float* logits, int thread) {
-  if (row.scored < 0) return draw(*row.sequence, logits, thread);
-  const Request& request = row.sequence->request;
-  return sampler_.score({.logits = logits,
-                         .params = nullptr,
-                         .position = 0,
-                         .top_logprobs = std::max(request.top_logprobs, 0),
+RowResult StepSampler::draw(const Share& share, const float* logits, int thread) {
+  if (share.mask && !share.mask->ready()) return {};
+  return result_of([&] {
+    const Request& request = *share.request;
+    const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
+    const std::span history(share.history);
+    const size_t generated = history.empty() ? 0 : share.generated;
+    ops::Sampled sampled =
+        sampler_.sample({.logits = logits,
+                         .params = &request.sampling,
+                         .prompt = history.first(history.size() - generated),
+                         .generated = history.last(generated),
+                         .position = share.end(),
+                         .mask = allowed_tokens(request, share.generated, own, vocabulary_, masks_[thread]),
+                         .top_logprobs = request.top_logprobs,
                          .logprob_ids = request.logprob_ids},
-                        row.scored, thread);
+                        thread);
+    if (share.mask) share.mask->drew(sampled.token);
+    return sampled;
+  });
 }
 
-ops::Sampled StepSampler::draw(Sequence& sequence, const float* logits, int thread) {
-  const Request& request = sequence.request;
-  const uint32_t* own = sequence.mask ? sequence.mask->bits() : nullptr;
-  ops::Sampled sampled = sampler_.sample({.logits = logits,
-                                          .params = &request.sampling,
-                                          .prompt = sequence.prompt(),
-                                          .generated = sequence.continuation(),
-                                          .position = sequence.length(),
-                                          .mask = allowed_tokens(sequence, own, vocabulary_, masks_[thread]),
-                                          .top_logprobs = request.top_logprobs,
-                                          .logprob_ids = request.logprob_ids},
-                                         thread);
-  if (sequence.mask) sequence.mask->drew(sampled.token);
-  return sampled;
+RowResult StepSampler::score(const Share& share, int32_t token, const float* logits, int thread) {
+  return result_of([&] {
+    return sampler_.score({.logits = logits,
+                           .params = nullptr,
+                           .position = 0,
+                           .top_logprobs = std::max(share.request->top_logprobs, 0),
+                           .logprob_ids = share.request->logprob_ids},
+                          token, thread);
+  });
 }
 
 }  // namespace quire::engine

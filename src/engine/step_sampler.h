@@ -9,7 +9,7 @@
 
 #include "base/exec.h"
 #include "base/tensor.h"
-#include "engine/step_results.h"
+#include "engine/step.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
@@ -18,26 +18,17 @@ class StepSampler {
  public:
   StepSampler(int32_t vocabulary, Exec& exec);  // exec outlives it
 
-  // logits: rows that draw, then rows that are scored, in the order of the shares. Valid until the next run; pooled
-  // rows are not its business.
-  StepResults run(const Batch& batch, Rows<const float> logits);
+  // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business.
+  void run(const Batch& batch, Rows<const float> logits, StepResults& results);
 
  private:
-  struct Row {
-    Sequence* sequence;
-    int32_t scored;  // the token whose logprobs are wanted; -1: one is drawn
-  };
-  void list_rows(const Batch& batch);
-  RowResult result_of(const Row& row, const float* logits, int thread);
-  ops::Sampled compute(const Row& row, const float* logits, int thread);
-  ops::Sampled draw(Sequence& sequence, const float* logits, int thread);
+  RowResult draw(const Share& share, const float* logits, int thread);
+  RowResult score(const Share& share, int32_t token, const float* logits, int thread);
 
   int32_t vocabulary_;
   Exec& exec_;
   ops::Sampler sampler_;
   std::vector<std::vector<uint32_t>> masks_;  // [threads] scratch
-  std::vector<Row> rows_;
-  std::vector<RowResult> results_;
 };
 
 }  // namespace quire::engine

@@ -7,7 +7,8 @@
 namespace quire::engine::testing {
 namespace {
 
-constexpr int kWidth = 3;  // of a row
+constexpr int kWidth = 3;                  // of a row
+constexpr uint64_t kOverwritten = 0xdead;  // in place of a key
 
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -80,31 +81,70 @@ Expected expected_of(const Request& request, const SchedulerLimits& limits) {
 }
 
 HashModel::HashModel(const SchedulerLimits& limits)
-    : keys_((int64_t{limits.pages} + 1) * limits.page_size.tokens(), 0xdead) {}
+    : page_size_(limits.page_size),
+      keys_((int64_t{limits.pages} + 1) * limits.page_size.tokens(), kOverwritten),
+      newest_tokens_(limits.running + 1) {}
 
-StepResults HashModel::run(const Batch& batch, const kv::RequestTable& table) {
-  drawn_.clear();
-  scored_.clear();
-  pooled_.clear();
+void HashModel::overwrite(PageId page) {
+  const auto begin = keys_.begin() + page_size_.slot(page, 0).value;
+  std::fill(begin, begin + page_size_.tokens(), kOverwritten);
+}
+
+void HashModel::overwrite_free_pages(const kv::PagePool& pool) {
+  for (int32_t page = 1; page < pool.pages(); ++page)
+    if (pool.references({page}) == 0) overwrite({page});
+}
+
+// A page that is written from its beginning comes from the pool: it was overwritten when it returned there.
+void HashModel::launch(const Batch& batch, const kv::RequestTable& table) {
+  Launched& step = launched_.emplace_back(batch);
   for (const Share& share : batch.shares) {
-    const Sequence& sequence = *share.sequence;
-    Seen seen;
-    for (int32_t position = 0; position < sequence.computed + share.count; ++position) {
-      uint64_t& key = keys_[table.slot(sequence.row, position).value];
-      if (position >= sequence.computed) key = seen.key_of(sequence.tokens[position]);
-      seen.see(key);
-      if (position < share.kept.begin || position >= share.kept.end) continue;
-      if (sequence.results.pools()) {
-        const auto row = seen.row();
-        pooled_.insert(pooled_.end(), row.begin(), row.end());
-      } else {
-        const int32_t next = sequence.tokens[position + 1];
-        scored_.push_back({.sampled = {.token = next, .logprob = seen.logprob_of(next)}});
-      }
+    std::vector<TokenSlot>& slots = step.slots.emplace_back();
+    for (int32_t position = 0; position < share.end(); ++position) {
+      slots.push_back(table.slot(share.row, position));
+      if (position >= share.position && position % page_size_.tokens() == 0)
+        overwrite(page_size_.page_of(slots.back()));
     }
-    if (share.draws) drawn_.push_back({.sampled = {.token = seen.next_token()}});
   }
-  return {.drawn = drawn_, .scored = scored_, .pooled = {pooled_.data(), std::ssize(pooled_) / kWidth, kWidth, kWidth}};
+}
+
+StepResults HashModel::answer() {
+  const Launched step = std::move(launched_.front());
+  launched_.pop_front();
+  StepResults results{.width = kWidth};
+  for (const Share& share : step.batch.shares) compute(step, share, results);
+  return results;
+}
+
+void HashModel::compute(const Launched& step, const Share& share, StepResults& results) {
+  const Batch& batch = step.batch;
+  const std::vector<TokenSlot>& slots = step.slots[&share - batch.shares.data()];
+  Seen seen;
+  const WantedRow* scored = batch.scored.data() + share.scored.begin;
+  for (int32_t position = 0; position < share.end(); ++position) {
+    uint64_t& key = keys_[slots[position].value];
+    if (position >= share.position) {
+      const int32_t token = batch.token_ids[share.first_row + position - share.position];
+      key = seen.key_of(token == kFutureToken ? newest_tokens_[share.row.value] : token);
+    }
+    overwritten_reads_ += key == kOverwritten;
+    seen.see(key);
+    if (position < share.kept.begin || position >= share.kept.end) continue;
+    if (share.pooled.count > 0) {
+      const auto row = seen.row();
+      results.pooled.insert(results.pooled.end(), row.begin(), row.end());
+    } else {
+      const int32_t next = (scored++)->token;
+      results.scored.push_back({.tokens = {{.token = next, .logprob = seen.logprob_of(next)}}});
+    }
+  }
+  if (!share.draws) return;
+  RowResult& drawn = results.drawn.emplace_back();
+  for (uint64_t count = 1 + seen.hash % most_tokens; count > 0; --count) {
+    drawn.tokens.push_back({.token = seen.next_token()});
+    seen.see(seen.key_of(drawn.tokens.back().token));
+  }
+  newest_tokens_[share.row.value] = drawn.tokens.back().token;
 }
 
 }  // namespace quire::engine::testing

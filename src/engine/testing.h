@@ -4,8 +4,13 @@
 // pages; the next token follows from all keys. So a token that was lost, doubled or stored elsewhere, and a page that
 // belongs to another text, all change what is generated from there on. Logprobs and rows to be pooled are made of the
 // keys too.
+//
+// It is a device that may answer late: a launched step is computed no sooner than its answer is asked for, from the
+// pages that the table named when it was launched. A page that returns to the pool is overwritten at once; a step that
+// reads what was overwritten and not written since is counted.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -27,12 +32,31 @@ Expected expected_of(const Request& request, const SchedulerLimits& limits);
 class HashModel {
  public:
   explicit HashModel(const SchedulerLimits& limits);
-  StepResults run(const Batch& batch, const kv::RequestTable& table);  // valid until the next run
+
+  void launch(const Batch& batch, const kv::RequestTable& table);
+  StepResults answer();  // of the oldest step that was launched and has not been answered
+  StepResults run(const Batch& batch, const kv::RequestTable& table) {
+    launch(batch, table);
+    return answer();
+  }
+  void overwrite_free_pages(const kv::PagePool& pool);
+
+  int64_t overwritten_reads() const { return overwritten_reads_; }
+  int32_t most_tokens = 1;  // that a draw gives, as many as it pleases
 
  private:
-  std::vector<uint64_t> keys_;  // [slots]
-  std::vector<RowResult> drawn_, scored_;
-  std::vector<float> pooled_;  // [pooled, width]
+  struct Launched {
+    Batch batch;
+    std::vector<std::vector<TokenSlot>> slots;  // [shares][end] of all tokens that a share sees
+  };
+  void overwrite(PageId page);
+  void compute(const Launched& step, const Share& share, StepResults& results);
+
+  PageSize page_size_;
+  std::vector<uint64_t> keys_;          // [slots]
+  std::vector<int32_t> newest_tokens_;  // [request rows]
+  std::deque<Launched> launched_;
+  int64_t overwritten_reads_ = 0;
 };
 
 }  // namespace quire::engine::testing

@@ -1,0 +1,47 @@
+// A step: what is computed, and what came of it. The engine launches steps in order and settles them in the same order,
+// up to so many later as its device answers late; until then a step is in flight (scheduler.h).
+#pragma once
+#include <chrono>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/tensor.h"
+#include "engine/batch.h"
+#include "ops/sample.h"
+
+namespace quire::engine {
+
+struct RowResult {
+  std::vector<ops::Sampled> tokens = {};  // a scored row's one; those that were drawn, in order: more than one only
+                                          // for a request without another share in flight
+  std::string error = {};                 // why this row's request cannot go on; empty: it can
+  bool refused = false;                   // the error is the request's own fault
+  // Nothing was drawn and nothing is wrong: the mask was not ready, and the row has to be computed again.
+  bool late() const { return tokens.empty() && error.empty(); }
+};
+
+struct StepResults {
+  std::vector<RowResult> drawn = {}, scored = {};  // as the batch lists them
+  std::vector<float> pooled = {};                  // [pooled, width]
+  int32_t width = 0;
+  std::chrono::duration<double> time = {};  // that the device computed; 0: not measured
+
+  struct OfShare {
+    std::span<RowResult> drawn, scored;
+    Rows<const float> pooled;
+  };
+  OfShare of(const Share& share) {
+    return {.drawn = std::span(drawn).subspan(share.drawn.begin, share.drawn.count),
+            .scored = std::span(scored).subspan(share.scored.begin, share.scored.count),
+            .pooled = {pooled.data() + int64_t{share.pooled.begin} * width, share.pooled.count, width, width}};
+  }
+};
+
+struct Step {
+  Batch batch = {};
+  StepResults results = {};
+  std::string error = {};  // why it could not be computed; empty: it was
+};
+
+}  // namespace quire::engine
