@@ -36,9 +36,9 @@ int64_t qkv_width(const ModelConfig& config) {
   return (int64_t{config.heads} + 2 * int64_t{config.kv_heads}) * config.head_dim;
 }
 
-const ForwardLimits& checked(const ForwardLimits& limits) {
-  check(limits.rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.rows, "a step of up to ", limits.rows,
-        " rows of which ", limits.wanted_rows, " are wanted");
+const attn::Limits& checked(const attn::Limits& limits) {
+  check(limits.query_rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.query_rows, "a step of up to ",
+        limits.query_rows, " rows of which ", limits.wanted_rows, " are wanted");
   return limits;
 }
 
@@ -50,6 +50,7 @@ void check_store(const kv::KvLayout& layout, const ModelConfig& config, Dtype ty
 
 // What the operations of one call share.
 struct Call {
+  const attn::StepInputs& inputs;
   int64_t rows;  // room for the step's query rows
   attn::KeyView keys;
   const attn::MetadataArena& arena;
@@ -71,16 +72,11 @@ kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_s
           .value_dim = config.head_dim};
 }
 
-attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
-                              int32_t threads) {
-  return {.batch = batch,
-          .context = context,
-          .page_size = page_size,
-          .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .key_dim = config.head_dim,
-          .value_dim = config.head_dim,
-          .threads = threads};
+attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
+  limits.heads = config.heads;
+  limits.kv_heads = config.kv_heads;
+  limits.key_dim = limits.value_dim = config.head_dim;
+  return limits;
 }
 
 namespace {
@@ -96,11 +92,10 @@ struct FineProduct {
 }  // namespace
 
 struct Forward::Impl {
-  Impl(const Model& of, const ForwardLimits& up_to, Dtype type);
+  Impl(const Model& of, const attn::Limits& up_to, Dtype type);
 
   void run(const Call& call) const;  // after the metadata is written
-  int64_t room_for(const attn::StepShape& shape, const Exec& exec) const;
-  void check_counts(int64_t room) const;
+  int64_t room_for(const attn::StepShape& shape) const;
   void start(const Call& call) const;
   void attention(int32_t layer, const Call& call) const;
   void rotate_and_store(int32_t layer, const Call& call) const;
@@ -108,10 +103,10 @@ struct Forward::Impl {
   void project(int32_t layer, const Call& call) const;  // attention's result
   void feed_forward(int32_t layer, const Call& call) const;
   void gather_wanted(const Call& call) const;
-  void finish_layer(const LayerWeights& weights, Exec& exec) const;  // the last one, for the wanted rows
-  void finish(Exec& exec) const;
+  void finish_layer(const LayerWeights& weights, const Call& call) const;  // the last one, for the wanted rows
+  void finish(const Call& call) const;
   Rows<float> wanted_rows(const Array<float>& memory, int64_t dim) const;
-  void norm_wanted(const Array<float>& in, const std::vector<float>& weight, Exec& exec) const;
+  void norm_wanted(const Array<float>& in, const std::vector<float>& weight, const Call& call) const;
   void fine_product(const FineProduct& product, Exec& exec) const;
   ops::ActivationRows normed(const float* in, int64_t rows, const std::vector<float>& weight, ops::Forms forms,
                              const int32_t* live, Exec& exec) const;
@@ -121,12 +116,8 @@ struct Forward::Impl {
 
   const Model& model;
   const ModelConfig& config;
-  ForwardLimits limits;
+  attn::Limits limits;
   Dtype kv_type;
-
-  Array<int32_t> counts, ids, positions, wanted_index;
-  Array<TokenSlot> slots;
-  StepRows rows;
 
   // One step's intermediate rows.
   Array<float> cos, sin;              // [rows, rotary / 2]
@@ -146,31 +137,19 @@ struct Forward::Impl {
   ops::FineScratch fine;
 };
 
-Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
+Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
     : model(of),
       config(of.config()),
       limits(checked(up_to)),
       kv_type(type),
-      counts(3),
-      ids(limits.rows),
-      positions(limits.rows),
-      wanted_index(limits.wanted_rows),
-      slots(limits.rows),
-      rows{.count = counts.data(),
-           .ids = ids.data(),
-           .positions = positions.data(),
-           .slots = slots.data(),
-           .wanted_count = counts.data() + 1,
-           .wanted_index = wanted_index.data(),
-           .logits_count = counts.data() + 2},
-      cos(int64_t{limits.rows} * config.rotary / 2),
-      sin(int64_t{limits.rows} * config.rotary / 2),
-      x(int64_t{limits.rows} * config.width),
-      qkv(limits.rows * qkv_width(config)),
-      q(limits.rows * query_width(config) * size_of(query_type_for(type))),
-      attended(limits.rows * query_width(config)),
-      hidden(int64_t{limits.rows} * config.ffn_width),
-      activations(limits.rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}})),
+      cos(int64_t{limits.query_rows} * config.rotary / 2),
+      sin(int64_t{limits.query_rows} * config.rotary / 2),
+      x(int64_t{limits.query_rows} * config.width),
+      qkv(limits.query_rows * qkv_width(config)),
+      q(limits.query_rows * query_width(config) * size_of(query_type_for(type))),
+      attended(limits.query_rows * query_width(config)),
+      hidden(int64_t{limits.query_rows} * config.ffn_width),
+      activations(limits.query_rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}})),
       wanted_x(int64_t{limits.wanted_rows} * config.width),
       wanted_attended(limits.wanted_rows * query_width(config)),
       wanted_normed(int64_t{limits.wanted_rows} * config.width),
@@ -180,20 +159,11 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
            std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width}, int64_t{config.vocabulary}})) {}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
-int64_t Forward::Impl::room_for(const attn::StepShape& shape, const Exec& exec) const {
+int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
   check(shape.mode == attn::Mode::decode || shape.mode == attn::Mode::extend, "a step in the mode ", shape.mode);
   const int64_t room = shape.query_rows;
-  check(room >= 0 && room <= limits.rows, "a step of ", room, " rows, up to ", limits.rows, " have room");
-  if (!exec.capturing()) check_counts(room);
+  check(room >= 0 && room <= limits.query_rows, "a step of ", room, " rows, up to ", limits.query_rows, " have room");
   return room;
-}
-
-void Forward::Impl::check_counts(int64_t room) const {
-  check(*rows.count >= 0 && *rows.count <= room, *rows.count, " rows in a step of ", room);
-  check(*rows.wanted_count >= 0 && *rows.wanted_count <= limits.wanted_rows, *rows.wanted_count, " wanted rows, up to ",
-        limits.wanted_rows, " have room");
-  check(*rows.logits_count >= 0 && *rows.logits_count <= *rows.wanted_count, "the logits of ", *rows.logits_count,
-        " rows, of ", *rows.wanted_count, " wanted ones");
 }
 
 void Forward::Impl::run(const Call& call) const {
@@ -206,23 +176,23 @@ void Forward::Impl::run(const Call& call) const {
   }
   attention(last, call);
   gather_wanted(call);
-  finish_layer(model.layers()[last], call.exec);
-  finish(call.exec);
+  finish_layer(model.layers()[last], call);
+  finish(call);
 }
 
 void Forward::Impl::start(const Call& call) const {
-  ops::rope_angles({.positions = rows.positions,
+  ops::rope_angles({.positions = call.inputs.positions,
                     .inverse_frequency = model.rope().inverse_frequency.data(),
                     .magnitude = model.rope().magnitude,
                     .half = config.rotary / 2,
                     .cos = cos.data(),
                     .sin = sin.data(),
-                    .live_rows = rows.count},
+                    .live_rows = call.inputs.query_rows},
                    call.exec);
   ops::embed({.table = model.embedding(),
-              .ids = rows.ids,
+              .ids = call.inputs.input_ids,
               .out = dense_rows(x.data(), call.rows, config.width),
-              .live_rows = rows.count},
+              .live_rows = call.inputs.query_rows},
              call.exec);
 }
 
@@ -243,7 +213,8 @@ ops::ActivationRows Forward::Impl::as_input(const Array<float>& in, int64_t dim,
                                             const Call& call) const {
   ops::ActivationRows out = activations.view(dim, forms);
   if (forms.q8)
-    ops::quantise({.in = dense_rows(in.data(), call.rows, dim), .out = out, .live_rows = rows.count}, call.exec);
+    ops::quantise({.in = dense_rows(in.data(), call.rows, dim), .out = out, .live_rows = call.inputs.query_rows},
+                  call.exec);
   else
     out.f32 = in.data();
   return out;
@@ -252,10 +223,11 @@ ops::ActivationRows Forward::Impl::as_input(const Array<float>& in, int64_t dim,
 void Forward::Impl::attention(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.qkv,
-               .in = normed(x.data(), call.rows, weights.attention_norm, weights.qkv.forms(), rows.count, call.exec),
+               .in = normed(x.data(), call.rows, weights.attention_norm, weights.qkv.forms(), call.inputs.query_rows,
+                            call.exec),
                .out = dense_rows(qkv.data(), call.rows, qkv_width(config)),
                .bias = weights.qkv_bias.empty() ? nullptr : weights.qkv_bias.data(),
-               .live_rows = rows.count},
+               .live_rows = call.inputs.query_rows},
               call.exec);
   rotate_and_store(layer, call);
   attend(layer, call);
@@ -267,7 +239,7 @@ void Forward::Impl::project(int32_t layer, const Call& call) const {
                .in = as_input(attended, query_width(config), weights.attention_out.forms(), call),
                .out = dense_rows(x.data(), call.rows, config.width),
                .store = ops::Store::add,
-               .live_rows = rows.count},
+               .live_rows = call.inputs.query_rows},
               call.exec);
 }
 
@@ -285,13 +257,13 @@ void Forward::Impl::rotate_and_store(int32_t layer, const Call& call) const {
              .k_norm = weights.k_norm.empty() ? nullptr : weights.k_norm.data(),
              .norm_eps = config.norm_eps,
              .q = query_rows(call),
-             .live_rows = rows.count},
+             .live_rows = call.inputs.query_rows},
             call.exec);
   kv::store_rows({.layer = call.store.layer(layer),
                   .keys = kv_part(config.heads, call),
                   .values = kv_part(config.heads + config.kv_heads, call),
-                  .slots = rows.slots,
-                  .live_rows = rows.count},
+                  .slots = call.inputs.slot_mapping,
+                  .live_rows = call.inputs.query_rows},
                  call.exec);
 }
 
@@ -331,16 +303,17 @@ void Forward::Impl::attend(int32_t layer, const Call& call) const {
 void Forward::Impl::feed_forward(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.gate_and_up,
-               .in = normed(x.data(), call.rows, weights.ffn_norm, weights.gate_and_up.forms(), rows.count, call.exec),
+               .in = normed(x.data(), call.rows, weights.ffn_norm, weights.gate_and_up.forms(), call.inputs.query_rows,
+                            call.exec),
                .out = dense_rows(hidden.data(), call.rows, config.ffn_width),
                .store = ops::Store::silu_mul,
-               .live_rows = rows.count},
+               .live_rows = call.inputs.query_rows},
               call.exec);
   ops::matmul({.weights = &weights.down,
                .in = as_input(hidden, config.ffn_width, weights.down.forms(), call),
                .out = dense_rows(x.data(), call.rows, config.width),
                .store = ops::Store::add,
-               .live_rows = rows.count},
+               .live_rows = call.inputs.query_rows},
               call.exec);
 }
 
@@ -351,16 +324,16 @@ Rows<float> Forward::Impl::wanted_rows(const Array<float>& memory, int64_t dim) 
 void Forward::Impl::gather_wanted(const Call& call) const {
   const auto gather = [&](const Array<float>& from, const Array<float>& to, int64_t dim) {
     ops::gather_rows({.in = dense_rows(from.data(), call.rows, dim),
-                      .index = rows.wanted_index,
+                      .index = call.inputs.wanted_rows,
                       .out = wanted_rows(to, dim),
-                      .live_rows = rows.wanted_count},
+                      .live_rows = call.inputs.wanted_count},
                      call.exec);
   };
   gather(x, wanted_x, config.width);
   gather(attended, wanted_attended, query_width(config));
 }
 
-void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>& weight, Exec& exec) const {
+void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>& weight, const Call& call) const {
   ops::ActivationRows out{};
   out.forms = {.f32 = true};
   out.rows = limits.wanted_rows;
@@ -370,8 +343,8 @@ void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>
                  .weight = weight.data(),
                  .eps = config.norm_eps,
                  .out = out,
-                 .live_rows = rows.wanted_count},
-                exec);
+                 .live_rows = call.inputs.wanted_count},
+                call.exec);
 }
 
 // Dense weights read the rows as they are, which is fine already; where both kinds are joined, 8 bits must do.
@@ -396,53 +369,53 @@ void Forward::Impl::fine_product(const FineProduct& product, Exec& exec) const {
               exec);
 }
 
-void Forward::Impl::finish_layer(const LayerWeights& weights, Exec& exec) const {
+void Forward::Impl::finish_layer(const LayerWeights& weights, const Call& call) const {
   const Rows<float> residual = wanted_rows(wanted_x, config.width);
   const Rows<float> hidden_rows = wanted_rows(wanted_hidden, config.ffn_width);
   fine_product({.weights = weights.attention_out,
                 .in = wanted_rows(wanted_attended, query_width(config)),
                 .out = residual,
                 .store = ops::Store::add,
-                .live_rows = rows.wanted_count},
-               exec);
-  norm_wanted(wanted_x, weights.ffn_norm, exec);
+                .live_rows = call.inputs.wanted_count},
+               call.exec);
+  norm_wanted(wanted_x, weights.ffn_norm, call);
   fine_product({.weights = weights.gate_and_up,
                 .in = wanted_rows(wanted_normed, config.width),
                 .out = hidden_rows,
                 .store = ops::Store::silu_mul,
-                .live_rows = rows.wanted_count},
-               exec);
+                .live_rows = call.inputs.wanted_count},
+               call.exec);
   fine_product({.weights = weights.down,
                 .in = hidden_rows,
                 .out = residual,
                 .store = ops::Store::add,
-                .live_rows = rows.wanted_count},
-               exec);
+                .live_rows = call.inputs.wanted_count},
+               call.exec);
 }
 
-void Forward::Impl::finish(Exec& exec) const {
-  norm_wanted(wanted_x, model.output_norm(), exec);
+void Forward::Impl::finish(const Call& call) const {
+  norm_wanted(wanted_x, model.output_norm(), call);
   fine_product({.weights = model.output(),
                 .in = wanted_rows(wanted_normed, config.width),
                 .out = wanted_rows(logits, config.vocabulary),
-                .live_rows = rows.logits_count},
-               exec);
+                .live_rows = call.inputs.logits_count},
+               call.exec);
 }
 
-Forward::Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type)
+Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type)
     : impl_(std::make_unique<Impl>(model, limits, kv_type)) {}
 Forward::~Forward() = default;
 
-const StepRows& Forward::rows() const { return impl_->rows; }
 Rows<const float> Forward::hidden() const { return impl_->wanted_rows(impl_->wanted_normed, impl_->config.width); }
 Rows<const float> Forward::logits() const { return impl_->wanted_rows(impl_->logits, impl_->config.vocabulary); }
 
 void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
                   const kv::KvStore& store, Exec& exec) const {
   check_store(store.layout(), impl_->config, impl_->kv_type);
-  const int64_t room = impl_->room_for(shape, exec);
+  const int64_t room = impl_->room_for(shape);
   attn::write_metadata(shape, inputs, arena, exec);
-  impl_->run({.rows = room,
+  impl_->run({.inputs = inputs,
+              .rows = room,
               .keys = attn::key_view(arena, shape, attn::LayerKind::full),
               .arena = arena,
               .store = store,
