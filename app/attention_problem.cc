@@ -11,7 +11,7 @@ int32_t room_of(const AttentionLine& line, int32_t request) {
   return line.tokens_of(request) + kSpareTokens;
 }
 
-attn::Limits limits_of(const AttentionLine& line, attn::Device device, int threads) {
+attn::Limits limits_of(const AttentionLine& line, Device device, int threads) {
   return {.batch = line.batch,
           .context = line.most_tokens(),
           .page_size = PageSize(line.page),

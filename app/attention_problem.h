@@ -11,7 +11,7 @@
 namespace quire::bench {
 
 int32_t room_of(const AttentionLine& line, int32_t request);  // tokens: its own, and the nodes of a tree
-attn::Limits limits_of(const AttentionLine& line, attn::Device device, int threads);
+attn::Limits limits_of(const AttentionLine& line, Device device, int threads);
 attn::Mode mode_of(Kind kind);
 int64_t query_elements(const AttentionLine& line);
 int64_t result_elements(const AttentionLine& line);

@@ -98,7 +98,7 @@ AttentionStep::AttentionStep(const AttentionLine& line, AttentionWorld& world, E
     : line_(line),
       world_(world),
       exec_(exec),
-      arena_(limits_of(line, attn::Device::cpu, exec.threads())),
+      arena_(limits_of(line, Device::cpu, exec.threads())),
       inputs_(arena_.limits()),
       shape_{.mode = mode_of(line.kind),
              .captured = line.batch,

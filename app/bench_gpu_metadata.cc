@@ -34,7 +34,7 @@ constexpr attn::Limits kLimits{.batch = 32,
                                .encoder_context = kEncoderTokens,
                                .heads = 32,
                                .kv_heads = 8,
-                               .device = attn::Device::cuda,
+                               .device = Device::cuda,
                                .form = Form::materialised};
 
 struct GpuStep {
@@ -136,7 +136,7 @@ Times times_of(const attn::StepShape& shape, GpuMetadataWorld& world, int rounds
 
 constexpr attn::Limits gpu_arena_limits() {
   attn::Limits limits = kArenaLimits;
-  limits.device = attn::Device::cuda;
+  limits.device = Device::cuda;
   return limits;
 }
 

@@ -49,7 +49,7 @@ GpuAttentionWorld::GpuAttentionWorld(const AttentionLine& line, Exec& exec)
       store_(static_cast<size_t>(layers_ * layer_bytes(line, table_)), Place::device),
       q_(static_cast<size_t>(query_elements(line) * size_of(line.query_type())), Place::device),
       out_(static_cast<size_t>(result_elements(line) * size_of(line.query_type())), Place::device),
-      arena_(limits_of(line, attn::Device::cuda, 1), Place::device),
+      arena_(limits_of(line, Device::cuda, 1), Place::device),
       inputs_(arena_.limits(), Place::device),
       shape_{.mode = mode_of(line.kind),
              .captured = line.batch,

@@ -575,7 +575,7 @@ void add_inspect(CLI::App& app) {
   CLI::App* metadata = inspect->add_subcommand("metadata", "the buffers of an arena, their shapes and bytes");
   add_limit_options(*metadata, *options);
   metadata->callback([options] {
-    options->limits.device = options->device == "cuda" ? attn::Device::cuda : attn::Device::cpu;
+    options->limits.device = options->device == "cuda" ? Device::cuda : Device::cpu;
     options->limits.form = options->form == "materialised" ? attn::Form::materialised : attn::Form::in_place;
     const auto fill_in = [&] {
       options->limits.page_size = PageSize(options->page_size);

@@ -91,7 +91,6 @@ const char* to_string(On on) {
 }
 
 const char* to_string(Form form) { return form == Form::in_place ? "in_place" : "materialised"; }
-const char* to_string(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
 
 std::string to_string(Buf id) { return cat(to_string(spec(id).set), ".", spec(id).name); }
 

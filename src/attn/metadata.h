@@ -28,10 +28,6 @@ inline constexpr int32_t kMostDrafts = 1024;
 enum class Form : uint8_t { in_place, materialised };
 const char* to_string(Form form);
 
-// Who writes a step's metadata and attends.
-enum class Device : uint8_t { cpu, cuda };
-const char* to_string(Device device);
-
 // What the arena and the step's inputs are sized for. Fixed for their life.
 struct Limits {
   int32_t batch;    // B: most requests in a step

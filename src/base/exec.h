@@ -11,6 +11,7 @@
 
 #include "base/cpu_features.h"
 #include "base/cuda.h"
+#include "base/types.h"
 
 namespace quire {
 
@@ -34,6 +35,7 @@ class Exec {
   int threads() const;
   Isa isa() const;
   cuda::Stream* stream() const { return stream_; }
+  Device device() const { return stream_ ? Device::cuda : Device::cpu; }  // whose operations it runs
   void wait();  // until the GPU has done what it was given; operations of the team have returned already
 
   // Calls job(context, item, thread) once for every item in [0, items), on all threads of the team, and returns

@@ -48,6 +48,10 @@ class PageSize {
   int32_t shift_;
 };
 
+// Who computes, and for whom memory is laid out.
+enum class Device : uint8_t { cpu, cuda };
+constexpr const char* to_string(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
+
 enum class Dtype : uint8_t { f32, bf16, f16, f8e4m3 };
 constexpr int32_t size_of(Dtype type) { return type == Dtype::f32 ? 4 : type == Dtype::f8e4m3 ? 1 : 2; }
 constexpr const char* to_string(Dtype type) {

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "ops/activations.h"
 #include "ops/embed.h"
-#include "ops/fine.h"
 #include "ops/matmul.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -81,12 +80,17 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
 
 namespace {
 
-// A product of wanted rows.
-struct FineProduct {
-  const ops::PackedMatrix& weights;
-  Rows<float> in, out;
-  ops::Store store = ops::Store::set;
+// Rows on their way through a layer's second half: the step's own, or the wanted ones of the last layer.
+struct Half {
+  Rows<float> x;         // [rows, width] the residual stream
+  Rows<float> attended;  // [rows, heads * head_dim]
+  Rows<float> hidden;    // [rows, ffn_width]
   const int32_t* live_rows;
+  bool precise;  // products at twice the precision
+
+  ops::Forms forms(const ops::PackedMatrix& weights) const {
+    return precise ? weights.precise_forms() : weights.forms();
+  }
 };
 
 }  // namespace
@@ -100,19 +104,17 @@ struct Forward::Impl {
   void attention(int32_t layer, const Call& call) const;
   void rotate_and_store(int32_t layer, const Call& call) const;
   void attend(int32_t layer, const Call& call) const;
-  void project(int32_t layer, const Call& call) const;  // attention's result
-  void feed_forward(int32_t layer, const Call& call) const;
+  void second_half(const LayerWeights& weights, const Half& half, Exec& exec) const;  // past attention
   void gather_wanted(const Call& call) const;
-  void finish_layer(const LayerWeights& weights, const Call& call) const;  // the last one, for the wanted rows
   void finish(const Call& call) const;
+  Half step_half(const Call& call) const;
+  Half wanted_half(const Call& call) const;
   Rows<float> wanted_rows(const Array<float>& memory, int64_t dim) const;
-  void norm_wanted(const Array<float>& in, const std::vector<float>& weight, const Call& call) const;
-  void fine_product(const FineProduct& product, Exec& exec) const;
-  ops::ActivationRows normed(const float* in, int64_t rows, const std::vector<float>& weight, ops::Forms forms,
+  ops::ActivationRows normed(Rows<const float> in, const std::vector<float>& weight, ops::Forms forms,
                              const int32_t* live, Exec& exec) const;
   HeadRows query_rows(const Call& call) const;
   ConstHeadRows kv_part(int32_t first_head, const Call& call) const;  // of the qkv rows
-  ops::ActivationRows as_input(const Array<float>& in, int64_t dim, ops::Forms forms, const Call& call) const;
+  ops::ActivationRows as_input(Rows<float> in, ops::Forms forms, const int32_t* live, Exec& exec) const;
 
   const Model& model;
   const ModelConfig& config;
@@ -134,7 +136,6 @@ struct Forward::Impl {
   Array<float> wanted_normed;    // [wanted_rows, width]
   Array<float> wanted_hidden;    // [wanted_rows, ffn_width]
   Array<float> logits;           // [wanted_rows, vocabulary]
-  ops::FineScratch fine;
 };
 
 Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
@@ -154,9 +155,7 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
       wanted_attended(limits.wanted_rows * query_width(config)),
       wanted_normed(int64_t{limits.wanted_rows} * config.width),
       wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width),
-      logits(int64_t{limits.wanted_rows} * config.vocabulary),
-      fine(limits.wanted_rows, std::max({int64_t{config.width}, query_width(config), int64_t{config.ffn_width}}),
-           std::max({int64_t{config.width}, 2 * int64_t{config.ffn_width}, int64_t{config.vocabulary}})) {}
+      logits(int64_t{limits.wanted_rows} * config.vocabulary) {}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
@@ -171,12 +170,11 @@ void Forward::Impl::run(const Call& call) const {
   const int32_t last = config.layers - 1;
   for (int32_t layer = 0; layer < last; ++layer) {
     attention(layer, call);
-    project(layer, call);
-    feed_forward(layer, call);
+    second_half(model.layers()[layer], step_half(call), call.exec);
   }
   attention(last, call);
   gather_wanted(call);
-  finish_layer(model.layers()[last], call);
+  second_half(model.layers()[last], wanted_half(call), call.exec);
   finish(call);
 }
 
@@ -196,51 +194,34 @@ void Forward::Impl::start(const Call& call) const {
              call.exec);
 }
 
-ops::ActivationRows Forward::Impl::normed(const float* in, int64_t in_rows, const std::vector<float>& weight,
-                                          ops::Forms forms, const int32_t* live, Exec& exec) const {
+ops::ActivationRows Forward::Impl::normed(Rows<const float> in, const std::vector<float>& weight, ops::Forms forms,
+                                          const int32_t* live, Exec& exec) const {
   const ops::ActivationRows out = activations.view(config.width, forms);
-  ops::rms_norm({.in = {in, in_rows, config.width, config.width},
-                 .weight = weight.data(),
-                 .eps = config.norm_eps,
-                 .out = out,
-                 .live_rows = live},
-                exec);
+  ops::rms_norm({.in = in, .weight = weight.data(), .eps = config.norm_eps, .out = out, .live_rows = live}, exec);
   return out;
 }
 
 // Dense weights read the rows where they lie; quantised ones want them quantised.
-ops::ActivationRows Forward::Impl::as_input(const Array<float>& in, int64_t dim, ops::Forms forms,
-                                            const Call& call) const {
-  ops::ActivationRows out = activations.view(dim, forms);
-  if (forms.q8)
-    ops::quantise({.in = dense_rows(in.data(), call.rows, dim), .out = out, .live_rows = call.inputs.query_rows},
-                  call.exec);
+ops::ActivationRows Forward::Impl::as_input(Rows<float> in, ops::Forms forms, const int32_t* live, Exec& exec) const {
+  ops::ActivationRows out = activations.view(in.dim, forms);
+  if (forms.quantised())
+    ops::quantise({.in = in, .out = out, .live_rows = live}, exec);
   else
-    out.f32 = in.data();
+    out.f32 = in.data;
   return out;
 }
 
 void Forward::Impl::attention(int32_t layer, const Call& call) const {
   const LayerWeights& weights = model.layers()[layer];
   ops::matmul({.weights = &weights.qkv,
-               .in = normed(x.data(), call.rows, weights.attention_norm, weights.qkv.forms(), call.inputs.query_rows,
-                            call.exec),
+               .in = normed(dense_rows(x.data(), call.rows, config.width), weights.attention_norm, weights.qkv.forms(),
+                            call.inputs.query_rows, call.exec),
                .out = dense_rows(qkv.data(), call.rows, qkv_width(config)),
                .bias = weights.qkv_bias.empty() ? nullptr : weights.qkv_bias.data(),
                .live_rows = call.inputs.query_rows},
               call.exec);
   rotate_and_store(layer, call);
   attend(layer, call);
-}
-
-void Forward::Impl::project(int32_t layer, const Call& call) const {
-  const LayerWeights& weights = model.layers()[layer];
-  ops::matmul({.weights = &weights.attention_out,
-               .in = as_input(attended, query_width(config), weights.attention_out.forms(), call),
-               .out = dense_rows(x.data(), call.rows, config.width),
-               .store = ops::Store::add,
-               .live_rows = call.inputs.query_rows},
-              call.exec);
 }
 
 void Forward::Impl::rotate_and_store(int32_t layer, const Call& call) const {
@@ -300,21 +281,41 @@ void Forward::Impl::attend(int32_t layer, const Call& call) const {
                call.exec);
 }
 
-void Forward::Impl::feed_forward(int32_t layer, const Call& call) const {
-  const LayerWeights& weights = model.layers()[layer];
-  ops::matmul({.weights = &weights.gate_and_up,
-               .in = normed(x.data(), call.rows, weights.ffn_norm, weights.gate_and_up.forms(), call.inputs.query_rows,
-                            call.exec),
-               .out = dense_rows(hidden.data(), call.rows, config.ffn_width),
-               .store = ops::Store::silu_mul,
-               .live_rows = call.inputs.query_rows},
-              call.exec);
-  ops::matmul({.weights = &weights.down,
-               .in = as_input(hidden, config.ffn_width, weights.down.forms(), call),
-               .out = dense_rows(x.data(), call.rows, config.width),
+void Forward::Impl::second_half(const LayerWeights& weights, const Half& half, Exec& exec) const {
+  ops::matmul({.weights = &weights.attention_out,
+               .in = as_input(half.attended, half.forms(weights.attention_out), half.live_rows, exec),
+               .out = half.x,
                .store = ops::Store::add,
-               .live_rows = call.inputs.query_rows},
-              call.exec);
+               .live_rows = half.live_rows},
+              exec);
+  ops::matmul({.weights = &weights.gate_and_up,
+               .in = normed(half.x, weights.ffn_norm, half.forms(weights.gate_and_up), half.live_rows, exec),
+               .out = half.hidden,
+               .store = ops::Store::silu_mul,
+               .live_rows = half.live_rows},
+              exec);
+  ops::matmul({.weights = &weights.down,
+               .in = as_input(half.hidden, half.forms(weights.down), half.live_rows, exec),
+               .out = half.x,
+               .store = ops::Store::add,
+               .live_rows = half.live_rows},
+              exec);
+}
+
+Half Forward::Impl::step_half(const Call& call) const {
+  return {.x = dense_rows(x.data(), call.rows, config.width),
+          .attended = dense_rows(attended.data(), call.rows, query_width(config)),
+          .hidden = dense_rows(hidden.data(), call.rows, config.ffn_width),
+          .live_rows = call.inputs.query_rows,
+          .precise = false};
+}
+
+Half Forward::Impl::wanted_half(const Call& call) const {
+  return {.x = wanted_rows(wanted_x, config.width),
+          .attended = wanted_rows(wanted_attended, query_width(config)),
+          .hidden = wanted_rows(wanted_hidden, config.ffn_width),
+          .live_rows = call.inputs.wanted_count,
+          .precise = true};
 }
 
 Rows<float> Forward::Impl::wanted_rows(const Array<float>& memory, int64_t dim) const {
@@ -333,73 +334,20 @@ void Forward::Impl::gather_wanted(const Call& call) const {
   gather(attended, wanted_attended, query_width(config));
 }
 
-void Forward::Impl::norm_wanted(const Array<float>& in, const std::vector<float>& weight, const Call& call) const {
-  ops::ActivationRows out{};
-  out.forms = {.f32 = true};
-  out.rows = limits.wanted_rows;
-  out.dim = config.width;
-  out.f32 = wanted_normed.data();
-  ops::rms_norm({.in = wanted_rows(in, config.width),
-                 .weight = weight.data(),
+void Forward::Impl::finish(const Call& call) const {
+  ops::ActivationRows in = activations.view(config.width, model.output().precise_forms() | ops::Forms{.f32 = true});
+  in.f32 = wanted_normed.data();
+  ops::rms_norm({.in = wanted_rows(wanted_x, config.width),
+                 .weight = model.output_norm().data(),
                  .eps = config.norm_eps,
-                 .out = out,
+                 .out = in,
                  .live_rows = call.inputs.wanted_count},
                 call.exec);
-}
-
-// Dense weights read the rows as they are, which is fine already; where both kinds are joined, 8 bits must do.
-void Forward::Impl::fine_product(const FineProduct& product, Exec& exec) const {
-  const ops::Forms forms = product.weights.forms();
-  if (!forms.f32) {
-    return ops::fine_matmul({.weights = &product.weights,
-                             .in = product.in,
-                             .out = product.out,
-                             .store = product.store,
-                             .live_rows = product.live_rows,
-                             .scratch = &fine},
-                            exec);
-  }
-  const ops::ActivationRows in = activations.view(product.in.dim, forms);
-  ops::quantise({.in = product.in, .out = in, .live_rows = product.live_rows}, exec);
-  ops::matmul({.weights = &product.weights,
+  ops::matmul({.weights = &model.output(),
                .in = in,
-               .out = product.out,
-               .store = product.store,
-               .live_rows = product.live_rows},
-              exec);
-}
-
-void Forward::Impl::finish_layer(const LayerWeights& weights, const Call& call) const {
-  const Rows<float> residual = wanted_rows(wanted_x, config.width);
-  const Rows<float> hidden_rows = wanted_rows(wanted_hidden, config.ffn_width);
-  fine_product({.weights = weights.attention_out,
-                .in = wanted_rows(wanted_attended, query_width(config)),
-                .out = residual,
-                .store = ops::Store::add,
-                .live_rows = call.inputs.wanted_count},
-               call.exec);
-  norm_wanted(wanted_x, weights.ffn_norm, call);
-  fine_product({.weights = weights.gate_and_up,
-                .in = wanted_rows(wanted_normed, config.width),
-                .out = hidden_rows,
-                .store = ops::Store::silu_mul,
-                .live_rows = call.inputs.wanted_count},
-               call.exec);
-  fine_product({.weights = weights.down,
-                .in = hidden_rows,
-                .out = residual,
-                .store = ops::Store::add,
-                .live_rows = call.inputs.wanted_count},
-               call.exec);
-}
-
-void Forward::Impl::finish(const Call& call) const {
-  norm_wanted(wanted_x, model.output_norm(), call);
-  fine_product({.weights = model.output(),
-                .in = wanted_rows(wanted_normed, config.width),
-                .out = wanted_rows(logits, config.vocabulary),
-                .live_rows = call.inputs.logits_count},
-               call.exec);
+               .out = wanted_rows(logits, config.vocabulary),
+               .live_rows = call.inputs.logits_count},
+              call.exec);
 }
 
 Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type)

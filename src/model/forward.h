@@ -8,7 +8,7 @@
 // mode, the threads, or whether the list was recorded.
 //
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
-// (ops/fine.h): what is rounded there is not averaged out by later layers.
+// (ops/activations.h): what is rounded there is not averaged out by later layers.
 //
 // Errors   CheckError before any work: limits, a store or an arena that are not the model's; a shape that does not fit.
 //          The inputs are not looked at: attn::check_step() stands before it, where they are filled.

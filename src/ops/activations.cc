@@ -9,7 +9,7 @@ constexpr int64_t kLine = 64;  // every array and every row of q starts on a cac
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-// Where the arrays lie, for rows of the longest dim.
+// Where the arrays lie, for rows of the longest dim; of the quantised ones each row may have two.
 struct Layout {
   int64_t q, scale, sums, end;  // in bytes; f32 is at 0
 };
@@ -17,9 +17,9 @@ Layout layout_of(int64_t rows, int64_t dim) {
   const int64_t blocks = (dim + kActivationBlock - 1) / kActivationBlock;
   Layout layout;
   layout.q = round_up(rows * dim * int64_t{sizeof(float)}, kLine);
-  layout.scale = layout.q + rows * round_up(dim, kLine);
-  layout.sums = layout.scale + round_up(rows * blocks * int64_t{sizeof(float)}, kLine);
-  layout.end = layout.sums + round_up(rows * blocks * 2 * int64_t{sizeof(int32_t)}, kLine);
+  layout.scale = layout.q + 2 * rows * round_up(dim, kLine);
+  layout.sums = layout.scale + round_up(2 * rows * blocks * int64_t{sizeof(float)}, kLine);
+  layout.end = layout.sums + round_up(2 * rows * blocks * 2 * int64_t{sizeof(int32_t)}, kLine);
   return layout;
 }
 
@@ -36,7 +36,7 @@ ActivationBuffer::ActivationBuffer(int64_t rows, int64_t dim)
 
 ActivationRows ActivationBuffer::view(int64_t dim, Forms forms) const {
   check(dim > 0 && dim <= dim_, "activations with room for rows of ", dim_, " cannot hold rows of ", dim);
-  check(!forms.q8 || dim % kActivationBlock == 0, "quantised rows of ", dim, " are no whole blocks of ",
+  check(!forms.quantised() || dim % kActivationBlock == 0, "quantised rows of ", dim, " are no whole blocks of ",
         kActivationBlock);
   const Layout layout = layout_of(rows_, dim_);
   std::byte* base = memory_.data();

@@ -9,6 +9,10 @@
 // scale 0 and q 0. A block that holds an infinity or NaN has scale NaN and q 0: bad numbers stay visible. Every
 // producer (rms_norm, quantise) makes the same bits from the same f32 row, on every instruction set.
 //
+// At twice the precision (q8x2) a row is two such rows, x quantised and what that leaves over: x ~ a, x - a ~ b. A
+// product reads the weights once for both and adds: W a + W b, with an error of about x / 2^16 where 8 bits leave
+// x / 2^8.
+//
 // Who fills it: the operation before the product, in the forms that the product's weights ask for.
 #pragma once
 #include <cstdint>
@@ -21,26 +25,28 @@ namespace quire::ops {
 
 inline constexpr int32_t kActivationBlock = 32;
 
-// Which forms a product reads. Stacked weights of different types may need both.
+// Which forms a product reads. Stacked weights of different types may need f32 and q8; q8 and q8x2 exclude each other.
 struct Forms {
   bool f32 = false;
   bool q8 = false;
+  bool q8x2 = false;
+  bool quantised() const { return q8 || q8x2; }
   friend bool operator==(Forms, Forms) = default;
 };
-inline Forms operator|(Forms a, Forms b) { return {a.f32 || b.f32, a.q8 || b.q8}; }
+inline Forms operator|(Forms a, Forms b) { return {a.f32 || b.f32, a.q8 || b.q8, a.q8x2 || b.q8x2}; }
 
 struct ActivationRows {
   Forms forms;   // what is (to be) filled
   int64_t rows;  // room
-  int64_t dim;   // a multiple of 32 when q8
+  int64_t dim;   // a multiple of 32 when quantised
   float* f32;    // [rows, dim]
-  int8_t* q;     // [rows, dim], rows 64-byte aligned: stride q_stride
+  int8_t* q;     // [rows, dim], rows 64-byte aligned: stride q_stride. Here and below q8x2 has [rows, 2, ...]
   int64_t q_stride;
   float* scale;   // [rows, dim / 32]
   int32_t* sums;  // [rows, dim / 16]
 };
 
-// The owner: room for `rows` rows of up to `dim` elements in both forms; address space until it is touched.
+// The owner: room for `rows` rows of up to `dim` elements in every form; address space until it is touched.
 class ActivationBuffer {
  public:
   ActivationBuffer(int64_t rows, int64_t dim);
@@ -60,6 +66,9 @@ struct QuantiseArgs {
 };
 using QuantiseFn = void(const QuantiseArgs&, Exec&);
 namespace ref {
+QuantiseFn quantise;
+}
+namespace cpu {
 QuantiseFn quantise;
 }
 QuantiseFn quantise;  // for callers

@@ -17,7 +17,7 @@ using namespace testing;
 TEST(ActivationBuffer, ArraysAreApartAlignedAndLargeEnough) {
   const ActivationBuffer buffer(5, 96);
   for (const int64_t dim : {32, 64, 96}) {
-    const ActivationRows rows = buffer.view(dim, {.f32 = true, .q8 = true});
+    const ActivationRows rows = buffer.view(dim, {.f32 = true, .q8x2 = true});
     EXPECT_EQ(rows.rows, 5);
     EXPECT_EQ(rows.dim, dim);
     EXPECT_EQ(rows.q_stride % 64, 0);
@@ -25,12 +25,12 @@ TEST(ActivationBuffer, ArraysAreApartAlignedAndLargeEnough) {
     for (const void* array : {(void*)rows.f32, (void*)rows.q, (void*)rows.scale, (void*)rows.sums})
       EXPECT_EQ(reinterpret_cast<uintptr_t>(array) % 64, 0u);
     std::fill_n(rows.f32, 5 * dim, 1.0f);
-    std::fill_n(rows.q, 5 * rows.q_stride, int8_t{2});
-    std::fill_n(rows.scale, 5 * dim / 32, 3.0f);
-    std::fill_n(rows.sums, 5 * dim / 16, 4);
+    std::fill_n(rows.q, 10 * rows.q_stride, int8_t{2});
+    std::fill_n(rows.scale, 10 * dim / 32, 3.0f);
+    std::fill_n(rows.sums, 10 * dim / 16, 4);
     EXPECT_EQ(std::count(rows.f32, rows.f32 + 5 * dim, 1.0f), 5 * dim);
-    EXPECT_EQ(std::count(rows.q, rows.q + 5 * rows.q_stride, 2), 5 * rows.q_stride);
-    EXPECT_EQ(std::count(rows.scale, rows.scale + 5 * dim / 32, 3.0f), 5 * dim / 32);
+    EXPECT_EQ(std::count(rows.q, rows.q + 10 * rows.q_stride, 2), 10 * rows.q_stride);
+    EXPECT_EQ(std::count(rows.scale, rows.scale + 10 * dim / 32, 3.0f), 10 * dim / 32);
   }
 }
 
@@ -111,7 +111,7 @@ TEST(QuantiseBlock, BadNumbersStayVisible) {
     const Activations out = block_of({1, 2, bad, 3});
     EXPECT_TRUE(std::isnan(out.scale[0]));
     EXPECT_EQ(std::count(out.q.begin(), out.q.begin() + 32, 0), 32);
-    EXPECT_EQ(out.sums, std::vector<int32_t>(2, 0));
+    EXPECT_EQ((std::vector<int32_t>{out.sums[0], out.sums[1]}), std::vector<int32_t>(2, 0));
   }
 }
 
@@ -140,6 +140,28 @@ TEST(Quantise, AllMachinesAndTeamsGiveTheReferencesBits) {
         const Activations expected = quantised(ref::quantise, in, dim, rows, forms, *every_exec()[0]);
         with_every_exec([&](Exec& exec) { ASSERT_EQ(quantised(quantise, in, dim, rows, forms, exec), expected); });
       }
+}
+
+// The first half is the row in 8 bits; the second is what that leaves over, in 8 bits.
+TEST(Quantise, AtTwiceThePrecisionIsQuantisedTwice) {
+  Exec& exec = *every_exec()[0];
+  const std::vector<float> in = mixed_rows(3, 96);
+  const Activations once = quantised(ref::quantise, in, 96, 3, {.q8 = true}, exec);
+  const Activations twice = quantised(ref::quantise, in, 96, 3, {.q8x2 = true}, exec);
+  std::vector<float> rest = in;
+  for (size_t i = 0; i < rest.size(); ++i)
+    rest[i] -= once.scale[i / 32] * static_cast<float>(once.q[i / 96 * 128 + i % 96]);
+  const Activations of_rest = quantised(ref::quantise, rest, 96, 3, {.q8 = true}, exec);
+  const auto same = [](const auto& all, size_t at, const auto& part, size_t from, size_t count) {
+    return std::memcmp(&all[at], &part[from], count * sizeof(all[0])) == 0;
+  };
+  for (size_t row = 0; row < 3; ++row)
+    for (const size_t half : {0, 1}) {
+      const Activations& expected = half ? of_rest : once;
+      EXPECT_TRUE(same(twice.q, (2 * row + half) * 128, expected.q, row * 128, 96)) << row << ", " << half;
+      EXPECT_TRUE(same(twice.scale, (2 * row + half) * 3, expected.scale, row * 3, 3)) << row << ", " << half;
+      EXPECT_TRUE(same(twice.sums, (2 * row + half) * 6, expected.sums, row * 6, 6)) << row << ", " << half;
+    }
 }
 
 TEST(Quantise, AnyWidthInF32) {
@@ -183,9 +205,11 @@ TEST(Quantise, RefusesAtTheDoor) {
   live = 3;
   refused({rows, out.view(), &live}, "3 live rows in room for 2");
   live = 2;
-  ActivationRows none = out.view();
+  ActivationRows none = out.view(), both = out.view();
   none.forms = {};
   refused({rows, none, &live}, "no form");
+  both.forms = {.q8 = true, .q8x2 = true};
+  refused({rows, both, &live}, "into q8 and q8x2");
   EXPECT_EQ(out, Activations(2, 96, {.q8 = true}));
 }
 

@@ -1,7 +1,7 @@
 // Rows by index: token embeddings from the file's own blocks, and the rows whose logits are wanted.
 //
-// Errors   shapes that do not fit and missing addresses throw CheckError before any work; so do ids and indices
-//          outside their range when the operation runs at once. Those of a recorded operation the host checks.
+// Errors   shapes that do not fit and missing addresses throw CheckError before any work, ids and indices outside their
+//          range when the operation runs.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,10 @@ struct EmbedArgs {
   const int32_t* live_rows;  // read when the operation runs
 };
 using EmbedFn = void(const EmbedArgs&, Exec&);
-EmbedFn embed;  // records while exec captures
+namespace cpu {
+EmbedFn embed;
+}
+EmbedFn embed;  // for callers; records while exec captures
 
 struct GatherArgs {
   Rows<const float> in;
@@ -27,6 +30,9 @@ struct GatherArgs {
   const int32_t* live_rows;  // of out; read when the operation runs
 };
 using GatherFn = void(const GatherArgs&, Exec&);
-GatherFn gather_rows;  // records while exec captures
+namespace cpu {
+GatherFn gather_rows;
+}
+GatherFn gather_rows;  // for callers; records while exec captures
 
 }  // namespace quire::ops

@@ -8,13 +8,15 @@
 //               acc = fma(float(isum), w_scale * in_scale, acc); types with a minimum then
 //               acc = fma(w_min, in_scale * float(sum of q), acc).          One accumulator an output.
 //   dense       acc = fma(in[k], float(w[k]), acc), k ascending.            One accumulator an output.
+//   q8x2        the sums of a row's two quantised rows, each as above, are added: acc = first + second.
 //   silu        fma(min(0, x), e, max(0, x)) / (1 + e), e = exp2(-|x * log2(e)|) with the exp2 of base/simd.
 //
 // All fast kernels (AVX2, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs ref. This is
 // for finite numbers: where a NaN comes out, its bits are not fixed.
 //
 // Memory   a product allocates nothing and uses the threads' scratch.
-// Errors   arguments that do not fit the weights throw CheckError that shows both, before any work.
+// Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both, before
+//          any work; a live count beyond the room when the operation runs.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -38,8 +40,9 @@ struct WeightView {
 };
 std::string to_string(const WeightView& weights);
 
-// One or several matrices over the same inputs, repacked for the machine: 16 output columns side by side, in the order
-// in which a product streams through them. Owns its memory; addresses are fixed for life.
+// One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
+// output columns side by side, in the order in which a product streams through them (packed_layout.h). Owns its memory;
+// addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
@@ -47,13 +50,17 @@ class PackedMatrix {
     gate_and_up  // two equal shapes: gate and up tiles side by side, for Store::silu_mul
   };
   PackedMatrix() = default;
-  // Reads the views once, on all threads of exec; the file is not needed afterwards. Throws CheckError printing the
-  // matrix when inputs are no whole blocks, shapes do not fit the join, or a type is not supported.
+  // For exec's device. Reads the views once, on all threads of exec; the file is not needed afterwards. Throws CheckError
+  // printing the matrix when inputs are no whole blocks, shapes do not fit the join, a type is not supported, or no
+  // layout is known for the device.
   PackedMatrix(std::span<const WeightView> parts, Join join, Exec& exec);
 
   int64_t outputs() const;  // of all parts together
   int64_t inputs() const;
+  Device device() const { return device_; }        // who can multiply it
   Forms forms() const;                             // what the activations must come in
+  // The same at twice the precision. Dense weights read rows as they are; where both kinds are joined, 8 bits must do.
+  Forms precise_forms() const;
   size_t bytes() const { return memory_.size(); }  // of packed weights: what a product of one row reads
   Join join() const { return join_; }
 
@@ -72,6 +79,7 @@ class PackedMatrix {
 
  private:
   Join join_ = Join::stack;
+  Device device_ = Device::cpu;
   std::vector<Part> parts_;
   PackedMemory memory_;
 };
@@ -94,6 +102,9 @@ using MatmulFn = void(const MatmulArgs&, Exec&);
 namespace ref {
 MatmulFn matmul;
 }
-MatmulFn matmul;  // for callers: by exec's instruction set; records while exec captures
+namespace cpu {
+MatmulFn matmul;  // by exec's instruction set
+}
+MatmulFn matmul;  // for callers; records while exec captures
 
 }  // namespace quire::ops

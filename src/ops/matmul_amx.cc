@@ -118,8 +118,7 @@ template <WeightForm Form>
   fetch_outputs<kTileRows>(place, row);
   S::F sums[kTileRows];
   product.run(sums);
-#pragma GCC unroll 16
-  for (int r = 0; r < kTileRows; ++r) put<S>(place, row + r, swept + r, 0, sums[r]);
+  put_rows<S>(place, row, swept, 0, sums);
 }
 
 template <BlockType T>

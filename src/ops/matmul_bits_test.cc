@@ -46,6 +46,7 @@ struct Problem {
   Join join = Join::stack;
   Store store = Store::set;
   bool bias = false;
+  bool q8x2 = false;
 };
 
 class MatmulBits : public ::testing::TestWithParam<Case> {
@@ -61,12 +62,13 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     Exec& plain = team(Isa::plain, 2);
     const PackedMatrix packed({views, size_t{p.join == Join::stack ? 1u : 2u}}, p.join, plain);
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
-    RandomActivations in(most, p.inputs, 3);
+    RandomActivations in(p.q8x2 ? 2 * most : most, p.inputs, 3);
+    const Forms forms = p.q8x2 ? packed.precise_forms() : packed.forms();
     std::vector<float> bias;
     for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
     int32_t live = most;
     MatmulArgs args{.weights = &packed,
-                    .in = in.view(packed.forms()),
+                    .in = in.view(forms),
                     .out = {},
                     .bias = p.bias ? bias.data() : nullptr,
                     .store = p.store,
@@ -119,6 +121,18 @@ TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
               {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
               second);
   }
+}
+
+TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {
+  const int32_t rows[] = {1, 2, 5, 7, 8, 20, 129};
+  for (Store store : {Store::set, Store::add})
+    expect_bits({.outputs = 37, .inputs = some_inputs(2), .store = store, .bias = true, .q8x2 = true}, rows,
+                GetParam().type);
+  for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
+    if (some_inputs(2) % shape_of(second).elements == 0)
+      expect_bits(
+          {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul, .q8x2 = true},
+          rows, second);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MatmulBits, ::testing::ValuesIn(cases()), case_name);

@@ -1,14 +1,28 @@
-// From a finished sum to memory: bias, then set, add, or silu of the gate times up. Written once, from registers.
+// From finished sums to memory: a row's two added where it has two (q8x2), then bias, then set, add, or silu of the
+// gate times up. Written once, from registers.
 //
 // Internal linkage: compiled with several sets of flags.
 #pragma once
 #include <cstring>
 
-#include "ops/matmul_silu.h"
+#include "base/simd/exp2.h"
 #include "ops/matmul_task.h"
 
 namespace quire::ops::cpu {
 namespace {
+
+// silu(x) = x / (1 + exp(-x)) for any of the SIMD types, the same bits for all that fuse products. Computed with
+// exp(-|x|), which cannot overflow, so that large negative numbers give zeros whatever they meet next.
+template <class S>
+inline typename S::F silu(typename S::F x) {
+  using F = typename S::F;
+  const F zero = S::set1(0.0f);
+  const F exponent = S::mul(x, S::set1(1.44269504f));
+  const F e = simd::exp2<S>(S::min(S::sub(zero, exponent), exponent));
+  // x where it is positive, else x e; with x as the second argument NaN stays NaN.
+  const F numerator = S::fma(S::min(zero, x), e, S::max(zero, x));
+  return S::div(numerator, S::add(S::set1(1.0f), e));
+}
 
 // Where the results of one tile go.
 struct Place {
@@ -16,6 +30,7 @@ struct Place {
   int64_t stride;
   int64_t columns;  // that exist, up to 16
   Action action;
+  int halves;         // of Target
   const float* bias;  // [16], or null
   float* kept;        // [kSweepRows][16], by rows of the sweep
   float padded_bias[kTileColumns];
@@ -28,6 +43,7 @@ inline void find_place(const Target& target, int64_t tile, float* kept, Place& p
   place.stride = target.stride;
   place.columns = left < kTileColumns ? left : kTileColumns;
   place.action = target.action[odd];
+  place.halves = target.halves;
   place.bias = target.bias[odd] ? target.bias[odd] + column : nullptr;
   place.kept = kept;
   if (!place.bias || place.columns == kTileColumns) return;
@@ -39,7 +55,7 @@ inline void find_place(const Target& target, int64_t tile, float* kept, Place& p
 template <int R>
 inline void fetch_outputs(const Place& place, int64_t row) {
   if (place.action == Action::keep) return;
-  for (int r = 0; r < R; ++r) __builtin_prefetch(place.out + (row + r) * place.stride, 1, 3);
+  for (int r = 0; r < R; ++r) __builtin_prefetch(place.out + ((row + r) >> place.halves) * place.stride, 1, 3);
 }
 
 // S::kWidth columns from `column` on, of which `present` exist.
@@ -71,6 +87,19 @@ inline void put(const Place& place, int64_t row, int64_t swept, int column, type
   if (place.action == Action::add) x = S::add(load_present<S>(out, present), x);
   if (place.action == Action::silu_mul_kept) x = S::mul(silu<S>(S::load(kept)), x);
   store_present<S>(out, x, present);
+}
+
+// The sums of R rows that follow each other. Rows with halves come in even numbers, so no group cuts one in two.
+template <class S, int R>
+[[gnu::always_inline]] inline void put_rows(const Place& place, int64_t row, int64_t swept, int column,
+                                            typename S::F (&sums)[R]) {
+  if (place.halves) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R / 2; ++r) sums[r] = S::add(sums[2 * r], sums[2 * r + 1]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+    if (r < R >> place.halves) put<S>(place, (row >> place.halves) + r, (swept >> place.halves) + r, column, sums[r]);
 }
 
 }  // namespace

@@ -116,8 +116,7 @@ template <class E, class Weights, int R>
   for (int column = 0; column < kTileColumns; column += S::kWidth) {
     typename S::F sums[R];
     group.products(Weights(tile, column), sums);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) put<S>(place, row + r, swept + r, column, sums[r]);
+    put_rows<S>(place, row, swept, column, sums);
   }
 }
 

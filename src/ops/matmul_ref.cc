@@ -4,14 +4,27 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "ops/fused_scalar.h"
 #include "ops/matmul.h"
-#include "ops/matmul_silu.h"
-#include "ops/matmul_task.h"
+#include "ops/matmul_epilogue.h"
 #include "ops/packed_layout.h"
 
 namespace quire::ops {
 namespace {
+
+// One float with fused products, so that silu gives the vector kernels' bits.
+struct FusedScalar {
+  using F = float;
+  static F set1(float x) { return x; }
+  static F add(F a, F b) { return a + b; }
+  static F sub(F a, F b) { return a - b; }
+  static F mul(F a, F b) { return a * b; }
+  static F div(F a, F b) { return a / b; }
+  static F fma(F a, F b, F c) { return std::fma(a, b, c); }
+  static F max(F a, F b) { return a > b ? a : b; }  // b where either is NaN, as in the vector types
+  static F min(F a, F b) { return a < b ? a : b; }
+  static F round(F x) { return std::nearbyint(x); }
+  static F times_power_of_two(F p, F whole, F x) { return x < -126.0f ? 0.0f : p * std::exp2(whole); }
+};
 
 float half_at(const std::byte* halves, int64_t index) {
   f16 x;
@@ -108,7 +121,7 @@ void dense_results(const PackedMatrix::Part& part, int64_t column, const Activat
   }
 }
 
-constexpr int64_t kRowsAtOnce = 256;
+constexpr int64_t kRowsAtOnce = 256;  // of results
 
 struct RefJob {
   const MatmulArgs* args;
@@ -122,19 +135,22 @@ void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t r
   size_t p = 0;
   const auto parts = args.weights->parts();
   while (output >= parts[p].first_output + parts[p].outputs) ++p;
+  const int halves = cpu::halves_of(args);
   ActivationRows in = args.in;
   in.f32 += first * in.dim;
-  in.q += first * in.q_stride;
-  in.scale += first * (in.dim / kBlockInputs);
+  in.q += (first << halves) * in.q_stride;
+  in.scale += (first << halves) * (in.dim / kBlockInputs);
   const auto compute = is_dense(parts[p].type) ? dense_results : quantised_results;
-  compute(parts[p], output - parts[p].first_output, in, rows, scratch, results);
-  if (args.bias)
-    for (int64_t r = 0; r < rows; ++r) results[r] += args.bias[output];
+  compute(parts[p], output - parts[p].first_output, in, rows << halves, scratch, results);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (halves) results[r] = results[2 * r] + results[2 * r + 1];
+    if (args.bias) results[r] += args.bias[output];
+  }
 }
 
 void column_item(const void* context, int64_t column, int thread) {
   const auto& [args, all_rows, exec] = *static_cast<const RefJob*>(context);
-  float results[kRowsAtOnce], ups[kRowsAtOnce];
+  float results[2 * kRowsAtOnce], ups[2 * kRowsAtOnce];  // two for each row with q8x2, before they are added
   std::byte* scratch = exec->scratch(thread);
   for (int64_t first = 0; first < all_rows; first += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, all_rows - first);
@@ -144,13 +160,13 @@ void column_item(const void* context, int64_t column, int thread) {
       float& out = args->out.row(first + r)[column];
       if (args->store == Store::set) out = results[r];
       if (args->store == Store::add) out = out + results[r];
-      if (args->store == Store::silu_mul) out = silu<FusedScalar>(results[r]) * ups[r];
+      if (args->store == Store::silu_mul) out = cpu::silu<FusedScalar>(results[r]) * ups[r];
     }
   }
 }
 
 void matmul_op(const MatmulArgs& args, Exec& exec) {
-  const RefJob job{&args, *args.live_rows, &exec};
+  const RefJob job{&args, cpu::live_rows_of(args), &exec};
   exec.parallel(args.out.dim, column_item, &job);
 }
 

@@ -1,7 +1,7 @@
 // Inside matmul: one product as runs of column tiles, and what each instruction set provides for them.
 //
-// matmul.cc cuts a product into chunks of column tiles for the threads, a chunk into runs of one type, and rows into
-// sweeps. matmul_quantised.h and matmul_dense.h (in matmul_{avx2,avx512,vnni}.cc) and matmul_amx.cc compute a run,
+// matmul_cpu.cc cuts a product into chunks of column tiles for the threads, a chunk into runs of one type, and rows
+// into sweeps. matmul_quantised.h and matmul_dense.h (in matmul_{avx2,avx512,vnni}.cc) and matmul_amx.cc compute a run,
 // from rows as matmul_rows.h groups them and weights as matmul_weights.h unpacks them; matmul_epilogue.h stores
 // results.
 #pragma once
@@ -29,6 +29,7 @@ struct Target {
   int64_t stride;        // of rows
   int64_t columns;       // that exist from there on
   bool alternating;      // two tiles for each 16 columns
+  int halves;            // 1: a row of results has two of activations, whose sums are added (q8x2); else 0
   Action action[2];      // of even and odd tiles
   const float* bias[2];  // of even and odd tiles, from the run's first column on; null: none
 };
@@ -54,7 +55,11 @@ TilesFn* avx512_dense_tiles(BlockType type);  // f32, f16, bf16
 TilesFn* vnni_tiles(BlockType type);          // every quantised type
 TilesFn* amx_tiles(BlockType type);           // every quantised type
 
-// Throws CheckError unless the arguments fit the weights.
+// Throws CheckError unless the arguments fit the weights, and the weights exec.
 void check_matmul(const MatmulArgs& args, const Exec& exec);
+// 1 when each row comes as two quantised ones.
+inline int halves_of(const MatmulArgs& args) { return args.in.forms.q8x2 && args.weights->forms().q8 ? 1 : 0; }
+// Rows of results, read when the operation runs. Throws CheckError when there is no room for them.
+int64_t live_rows_of(const MatmulArgs& args);
 
 }  // namespace quire::ops::cpu

@@ -7,7 +7,10 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/cuda.h"
+#include "base/expect_refused.h"
 #include "ops/matmul_testing.h"
+#include "ops/testing_rows.h"
 
 namespace quire::ops {
 namespace {
@@ -177,6 +180,106 @@ TEST(MatmulStore, RowsPastTheLiveOnesAndColumnsPastTheLastAreNotTouched) {
   }
 }
 
+// --- twice the precision
+
+// Rows of floats quantised twice, and the product's result for each store.
+struct Precise {
+  Precise(const std::vector<Weights>& parts, PackedMatrix::Join join, int32_t count)
+      : rows(count), inputs(parts[0].inputs), x(testing::random_floats(static_cast<size_t>(rows * inputs), 4)) {
+    std::vector<WeightView> views;
+    for (const Weights& part : parts) views.push_back(part.view());
+    packed = PackedMatrix(views, join, team());
+    quantise({.in = {x.data(), rows, inputs, inputs}, .out = in(), .live_rows = &rows}, team());
+  }
+  ActivationRows in() const { return buffer.view(inputs, packed.precise_forms()); }
+  // The same numbers as twice as many rows of 8 bits.
+  ActivationRows halves() const {
+    ActivationRows apart = in();
+    apart.forms = {.q8 = true};
+    apart.rows = 2 * rows;
+    return apart;
+  }
+  Output product(MatmulFn* fn, const ActivationRows& of, Store store, Exec& exec = team()) const {
+    Output out(of.rows, store == Store::silu_mul ? packed.outputs() / 2 : packed.outputs());
+    const auto live = static_cast<int32_t>(of.rows);
+    fn({.weights = &packed, .in = of, .out = out.view(), .store = store, .live_rows = &live}, exec);
+    return out;
+  }
+
+  int32_t rows;
+  int64_t inputs;
+  std::vector<float> x;
+  PackedMatrix packed;
+  ActivationBuffer buffer{rows, inputs};
+};
+
+// The sum of magnitudes times what 16 bits leave of them.
+TEST(MatmulPrecise, IsTwoHundredTimesCloserThanEightBits) {
+  const Weights weights(BlockType::q8_0, 80, 96, 3);
+  const Precise precise({weights}, PackedMatrix::Join::stack, 5);
+  Output out = precise.product(matmul, precise.in(), Store::set);
+  const std::vector<float> w = weights.values();
+  for (int64_t r = 0; r < 5; ++r)
+    for (int64_t c = 0; c < 80; ++c) {
+      double exact = 0, magnitude = 0;
+      for (int64_t k = 0; k < 96; ++k) {
+        const double term = double{precise.x[r * 96 + k]} * w[c * 96 + k];
+        exact += term;
+        magnitude += std::abs(term);
+      }
+      EXPECT_NEAR(out.view().row(r)[c], exact, magnitude * 1e-4 + 1e-6) << r << ", " << c;
+    }
+}
+
+TEST(MatmulPrecise, AddsTheProductsOfBothHalves) {
+  const Precise precise({Weights(BlockType::q4_1, 37, 96, 5)}, PackedMatrix::Join::stack, 5);
+  Output halves = precise.product(ref::matmul, precise.halves(), Store::set);
+  for (MatmulFn* fn : {ref::matmul, matmul}) {
+    Output set = precise.product(fn, precise.in(), Store::set), added = precise.product(fn, precise.in(), Store::add);
+    for (int64_t r = 0; r < 5; ++r)
+      for (int64_t c = 0; c < 37; ++c) {
+        const float sum = halves.view().row(2 * r)[c] + halves.view().row(2 * r + 1)[c];
+        EXPECT_EQ(set.view().row(r)[c], sum);
+        EXPECT_EQ(added.view().row(r)[c], Output::kUntouched + sum);
+      }
+  }
+}
+
+// silu of the gates' sum times the ups' sum, to the bit: as a product with the identity computes it.
+TEST(MatmulPrecise, MultipliesTheSumOfUpsByTheSiluOfTheGates) {
+  constexpr int64_t kColumns = 44;
+  const Precise precise({Weights(BlockType::q4_1, kColumns, 96, 5), Weights(BlockType::q8_0, kColumns, 96, 6)},
+                        PackedMatrix::Join::gate_and_up, 5);
+  Output halves = precise.product(ref::matmul, precise.halves(), Store::set);
+  const float gate_row[] = {1, 0}, up_row[] = {0, 1};
+  const auto row_view = [](const float* row) {
+    return WeightView{BlockType::f32, reinterpret_cast<const std::byte*>(row), 1, 2};
+  };
+  const WeightView identity[] = {row_view(gate_row), row_view(up_row)};
+  const PackedMatrix pair(identity, PackedMatrix::Join::gate_and_up, team());
+  Output got = precise.product(matmul, precise.in(), Store::silu_mul);
+  const int32_t one = 1;
+  for (int64_t r = 0; r < 5; ++r)
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const auto sum = [&](int64_t column) {
+        return halves.view().row(2 * r)[column] + halves.view().row(2 * r + 1)[column];
+      };
+      float x[] = {sum(c), sum(kColumns + c)}, expected;
+      const ActivationRows in{{.f32 = true}, 1, 2, x, nullptr, 0, nullptr, nullptr};
+      matmul({.weights = &pair, .in = in, .out = {&expected, 1, 1, 1}, .store = Store::silu_mul, .live_rows = &one},
+             team());
+      EXPECT_EQ(got.view().row(r)[c], expected) << r << ", " << c;
+    }
+}
+
+TEST(MatmulPrecise, DenseWeightsReadRowsAsTheyAre) {
+  const Weights dense(BlockType::f32, 20, 64, 1), eight(BlockType::q8_0, 20, 64, 2);
+  const WeightView views[] = {dense.view(), eight.view()};
+  EXPECT_EQ(PackedMatrix({views, 1}, PackedMatrix::Join::stack, team()).precise_forms(), Forms{.f32 = true});
+  EXPECT_EQ(PackedMatrix(views, PackedMatrix::Join::gate_and_up, team()).precise_forms(),
+            (Forms{.f32 = true, .q8 = true}));
+}
+
 TEST(MatmulGraph, ReplayReadsTheLiveRowsOfItsTime) {
   World world({Weights(BlockType::q8_0, 40, 96, 1)}, PackedMatrix::Join::stack, 1);
   Output recorded(3, 40), direct(3, 40);
@@ -228,6 +331,31 @@ TEST(MatmulErrors, ArgumentsThatDoNotFitAreRefusedBeforeAnyWork) {
   args.out.rows = 1;
   expect_refused(args, "2 live rows, but room for 4 in and 1 out");
   EXPECT_TRUE(out.same_bits(Output(4, 40)));
+}
+
+TEST(MatmulErrors, MixedWeightsAreNotReadAtTwiceThePrecision) {
+  World world({Weights(BlockType::q8_0, 20, 64, 1), Weights(BlockType::f32, 20, 64, 2)}, PackedMatrix::Join::stack, 1);
+  Output out(3, 40);
+  MatmulArgs args = world.args(out, Store::set, false);
+  args.in.forms = {.f32 = true, .q8x2 = true};
+  expect_refused(args, "dense and quantised weights that are joined read q8, not q8x2");
+}
+
+TEST(MatmulErrors, AMatrixBelongsToItsDevice) {
+  World world({Weights(BlockType::q8_0, 40, 96, 1)}, PackedMatrix::Join::stack, 2);
+  EXPECT_EQ(world.packed.device(), Device::cpu);
+  Output out(4, 40);
+  const MatmulArgs args = world.args(out, Store::set, false);
+  alignas(cuda::Stream) std::byte nowhere[sizeof(cuda::Stream)];  // no stream: whoever used it would fail
+  Exec gpu(ExecOptions{.threads = 1, .stream = reinterpret_cast<cuda::Stream*>(nowhere)});
+  const WeightView view = world.parts[0].view();
+  quire::expect_refused(
+      [&] {
+        PackedMatrix({&view, 1}, PackedMatrix::Join::stack, gpu);
+      },
+      "no layout of matrices for cuda");
+  quire::expect_refused([&] { cpu::matmul(args, gpu); }, "a matrix laid out for cpu cannot be multiplied by cuda");
+  quire::expect_refused([&] { matmul(args, gpu); }, "matmul has no implementation for cuda");
 }
 
 }  // namespace

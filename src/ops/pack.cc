@@ -1,8 +1,7 @@
 // The numbers below are places in the file's blocks; base/blocks.cc says what lies there.
-#include "ops/pack.h"
-
 #include <cstring>
 
+#include "ops/matmul.h"
 #include "ops/packed_layout.h"
 
 namespace quire::ops {

@@ -81,4 +81,9 @@ constexpr int64_t tile_bytes(BlockType type, int64_t inputs) {
   return layout.head(blocks) + (rest ? layout.head_bytes + rest * layout.block_bytes : 0);
 }
 
+// Columns [first, first + 16) of the weights, laid out as said above; columns that do not exist become zeros. `tile`
+// has tile_bytes(type, inputs) bytes; what the layout leaves unused is not written.
+struct WeightView;
+void pack_tile(const WeightView& weights, int64_t first, std::byte* tile);
+
 }  // namespace quire::ops

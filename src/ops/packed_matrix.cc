@@ -2,7 +2,6 @@
 
 #include "base/check.h"
 #include "ops/matmul.h"
-#include "ops/pack.h"
 #include "ops/packed_layout.h"
 
 namespace quire::ops {
@@ -70,7 +69,9 @@ std::string to_string(const WeightView& weights) {
 
 int64_t PackedMatrix::Part::tile_count() const { return tile_count_of(outputs); }
 
-PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec) : join_(join) {
+PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec)
+    : join_(join), device_(exec.device()) {
+  check(device_ == Device::cpu, "no layout of matrices for ", device_);
   check_parts(views, join);
   memory_ = PackedMemory(packed_bytes(views));
   parts_ = place(views, join, memory_.data());
@@ -90,5 +91,7 @@ Forms PackedMatrix::forms() const {
   for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
   return forms;
 }
+
+Forms PackedMatrix::precise_forms() const { return forms() == Forms{.q8 = true} ? Forms{.q8x2 = true} : forms(); }
 
 }  // namespace quire::ops

@@ -21,6 +21,9 @@ using RmsNormFn = void(const RmsNormArgs&, Exec&);
 namespace ref {
 RmsNormFn rms_norm;
 }
+namespace cpu {
+RmsNormFn rms_norm;
+}
 RmsNormFn rms_norm;  // for callers; records while exec captures
 
 }  // namespace quire::ops

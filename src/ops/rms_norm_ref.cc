@@ -1,10 +1,17 @@
 #include <algorithm>
+#include <cmath>
 
-#include "ops/quantise_block_ref.h"
-#include "ops/rms_scale_ref.h"
-#include "ops/row_kernels.h"
+#include "ops/by_row.h"
 
 namespace quire::ops {
+
+float ref::rms_scale(const float* x, int64_t dim, float eps) {
+  float lane[16] = {};
+  for (int64_t i = 0; i < dim; ++i) lane[i % 16] = std::fma(x[i], x[i], lane[i % 16]);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return 1.0f / std::sqrt(lane[0] / static_cast<float>(dim) + eps);
+}
 
 void ref::rms_norm_row(const float* x, const float* weight, float eps, int64_t dim, const ActivationRow& out) {
   const float scale = rms_scale(x, dim, eps);
@@ -13,9 +20,7 @@ void ref::rms_norm_row(const float* x, const float* weight, float eps, int64_t d
     const int64_t count = std::min<int64_t>(kActivationBlock, dim - first);
     for (int64_t i = 0; i < count; ++i) normed[i] = (x[first + i] * scale) * weight[first + i];
     if (out.f32) std::copy_n(normed, count, out.f32 + first);
-    if (!out.q) continue;
-    const int64_t block = first / kActivationBlock;
-    quantise_block(normed, out.q + first, out.scale + block, out.sums + block * 2);
+    fill_block(normed, first / kActivationBlock, out);
   }
 }
 

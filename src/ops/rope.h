@@ -6,7 +6,8 @@
 // Dims past `rotary` pass unchanged. A pair (a, b) becomes (a cos - b sin, b cos + a sin), each product and sum rounded
 // to f32 by itself: every instruction set gives the same bits.
 //
-// Errors   broken shapes, missing addresses and rows outside the room throw CheckError before any work.
+// Errors   broken shapes and missing addresses throw CheckError before any work, rows outside the room when the operation
+//          runs.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -45,7 +46,10 @@ struct RopeAnglesArgs {
   const int32_t* live_rows;
 };
 using RopeAnglesFn = void(const RopeAnglesArgs&, Exec&);
-RopeAnglesFn rope_angles;  // records while exec captures
+namespace cpu {
+RopeAnglesFn rope_angles;
+}
+RopeAnglesFn rope_angles;  // for callers; records while exec captures
 
 // From one f32 row of (q heads, k heads, v heads) to rotated queries in attention's type and rotated keys in place.
 // With norms (Qwen3), each head of q and k is first divided by its root mean square and multiplied by the weight, as in
@@ -68,6 +72,9 @@ struct RopeArgs {
 };
 using RopeFn = void(const RopeArgs&, Exec&);
 namespace ref {
+RopeFn rope;
+}
+namespace cpu {
 RopeFn rope;
 }
 RopeFn rope;  // for callers; records while exec captures

@@ -1,5 +1,4 @@
-#include "ops/rms_scale_ref.h"
-#include "ops/row_kernels.h"
+#include "ops/by_row.h"
 
 namespace quire::ops {
 namespace {

@@ -15,9 +15,9 @@ struct Activations {
         forms(wanted),
         stride((width + 63) / 64 * 64),
         f32(rows * dim, -7.0f),
-        q(rows * stride, 99),
-        scale(rows * (dim / 32), -7.0f),
-        sums(rows * (dim / 16), 12345) {}
+        q(2 * rows * stride, 99),
+        scale(2 * rows * (dim / 32), -7.0f),
+        sums(2 * rows * (dim / 16), 12345) {}
 
   ActivationRows view() { return {forms, rows, dim, f32.data(), q.data(), stride, scale.data(), sums.data()}; }
 
@@ -34,6 +34,7 @@ struct Activations {
   std::vector<int32_t> sums;
 };
 
-inline constexpr Forms kEveryForms[] = {{.f32 = true}, {.q8 = true}, {.f32 = true, .q8 = true}};
+inline constexpr Forms kEveryForms[] = {
+    {.f32 = true}, {.q8 = true}, {.f32 = true, .q8 = true}, {.q8x2 = true}, {.f32 = true, .q8x2 = true}};
 
 }  // namespace quire::ops::testing

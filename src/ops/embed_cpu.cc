@@ -1,15 +1,22 @@
-#include "ops/embed.h"
-
 #include <algorithm>
 
 #include "ops/by_row.h"
+#include "ops/embed.h"
 
 namespace quire::ops {
 namespace {
 
+void check_index(const char* operation, const int32_t* index, int64_t row, int64_t limit) {
+  check(index[row] >= 0 && index[row] < limit, operation, " of index ", index[row], " (row ", row, "), outside ",
+        limit);
+}
+
 struct EmbedOp {
+  static constexpr const char* kName = "embed";
   EmbedArgs args;
   int64_t row_bytes;  // of the table
+
+  void check_row(int64_t row) const { check_index(kName, args.ids, row, args.table.outputs); }
 
   void run_row(int64_t row) const {
     const std::byte* blocks = args.table.data + args.ids[row] * row_bytes;
@@ -18,7 +25,10 @@ struct EmbedOp {
 };
 
 struct GatherOp {
+  static constexpr const char* kName = "gather_rows";
   GatherArgs args;
+
+  void check_row(int64_t row) const { check_index(kName, args.index, row, args.in.rows); }
 
   void run_row(int64_t row) const { std::copy_n(args.in.row(args.index[row]), args.in.dim, args.out.row(row)); }
 };
@@ -31,35 +41,22 @@ void check_rows(const char* operation, const char* what, const Rows<T>& rows) {
   check(rows.data != nullptr || rows.rows == 0, operation, " with ", rows.rows, " rows ", what, " and no address");
 }
 
-// Every index is below the limit, unless the operation is recorded and there is nothing to check yet.
-void check_indices(const char* operation, const int32_t* index, const int32_t* live_rows, int64_t limit,
-                   const Exec& exec) {
-  check(index != nullptr, operation, " needs the address of its indices");
-  if (exec.capturing()) return;
-  for (int32_t row = 0; row < *live_rows; ++row)
-    check(index[row] >= 0 && index[row] < limit, operation, " of index ", index[row], " (row ", row, "), outside ",
-          limit);
-}
-
 }  // namespace
 
-void embed(const EmbedArgs& args, Exec& exec) {
+void cpu::embed(const EmbedArgs& args, Exec& exec) {
   check_rows("embed", "out", args.out);
-  check(args.table.data != nullptr, "embed needs a table");
+  check(args.table.data != nullptr && args.ids != nullptr, "embed needs a table and ids");
   check(args.table.inputs == args.out.dim, "embed from rows of ", args.table.inputs, " to rows of ", args.out.dim);
-  check_live_rows("embed", args.live_rows, args.out.rows, exec);
-  check_indices("embed", args.ids, args.live_rows, args.table.outputs, exec);
   const EmbedOp op{args, bytes_of(args.table.type, args.table.inputs)};
-  launch_by_row(ByRow<EmbedOp>{op, args.live_rows, rows_worth_an_item(args.out.dim)}, exec);
+  launch_by_row(op, args.live_rows, args.out.rows, args.out.dim, exec);
 }
 
-void gather_rows(const GatherArgs& args, Exec& exec) {
+void cpu::gather_rows(const GatherArgs& args, Exec& exec) {
   check_rows("gather_rows", "in", args.in);
   check_rows("gather_rows", "out", args.out);
   check(args.in.dim == args.out.dim, "gather_rows from rows of ", args.in.dim, " to rows of ", args.out.dim);
-  check_live_rows("gather_rows", args.live_rows, args.out.rows, exec);
-  check_indices("gather_rows", args.index, args.live_rows, args.in.rows, exec);
-  launch_by_row(ByRow<GatherOp>{{args}, args.live_rows, rows_worth_an_item(args.out.dim)}, exec);
+  check(args.index != nullptr, "gather_rows needs the address of its indices");
+  launch_by_row(GatherOp{args}, args.live_rows, args.out.rows, args.out.dim, exec);
 }
 
 }  // namespace quire::ops

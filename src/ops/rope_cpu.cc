@@ -1,15 +1,31 @@
-// The door of rope, and the pick of its kernels for callers.
-#include "ops/rope.h"
-
 #include <cmath>
+#include <limits>
 
 #include "ops/by_row.h"
-#include "ops/row_kernels.h"
+#include "ops/rope.h"
 
 namespace quire::ops {
 namespace {
 
+struct AnglesOp {
+  static constexpr const char* kName = "rope angles";
+  RopeAnglesArgs args;
+
+  void run_row(int64_t row) const {
+    const double position = args.positions[row];
+    for (int32_t i = 0; i < args.half; ++i) {
+      const double angle = position * args.inverse_frequency[i];
+      args.cos[row * args.half + i] = static_cast<float>(std::cos(angle) * args.magnitude);
+      args.sin[row * args.half + i] = static_cast<float>(std::sin(angle) * args.magnitude);
+    }
+  }
+};
+
+// A cosine and a sine take the time of many of the other operations' elements.
+constexpr int64_t kElementsPerAngle = 64;
+
 struct RopeOp {
+  static constexpr const char* kName = "rope";
   RopeArgs args;
   RotateFn* rotate;
   NarrowFn* narrow;
@@ -58,20 +74,26 @@ void check_addresses(const RopeArgs& args) {
   check(args.half == 0 || (args.cos && args.sin), "rope needs the addresses of ", args.half, " cosines and sines");
 }
 
-void launch(const RopeArgs& args, const RowKernels& kernels, int64_t rows_in_item, Exec& exec) {
+void launch(const RopeArgs& args, const RowKernels& kernels, Exec& exec) {
   check_shapes(args);
   check_addresses(args);
   check(std::isfinite(args.norm_eps) && args.norm_eps >= 0, "rope with a norm eps of ", args.norm_eps);
-  check_live_rows("rope", args.live_rows, std::min(args.qkv.rows, args.q.rows), exec);
-  launch_by_row(ByRow<RopeOp>{{args, kernels.rotate, kernels.narrow}, args.live_rows, rows_in_item}, exec);
+  launch_by_row(RopeOp{args, kernels.rotate, kernels.narrow}, args.live_rows, std::min(args.qkv.rows, args.q.rows),
+                row_elements(args), exec);
 }
 
 }  // namespace
 
-void ref::rope(const RopeArgs& args, Exec& exec) { launch(args, kRowKernels, kOnTheCallingThread, exec); }
-
-void rope(const RopeArgs& args, Exec& exec) {
-  launch(args, row_kernels(exec.isa()), rows_worth_an_item(row_elements(args)), exec);
+void cpu::rope_angles(const RopeAnglesArgs& args, Exec& exec) {
+  check(args.half >= 0, "rope angles for ", args.half, " pairs");
+  check(args.half == 0 || (args.inverse_frequency && args.cos && args.sin && args.positions),
+        "rope angles need the addresses of positions, frequencies, cosines and sines");
+  check(std::isfinite(args.magnitude), "rope angles with a magnitude of ", args.magnitude);
+  launch_by_row(AnglesOp{args}, args.live_rows, std::numeric_limits<int32_t>::max(), args.half * kElementsPerAngle,
+                exec);
 }
+
+void ref::rope(const RopeArgs& args, Exec& exec) { launch(args, kRowKernels, exec); }
+void cpu::rope(const RopeArgs& args, Exec& exec) { launch(args, row_kernels(exec.isa()), exec); }
 
 }  // namespace quire::ops

@@ -1,13 +1,11 @@
 // Cuts a product into chunks of column tiles, which threads take, and a chunk into runs for the kernels.
-#include "ops/matmul.h"
-
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/matmul.h"
 #include "ops/matmul_task.h"
 
-namespace quire::ops {
-namespace cpu {
+namespace quire::ops::cpu {
 namespace {
 
 using Part = PackedMatrix::Part;
@@ -29,7 +27,8 @@ TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
 // A unit is what a thread takes at least: a column tile, or a gate tile with its up tile.
 struct Product {
   const MatmulArgs* args;
-  int64_t rows;
+  int64_t rows;  // of activations
+  int halves;    // of Target
   int64_t units;
   int64_t chunk;  // units in an item
   Exec* exec;
@@ -55,7 +54,12 @@ int64_t chunk_of(const MatmulArgs& args, int64_t rows, int64_t units, int thread
 class Chunk {
  public:
   Chunk(const Product& product, RowRange rows, std::byte* scratch)
-      : args_(*product.args), all_rows_(product.rows), rows_(rows), isa_(product.exec->isa()), scratch_(scratch) {}
+      : args_(*product.args),
+        all_rows_(product.rows),
+        halves_(product.halves),
+        rows_(rows),
+        isa_(product.exec->isa()),
+        scratch_(scratch) {}
 
   void run(int64_t first, int64_t end) const {
     const auto parts = args_.weights->parts();
@@ -119,6 +123,7 @@ class Chunk {
             .stride = args_.out.stride,
             .columns = part.outputs - column,
             .alternating = alternating,
+            .halves = halves_,
             .action = {actions.even, actions.odd},
             .bias = {biases.even, biases.odd}};
   }
@@ -131,6 +136,7 @@ class Chunk {
 
   const MatmulArgs& args_;
   int64_t all_rows_;
+  int halves_;
   RowRange rows_;
   Isa isa_;
   std::byte* scratch_;
@@ -144,11 +150,12 @@ void run_item(const void* context, int64_t item, int thread) {
 }
 
 void matmul_op(const MatmulArgs& args, Exec& exec) {
-  const int64_t rows = *args.live_rows;
-  if (rows <= 0) return;
+  const int halves = halves_of(args);
+  const int64_t rows = live_rows_of(args) << halves;
+  if (rows == 0) return;
   const int64_t units = units_of(*args.weights, args.store);
   const int64_t chunk = chunk_of(args, rows, units, exec.threads());
-  const Product product{&args, rows, units, chunk, &exec};
+  const Product product{&args, rows, halves, units, chunk, &exec};
   exec.parallel((units + chunk - 1) / chunk, run_item, &product);
 }
 
@@ -161,36 +168,44 @@ size_t scratch_needed(int64_t inputs) {
   return static_cast<size_t>(kKept + kSums + blocks * (kSides + kUnpacked));
 }
 
+void check_forms(Forms given, Forms asked) {
+  check(!asked.f32 || given.f32, "the activations lack a form that the weights need: f32");
+  check(!asked.q8 || given.quantised(), "the activations lack a form that the weights need: q8");
+  check(!asked.q8 || !given.q8x2 || !asked.f32, "dense and quantised weights that are joined read q8, not q8x2");
+}
+
 }  // namespace
 
 void check_matmul(const MatmulArgs& args, const Exec& exec) {
   check(args.weights && !args.weights->parts().empty(), "a product needs weights");
   const PackedMatrix& weights = *args.weights;
+  check(weights.device() == exec.device(), "a matrix laid out for ", weights.device(), " cannot be multiplied by ",
+        exec.device());
   const bool pairs = args.store == Store::silu_mul;
   check(!pairs || weights.join() == Join::gate_and_up, "silu_mul needs a gate and an up matrix");
   check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
         " inputs");
-  const Forms asked = weights.forms();
-  check((args.in.forms | asked) == args.in.forms,
-        "the activations lack a form that the weights need: ", asked.f32 && !args.in.forms.f32 ? "f32" : "q8");
+  check_forms(args.in.forms, weights.forms());
   const int64_t columns = pairs ? weights.outputs() / 2 : weights.outputs();
   check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
   check(args.out.stride >= args.out.dim, "output rows of ", args.out.dim, " overlap at stride ", args.out.stride);
-  if (exec.capturing()) return;
+  check(args.live_rows != nullptr, "a product needs the address of the live row count");
+}
+
+int64_t live_rows_of(const MatmulArgs& args) {
   const int32_t rows = *args.live_rows;
   check(rows >= 0 && rows <= args.in.rows && rows <= args.out.rows, rows, " live rows, but room for ", args.in.rows,
         " in and ", args.out.rows, " out");
+  return rows;
 }
-
-}  // namespace cpu
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   if (exec.isa() == Isa::plain) return ref::matmul(args, exec);
-  cpu::check_matmul(args, exec);
-  const size_t needed = cpu::scratch_needed(args.in.dim);
+  check_matmul(args, exec);
+  const size_t needed = scratch_needed(args.in.dim);
   check(needed <= exec.scratch_bytes(), args.in.dim, " inputs need ", needed, " bytes of scratch a thread, of ",
         exec.scratch_bytes());
-  exec.launch(cpu::matmul_op, args);
+  exec.launch(matmul_op, args);
 }
 
-}  // namespace quire::ops
+}  // namespace quire::ops::cpu

@@ -1,0 +1,31 @@
+#include <cmath>
+
+#include "ops/by_row.h"
+#include "ops/rms_norm.h"
+
+namespace quire::ops {
+namespace {
+
+struct RmsNormOp {
+  static constexpr const char* kName = "rms_norm";
+  RmsNormArgs args;
+  RmsNormRowFn* kernel;
+
+  void run_row(int64_t row) const {
+    kernel(args.in.row(row), args.weight, args.eps, args.in.dim, activation_row(args.out, row));
+  }
+};
+
+void launch(const RmsNormArgs& args, RmsNormRowFn* kernel, Exec& exec) {
+  check_activations("rms_norm", args.in, args.out);
+  check(args.weight != nullptr, "rms_norm needs a weight");
+  check(std::isfinite(args.eps) && args.eps >= 0, "rms_norm with an eps of ", args.eps);
+  launch_by_row(RmsNormOp{args, kernel}, args.live_rows, std::min(args.in.rows, args.out.rows), args.in.dim, exec);
+}
+
+}  // namespace
+
+void ref::rms_norm(const RmsNormArgs& args, Exec& exec) { launch(args, rms_norm_row, exec); }
+void cpu::rms_norm(const RmsNormArgs& args, Exec& exec) { launch(args, row_kernels(exec.isa()).rms_norm, exec); }
+
+}  // namespace quire::ops
