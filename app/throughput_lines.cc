@@ -43,8 +43,7 @@ class Experiments {
 };
 
 double Experiments::kv_bytes_of_token() const {
-  const model::ModelConfig& config = model_.config();
-  return 2.0 * config.layers * config.kv_heads * config.head_dim * size_of(engine_.options().kv_type);
+  return static_cast<double>(model_.config().kv_elements() * size_of(engine_.options().kv_type));
 }
 
 // What a decode step reads at least: the weights once, and every key and value of each sequence.

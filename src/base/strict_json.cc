@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/errors_about.h"
 #include "base/in_quotes.h"
+#include "base/mapped_file.h"
 
 namespace quire {
 namespace {
@@ -100,11 +102,15 @@ Json parse(std::string_view text, const JsonLimits& limits) {
   return parsed;
 }
 
+JsonLimits limited_in_depth(int most_depth) {
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  return {.depth = most_depth, .keys = kAny, .values = kAny};
+}
+
 }  // namespace
 
 nlohmann::json parse_strict_json(std::string_view text, int most_depth) {
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  return parse<nlohmann::json>(text, {.depth = most_depth, .keys = kAny, .values = kAny});
+  return parse<nlohmann::json>(text, limited_in_depth(most_depth));
 }
 
 nlohmann::json parse_strict_json(std::string_view text, const JsonLimits& limits) {
@@ -113,6 +119,19 @@ nlohmann::json parse_strict_json(std::string_view text, const JsonLimits& limits
 
 nlohmann::ordered_json parse_strict_ordered_json(std::string_view text, const JsonLimits& limits) {
   return parse<nlohmann::ordered_json>(text, limits);
+}
+
+nlohmann::json read_json_file(const std::string& path, size_t most_bytes, const JsonLimits& limits) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return errors_about(path, [&] {
+    check(bytes.size() <= most_bytes, "has ", bytes.size(), " bytes, more than ", most_bytes);
+    return parse_strict_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, limits);
+  });
+}
+
+nlohmann::json read_json_file(const std::string& path, size_t most_bytes, int most_depth) {
+  return read_json_file(path, most_bytes, limited_in_depth(most_depth));
 }
 
 }  // namespace quire

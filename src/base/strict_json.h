@@ -6,8 +6,10 @@
 // Cost     n log n in the keys of an object, linear in all else.
 // Errors   CheckError that says what is wrong and where; the caller adds the file.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace quire {
@@ -24,5 +26,9 @@ struct JsonLimits {
 };
 nlohmann::json parse_strict_json(std::string_view text, const JsonLimits& limits);
 nlohmann::ordered_json parse_strict_ordered_json(std::string_view text, const JsonLimits& limits);
+
+// A file of at most so many bytes; every refusal, and what cannot be opened, begins with the path.
+nlohmann::json read_json_file(const std::string& path, size_t most_bytes, const JsonLimits& limits);
+nlohmann::json read_json_file(const std::string& path, size_t most_bytes, int most_depth);
 
 }  // namespace quire

@@ -8,7 +8,7 @@
 namespace quire::engine {
 
 int64_t pool_bytes(const model::ModelConfig& config, Dtype kv_type, int64_t tokens) {
-  return tokens * 2 * config.layers * config.kv_heads * config.head_dim * size_of(kv_type);
+  return tokens * config.kv_elements() * size_of(kv_type);
 }
 
 int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t context, int32_t page_size,

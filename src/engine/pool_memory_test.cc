@@ -9,9 +9,8 @@ namespace {
 
 model::ModelConfig smollm2() {
   model::ModelConfig config{};
-  config.layers = 30;
-  config.kv_heads = 3;
-  config.head_dim = 64;
+  config.layers.assign(30, {.attention = {.heads = 9, .kv_heads = 3, .key_dim = 64, .value_dim = 64, .scale = 0.125f},
+                            .feed_forward = {.width = 1536}});
   return config;
 }
 constexpr int64_t kTokenBytes = 2 * 30 * 3 * 64 * 2;  // bf16

@@ -1,69 +1,109 @@
-// What both kinds of model files have in common: the architectures, the rules between counts, the line for people.
+// From a file to specs, through its family; the rules between counts; the line for people.
 #include "model/config.h"
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/check.h"
-#include "base/in_quotes.h"
+#include "base/strict_json.h"
+#include "model/family.h"
 
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kArchitectures[] = {"llama", "mistral", "qwen2", "qwen3", "smollm3"};
+constexpr size_t kMostConfigBytes = size_t{16} << 20;
+constexpr int kMostConfigDepth = 16;
 
-std::string known_architectures() {
-  std::string names;
-  for (const std::string_view name : kArchitectures) names += cat(names.empty() ? "" : ", ", name);
-  return names;
+void check_heads(const AttentionSpec& spec, const ModelConfig& config, std::string_view file) {
+  check(spec.heads % spec.kv_heads == 0, file, ": ", spec.heads, " heads are no multiple of ", spec.kv_heads,
+        " kv heads");
+  check(spec.key_dim % 16 == 0, file, ": heads of ", spec.key_dim, " dims; attention takes multiples of 16 up to ",
+        kMostHeadDim);
+  check(spec.q_width() <= kMostWidth, file, ": ", spec.heads, " heads of ", spec.key_dim, " dims are more than ",
+        kMostWidth);
+  check(spec.q_width() % 32 == 0, file, ": ", spec.heads, " heads of ", spec.key_dim, " dims are no multiple of 32");
+  for (const RopeSpec& rope : config.ropes)
+    check(rope.rotary % 2 == 0 && rope.rotary >= 0 && rope.rotary <= spec.key_dim, file, ": ", rope.rotary,
+          " rotated dims in heads of ", spec.key_dim);
 }
 
-void check_heads(const ModelConfig& config, std::string_view file) {
-  check(config.heads % config.kv_heads == 0, file, ": ", config.heads, " heads are no multiple of ", config.kv_heads,
-        " kv heads");
-  check(config.head_dim % 16 == 0, file, ": heads of ", config.head_dim,
-        " dims; attention takes multiples of 16 up to ", kMostHeadDim);
-  check(int64_t{config.heads} * config.head_dim <= kMostWidth, file, ": ", config.heads, " heads of ", config.head_dim,
-        " dims are more than ", kMostWidth);
-  check(config.rotary % 2 == 0 && config.rotary >= 0 && config.rotary <= config.head_dim, file, ": ", config.rotary,
-        " rotated dims in heads of ", config.head_dim);
+// What a spec can say and nobody computes yet.
+void check_computed(const LayerSpec& layer, const AttentionSpec& first, std::string_view file) {
+  const AttentionSpec& spec = layer.attention;
+  check(spec.value_dim == spec.key_dim, file, ": values of ", spec.value_dim, " dims beside keys of ", spec.key_dim,
+        " are not computed yet");
+  check(spec.heads == first.heads && spec.kv_heads == first.kv_heads && spec.key_dim == first.key_dim, file,
+        ": layers with heads of different shapes are not computed yet");
+  check(spec.kind == attn::LayerKind::full, file, ": attention of the kind ", spec.kind, " is not computed yet");
+  check(spec.softcap == 0, file, ": softcap is not computed yet");
+  check(!spec.sinks, file, ": attention sinks are not computed yet");
+  check(spec.latent_rank == 0, file, ": latent attention is not computed yet");
+}
+
+// How the counts must fit together, whatever file they come from.
+void check_config(const ModelConfig& config, std::string_view file) {
+  // Activations are quantised in blocks of 32.
+  check(config.width % 32 == 0, file, ": a width of ", config.width, " is no multiple of 32");
+  check(std::isfinite(config.norm_eps) && config.norm_eps > 0 && config.norm_eps < 1, file, ": the norm's epsilon is ",
+        config.norm_eps);
+  for (const LayerSpec& layer : config.layers) {
+    check_heads(layer.attention, config, file);
+    check_computed(layer, config.attention(), file);
+    check(layer.feed_forward.width % 32 == 0, file, ": a feed-forward width of ", layer.feed_forward.width,
+          " is no multiple of 32");
+  }
+}
+
+ModelConfig read_config(const Keys& keys, const std::string& architecture, std::string name) {
+  ModelConfig config{};
+  config.architecture = architecture;
+  config.name = std::move(name);
+  family_of(architecture, keys.path()).read(keys, config);
+  check_config(config, keys.path());
+  return config;
 }
 
 }  // namespace
 
-void check_architecture(std::string_view name, std::string_view file) {
-  check(std::find(std::begin(kArchitectures), std::end(kArchitectures), name) != std::end(kArchitectures), file,
-        ": the architecture ", in_quotes(name), " is not one of ", known_architectures());
+ModelConfig config_from_gguf(const GgufFile& file) {
+  const std::string architecture = file.text("general.architecture");
+  return read_config({file, architecture + "."}, architecture,
+                     file.text("general.name", std::filesystem::path(file.path()).stem().string()));
 }
 
-int32_t scaled_context(int32_t context, const ops::RopeScaling& scaling, std::string_view file) {
-  if (scaling.kind != ops::RopeScaling::Kind::yarn) return context;
-  const double stretched = scaling.original_context * scaling.factor;
-  check(stretched >= 1 && stretched <= kMostContext, file, ": yarn stretches a context of ", scaling.original_context,
-        " by ", scaling.factor, ", which does not give one of 1 to ", kMostContext);
-  return std::max(context, static_cast<int32_t>(stretched));
+ModelConfig config_from_folder(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / "config.json").string();
+  const nlohmann::json parsed = read_json_file(path, kMostConfigBytes, kMostConfigDepth);
+  const Keys keys(parsed, path);
+  return read_config(keys, keys.text({"model_type"}),
+                     (std::filesystem::absolute(folder) / "").lexically_normal().parent_path().filename().string());
 }
 
-void check_config(const ModelConfig& config, std::string_view file) {
-  check_heads(config, file);
-  // Activations are quantised in blocks of 32.
-  check(config.width % 32 == 0, file, ": a width of ", config.width, " is no multiple of 32");
-  check(config.ffn_width % 32 == 0, file, ": a feed-forward width of ", config.ffn_width, " is no multiple of 32");
-  check(int64_t{config.heads} * config.head_dim % 32 == 0, file, ": ", config.heads, " heads of ", config.head_dim,
-        " dims are no multiple of 32");
-  check(std::isfinite(config.norm_eps) && config.norm_eps > 0 && config.norm_eps < 1, file, ": the norm's epsilon is ",
-        config.norm_eps);
-  check(std::ssize(config.rotates) == config.layers && std::ssize(config.windowed) == config.layers, file, ": ",
-        config.layers, " layers, but ", config.rotates.size(), " say whether they rotate and ", config.windowed.size(),
-        " whether they have a window");
+int32_t ModelConfig::ffn_width() const {
+  int32_t widest = 0;
+  for (const LayerSpec& layer : layers) widest = std::max(widest, layer.feed_forward.width);
+  return widest;
+}
+
+int64_t ModelConfig::kv_elements() const {
+  int64_t elements = 0;
+  for (const LayerSpec& layer : layers) elements += layer.attention.k_width() + layer.attention.v_width();
+  return elements;
 }
 
 std::string to_string(const ModelConfig& config) {
-  std::string text = cat(config.name, ": ", config.architecture, ", ", config.layers, " layers of width ", config.width,
-                         " and ", config.ffn_width, ", ", config.heads, " heads of ", config.head_dim, " on ",
-                         config.kv_heads, " kv heads, vocabulary ", config.vocabulary, ", context ", config.context);
-  const auto windowed = std::count(config.windowed.begin(), config.windowed.end(), true);
-  if (windowed > 0) text += cat(", window of ", config.window + 1, " in ", windowed, " layers");
+  const AttentionSpec& heads = config.attention();
+  std::string text =
+      cat(config.name, ": ", config.architecture, ", ", config.layers.size(), " layers of width ", config.width,
+          " and ", config.ffn_width(), ", ", heads.heads, " heads of ", heads.key_dim, " on ", heads.kv_heads,
+          " kv heads, vocabulary ", config.vocabulary, ", context ", config.context);
+  const auto has_window = [](const LayerSpec& layer) { return layer.attention.window >= 0; };
+  const auto windowed = std::count_if(config.layers.begin(), config.layers.end(), has_window);
+  if (windowed > 0) {
+    const auto first = std::find_if(config.layers.begin(), config.layers.end(), has_window);
+    text += cat(", window of ", first->attention.window + 1, " in ", windowed, " layers");
+  }
   return text;
 }
 

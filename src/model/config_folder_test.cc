@@ -54,64 +54,74 @@ TEST(ConfigFolder, ReadsEveryCount) {
   const ModelConfig config = config_from_folder(folder.path() + "/");
   EXPECT_EQ(config.architecture, "llama");
   EXPECT_EQ(config.name, cat("quire_config_", getpid()));
-  EXPECT_EQ(config.layers, 5);
+  EXPECT_EQ(config.layers.size(), 5u);
   EXPECT_EQ(config.width, 128);
-  EXPECT_EQ(config.ffn_width, 256);
-  EXPECT_EQ(config.heads, 4);
-  EXPECT_EQ(config.kv_heads, 2);
-  EXPECT_EQ(config.head_dim, 32);
-  EXPECT_EQ(config.rotary, 32);
+  EXPECT_EQ(config.ffn_width(), 256);
+  EXPECT_EQ(config.attention().heads, 4);
+  EXPECT_EQ(config.attention().kv_heads, 2);
+  EXPECT_EQ(config.attention().key_dim, 32);
+  EXPECT_EQ(config.ropes[0].rotary, 32);
   EXPECT_EQ(config.vocabulary, 320);
   EXPECT_EQ(config.context, 2048);
   EXPECT_EQ(config.norm_eps, 1e-5f);
-  EXPECT_EQ(config.rope_theta, 500000);
-  EXPECT_EQ(config.rope_scaling.kind, Kind::none);
-  EXPECT_FALSE(config.adjacent_pairs);
+  EXPECT_EQ(config.ropes[0].theta, 500000);
+  EXPECT_EQ(config.ropes[0].scaling.kind, Kind::none);
+  EXPECT_FALSE(config.ropes[0].adjacent_pairs);
   EXPECT_FALSE(config.tied_embedding);
-  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_FALSE(config.attention().qkv_bias);
 }
 
 TEST(ConfigFolder, ArchitecturesDiffer) {
-  EXPECT_TRUE(read("qwen2").qkv_bias);
-  EXPECT_TRUE(read("llama", {{"attention_bias", true}}).qkv_bias);
-  EXPECT_TRUE(read("qwen3").qk_norm);
-  EXPECT_EQ(read("qwen3").head_dim, 128);
-  EXPECT_EQ(read("qwen3", {{"head_dim", 64}}).head_dim, 64);
+  EXPECT_TRUE(read("qwen2").attention().qkv_bias);
+  EXPECT_TRUE(read("llama", {{"attention_bias", true}}).attention().qkv_bias);
+  EXPECT_EQ(read("qwen3").attention().qk_norm, QkNorm::per_head);
+  EXPECT_EQ(read("qwen3").attention().key_dim, 128);
+  EXPECT_EQ(read("qwen3", {{"head_dim", 64}}).attention().key_dim, 64);
   EXPECT_TRUE(read("smollm3").tied_embedding);
   EXPECT_FALSE(read("qwen3").tied_embedding);
   EXPECT_TRUE(read("qwen3", {{"tie_word_embeddings", true}}).tied_embedding);
-  EXPECT_EQ(read("llama", {{"num_key_value_heads", nullptr}}).kv_heads, 4);
+  EXPECT_EQ(read("llama", {{"num_key_value_heads", nullptr}}).attention().kv_heads, 4);
 }
 
+std::vector<int32_t> ropes(const ModelConfig& config) {
+  std::vector<int32_t> all;
+  for (const LayerSpec& layer : config.layers) all.push_back(layer.attention.rope);
+  return all;
+}
+
+std::vector<int32_t> windows(const ModelConfig& config) {
+  std::vector<int32_t> all;
+  for (const LayerSpec& layer : config.layers) all.push_back(layer.attention.window);
+  return all;
+}
+
+using ByLayer = std::vector<int32_t>;
+
 TEST(ConfigFolder, LayersWithoutPositions) {
-  EXPECT_EQ(read("smollm3").rotates, (std::vector<bool>{true, true, true, false, true}));
-  EXPECT_EQ(read("smollm3", {{"no_rope_layer_interval", 2}}).rotates,
-            (std::vector<bool>{true, false, true, false, true}));
-  EXPECT_EQ(read("smollm3", {{"no_rope_layers", {1, 0, 0, 1, 1, 0}}}).rotates,
-            (std::vector<bool>{true, false, false, true, true}));
+  EXPECT_EQ(ropes(read("smollm3")), (ByLayer{0, 0, 0, -1, 0}));
+  EXPECT_EQ(ropes(read("smollm3", {{"no_rope_layer_interval", 2}})), (ByLayer{0, -1, 0, -1, 0}));
+  EXPECT_EQ(ropes(read("smollm3", {{"no_rope_layers", {1, 0, 0, 1, 1, 0}}})), (ByLayer{0, -1, -1, 0, 0}));
   expect_bad_folder({{"no_rope_layers", {1, 0}}}, "no_rope_layers has 2 elements for 5 layers", "smollm3");
-  EXPECT_EQ(read("llama", {{"no_rope_layers", {1, 0}}}).rotates, std::vector<bool>(5, true));
+  EXPECT_EQ(ropes(read("llama", {{"no_rope_layers", {1, 0}}})), ByLayer(5, 0));
 }
 
 TEST(ConfigFolder, Windows) {
-  EXPECT_EQ(read("mistral", {{"sliding_window", 16}}).window, 15);
-  EXPECT_EQ(read("mistral", {{"sliding_window", 16}}).windowed, std::vector<bool>(5, true));
-  EXPECT_EQ(read("mistral", {{"sliding_window", nullptr}}).window, -1);
-  EXPECT_EQ(read("mistral").window, 4095) << "what Hugging Face's own code takes when the key is missing";
-  EXPECT_EQ(read("llama", {{"sliding_window", 16}}).window, -1);
-  EXPECT_EQ(read("qwen2", {{"sliding_window", 16}, {"max_window_layers", 3}}).window, -1);
+  EXPECT_EQ(windows(read("mistral", {{"sliding_window", 16}})), ByLayer(5, 15));
+  EXPECT_EQ(windows(read("mistral", {{"sliding_window", nullptr}})), ByLayer(5, -1));
+  EXPECT_EQ(windows(read("mistral")), ByLayer(5, 4095)) << "what Hugging Face's own code takes when the key is missing";
+  EXPECT_EQ(windows(read("llama", {{"sliding_window", 16}})), ByLayer(5, -1));
+  EXPECT_EQ(windows(read("qwen2", {{"sliding_window", 16}, {"max_window_layers", 3}})), ByLayer(5, -1));
   const json on = {{"sliding_window", 16}, {"max_window_layers", 3}, {"use_sliding_window", true}};
-  EXPECT_EQ(read("qwen2", on).window, 15);
-  EXPECT_EQ(read("qwen2", on).windowed, (std::vector<bool>{false, false, false, true, true}));
+  EXPECT_EQ(windows(read("qwen2", on)), (ByLayer{-1, -1, -1, 15, 15}));
   json listed = on;
   listed["layer_types"] = json::array();
   for (const bool slides : {true, false, false, false, true})
     listed["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
-  EXPECT_EQ(read("qwen3", listed).windowed, (std::vector<bool>{true, false, false, false, true}));
+  EXPECT_EQ(windows(read("qwen3", listed)), (ByLayer{15, -1, -1, -1, 15}));
   listed["layer_types"][2] = "chunked_attention";
   expect_bad_folder(listed, "layer_types[2]", "qwen3");
-  EXPECT_EQ(read("smollm3", {{"sliding_window", 16}, {"use_sliding_window", true}}).windowed,
-            (std::vector<bool>{false, false, false, true, false}));
+  EXPECT_EQ(windows(read("smollm3", {{"sliding_window", 16}, {"use_sliding_window", true}})),
+            (ByLayer{-1, -1, -1, 15, -1}));
 }
 
 TEST(ConfigFolder, RopeScalingInBothSpellings) {
@@ -121,21 +131,21 @@ TEST(ConfigFolder, RopeScalingInBothSpellings) {
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 512}};
   const ModelConfig old_style = read("llama", {{"rope_scaling", llama3}});
-  EXPECT_EQ(old_style.rope_scaling.kind, Kind::llama3);
-  EXPECT_EQ(old_style.rope_scaling.factor, 8);
-  EXPECT_EQ(old_style.rope_scaling.original_context, 512);
-  EXPECT_EQ(old_style.rope_theta, 500000);
+  EXPECT_EQ(old_style.ropes[0].scaling.kind, Kind::llama3);
+  EXPECT_EQ(old_style.ropes[0].scaling.factor, 8);
+  EXPECT_EQ(old_style.ropes[0].scaling.original_context, 512);
+  EXPECT_EQ(old_style.ropes[0].theta, 500000);
   json inside = llama3;
   inside["rope_theta"] = 1234.0;
-  EXPECT_EQ(read("llama", {{"rope_parameters", inside}}).rope_theta, 1234);
-  EXPECT_EQ(read("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).rope_scaling.kind, Kind::linear);
-  EXPECT_EQ(read("llama", {{"rope_scaling", nullptr}}).rope_scaling.kind, Kind::none);
-  EXPECT_EQ(read("llama", {{"rope_parameters", {{"rope_type", "default"}}}}).rope_scaling.kind, Kind::none);
+  EXPECT_EQ(read("llama", {{"rope_parameters", inside}}).ropes[0].theta, 1234);
+  EXPECT_EQ(read("llama", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}).ropes[0].scaling.kind, Kind::linear);
+  EXPECT_EQ(read("llama", {{"rope_scaling", nullptr}}).ropes[0].scaling.kind, Kind::none);
+  EXPECT_EQ(read("llama", {{"rope_parameters", {{"rope_type", "default"}}}}).ropes[0].scaling.kind, Kind::none);
 }
 
 TEST(ConfigFolder, Yarn) {
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 16}, {"attention_factor", 1.25}};
-  const ops::RopeScaling scaling = read("qwen3", {{"rope_scaling", yarn}}).rope_scaling;
+  const ops::RopeScaling scaling = read("qwen3", {{"rope_scaling", yarn}}).ropes[0].scaling;
   EXPECT_EQ(scaling.kind, Kind::yarn);
   EXPECT_EQ(scaling.original_context, 2048) << "the context, when the file does not say";
   EXPECT_EQ(scaling.beta_fast, 16);
@@ -169,7 +179,7 @@ TEST(ConfigFolder, BadValuesAreRefusedByName) {
   expect_bad_folder({{"num_hidden_layers", 2.5}}, "num_hidden_layers is not a whole number");
   expect_bad_folder({{"num_hidden_layers", 18446744073709551615u}}, "num_hidden_layers = 18446744073709551615");
   expect_bad_folder({{"vocab_size", 1 << 21}}, "vocab_size = 2097152");
-  expect_bad_folder({{"vocab_size", nullptr}}, "the key vocab_size is missing");
+  expect_bad_folder({{"vocab_size", nullptr}}, "the key \"vocab_size\" is missing");
   expect_bad_folder({{"num_key_value_heads", 3}}, "4 heads are no multiple of 3 kv heads");
   expect_bad_folder({{"head_dim", 24}}, "heads of 24 dims");
   expect_bad_folder({{"mlp_bias", true}}, "mlp_bias");
@@ -178,7 +188,7 @@ TEST(ConfigFolder, BadValuesAreRefusedByName) {
   expect_bad_folder({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
   expect_bad_folder({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
   expect_bad_folder({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}, "\"dynamic\" is not one of");
-  expect_bad_folder({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key factor is missing");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key \"factor\" is missing");
   expect_bad_folder({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}},
                     "\"full_attention\" is an object");
   expect_bad_folder({{"sliding_window", 0}}, "sliding_window = 0", "mistral");

@@ -1,5 +1,5 @@
-// The layers, once: the list of operations that turns one step's token ids into logits. The same list runs eagerly
-// for prompts and is recorded for decode.
+// The layers, once: the walk over blocks (blocks.h) that turns one step's token ids into logits. The same walk runs
+// eagerly for prompts and is recorded for decode.
 //
 // Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled the step's inputs;
 // counts are read when an operation runs, so a recorded list serves every smaller batch.
@@ -10,8 +10,9 @@
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
 // (ops/activations.h): what is rounded there is not averaged out by later layers.
 //
-// Errors   CheckError before any work: limits, a store or an arena that are not the model's; a shape that does not fit.
-//          The inputs are not looked at: attn::check_step() stands before it, where they are filled.
+// Errors   CheckError before any work: limits, a store or an arena that are not the model's, a shape that does not fit.
+//          Counts are not read here, where they may lie on a device: attn::check_step() checks them where they are
+//          filled, and an operation of the CPU that meets more rows than it has room for throws.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -40,8 +41,8 @@ class Forward {
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
 
   // Writes the step's metadata, runs every layer over the rows, computes what is wanted. Records while exec
-  // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, input_ids are in
-  // the vocabulary. The arena is of the model's heads and head dim.
+  // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, input_ids are
+  // in the vocabulary. The arena is of the model's heads and head dim.
   void run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
            const kv::KvStore& store, Exec& exec) const;
 

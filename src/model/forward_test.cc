@@ -195,6 +195,12 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
   expect_refused([&] { run(attn::Mode::decode, 5, store); }, "a step of 5 rows, up to 4");
   expect_refused([&] { run(attn::Mode::verify, 1, store); }, "verify");
   expect_refused([&] { run(attn::Mode::extend, 5, store); }, "a step of 5 rows, up to 4");
+  inputs.query_rows() = 2;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "embed of 2 live rows in room for 1");
+  inputs.query_rows() = 0;
+  inputs.wanted_count() = 5;
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "gather_rows of 5 live rows in room for 4");
+  inputs.wanted_count() = 0;
   layout.type = Dtype::bf16;
   const kv::KvStore narrow(layout);
   expect_refused([&] { run(attn::Mode::decode, 4, narrow); }, "the store is not made for keys and values in f32");

@@ -44,8 +44,9 @@ std::array<const FileTensor*, 7> matrices_of(const LayerTensors& layer) {
   return {layer.q, layer.k, layer.v, layer.attention_out, layer.gate, layer.up, layer.down};
 }
 
-std::array<const FileTensor*, 7> vectors_of(const LayerTensors& layer) {
-  return {layer.attention_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm, layer.k_norm, layer.ffn_norm};
+std::array<const FileTensor*, 9> vectors_of(const LayerTensors& layer) {
+  return {layer.attention_norm,      layer.q_bias,   layer.k_bias,       layer.v_bias, layer.q_norm, layer.k_norm,
+          layer.attention_post_norm, layer.ffn_norm, layer.ffn_post_norm};
 }
 
 int64_t count_parameters(const ModelTensors& tensors) {
@@ -107,18 +108,22 @@ LayerWeights load_layer(const LayerTensors& tensors, Packer& packer) {
   layer.q_norm = numbers_of({tensors.q_norm});
   layer.k_norm = numbers_of({tensors.k_norm});
   layer.attention_out = packer.pack({tensors.attention_out}, Join::stack);
+  layer.attention_post_norm = numbers_of({tensors.attention_post_norm});
   layer.ffn_norm = numbers_of({tensors.ffn_norm});
   layer.gate_and_up = packer.pack({tensors.gate, tensors.up}, Join::gate_and_up);
   layer.down = packer.pack({tensors.down}, Join::stack);
+  layer.ffn_post_norm = numbers_of({tensors.ffn_post_norm});
   return layer;
 }
 
-ops::RopeTable table_for(const ModelConfig& config, const FileTensor* factors, const std::string& path) {
+std::vector<ops::RopeTable> tables_of(const ModelConfig& config, const FileTensor* factors, const std::string& path) {
   const std::vector<float> numbers = numbers_of({factors});
-  return errors_about(path, [&] {
-    return ops::rope_table(config.rotary, config.rope_theta, config.rope_scaling,
-                           numbers.empty() ? nullptr : numbers.data());
-  });
+  std::vector<ops::RopeTable> tables;
+  for (const RopeSpec& rope : config.ropes)
+    tables.push_back(errors_about(path, [&] {
+      return ops::rope_table(rope.rotary, rope.theta, rope.scaling, numbers.empty() ? nullptr : numbers.data());
+    }));
+  return tables;
 }
 
 }  // namespace
@@ -126,7 +131,7 @@ ops::RopeTable table_for(const ModelConfig& config, const FileTensor* factors, c
 struct Model::Impl {
   Impl(const std::string& path, Exec& exec, const Progress& progress)
       : files(path),
-        rope(table_for(files.config(), files.tensors().rope_factors, path)),
+        ropes(tables_of(files.config(), files.tensors().rope_factors, path)),
         embedding(view_of(*files.tensors().embedding)),
         output_norm(numbers_of({files.tensors().output_norm})) {
     Packer packer(files, exec, progress);
@@ -137,7 +142,7 @@ struct Model::Impl {
   }
 
   WeightFiles files;  // stays mapped for the embedding
-  ops::RopeTable rope;
+  std::vector<ops::RopeTable> ropes;
   WeightView embedding;
   std::vector<float> output_norm;
   std::vector<LayerWeights> layers;
@@ -155,7 +160,7 @@ const std::vector<LayerWeights>& Model::layers() const { return impl_->layers; }
 const std::vector<float>& Model::output_norm() const { return impl_->output_norm; }
 const ops::PackedMatrix& Model::output() const { return impl_->output; }
 const ops::WeightView& Model::embedding() const { return impl_->embedding; }
-const ops::RopeTable& Model::rope() const { return impl_->rope; }
+const std::vector<ops::RopeTable>& Model::ropes() const { return impl_->ropes; }
 size_t Model::weight_bytes() const { return impl_->weight_bytes; }
 int64_t Model::parameters() const { return count_parameters(impl_->files.tensors()); }
 

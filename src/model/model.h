@@ -20,14 +20,16 @@
 namespace quire::model {
 
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [width]
+  std::vector<float> attention_norm;  // [width]; norms and biases are empty where the spec has none
   ops::PackedMatrix qkv;              // [heads + 2 * kv_heads, head_dim] x width
-  std::vector<float> qkv_bias;        // empty: none
-  std::vector<float> q_norm, k_norm;  // [head_dim]; empty: none
+  std::vector<float> qkv_bias;
+  std::vector<float> q_norm, k_norm;  // [head_dim], or as wide as all heads
   ops::PackedMatrix attention_out;    // width x [heads, head_dim]
+  std::vector<float> attention_post_norm;
   std::vector<float> ffn_norm;
   ops::PackedMatrix gate_and_up;
   ops::PackedMatrix down;
+  std::vector<float> ffn_post_norm;
 };
 
 class Model {
@@ -41,10 +43,10 @@ class Model {
   const ModelConfig& config() const;
   const std::vector<LayerWeights>& layers() const;
   const std::vector<float>& output_norm() const;
-  const ops::PackedMatrix& output() const;   // vocabulary x width
-  const ops::WeightView& embedding() const;  // in the mapped file
-  const ops::RopeTable& rope() const;
-  size_t weight_bytes() const;  // packed matrices, what one token reads
+  const ops::PackedMatrix& output() const;           // vocabulary x width
+  const ops::WeightView& embedding() const;          // in the mapped file
+  const std::vector<ops::RopeTable>& ropes() const;  // of config().ropes
+  size_t weight_bytes() const;                       // packed matrices, what one token reads
   int64_t parameters() const;
 
  private:

@@ -42,7 +42,7 @@ TEST_F(ModelTest, HasTheShapesOfItsConfig) {
   EXPECT_EQ(layer.down.inputs(), 96);
   EXPECT_EQ(model.output().outputs(), 320);
   EXPECT_EQ(model.embedding().outputs, 320);
-  EXPECT_EQ(model.rope().inverse_frequency.size(), 8u);
+  EXPECT_EQ(model.ropes()[0].inverse_frequency.size(), 8u);
   // Worked by hand: two layers of 64 x (128 + 64 + 3 * 96) and two norms; embedding, output and the last norm.
   EXPECT_EQ(model.parameters(), 2 * (64 * (128 + 64 + 3 * 96) + 2 * 64) + 2 * 320 * 64 + 64);
   EXPECT_GE(model.weight_bytes(), static_cast<size_t>(2 * 64 * (128 + 64 + 3 * 96) + 320 * 64) * sizeof(float));
@@ -94,7 +94,7 @@ TEST_F(ModelTest, FactorsDivideTheFrequencies) {
   };
   const Model scaled(TinyFile(tiny).path(), exec_);
   for (size_t i = 0; i < 8; ++i)
-    EXPECT_FLOAT_EQ(scaled.rope().inverse_frequency[i] * 4, plain.rope().inverse_frequency[i]);
+    EXPECT_FLOAT_EQ(scaled.ropes()[0].inverse_frequency[i] * 4, plain.ropes()[0].inverse_frequency[i]);
 }
 
 TEST_F(ModelTest, MissingTensorsAreNamed) {

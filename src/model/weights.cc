@@ -13,25 +13,34 @@ namespace quire::model {
 namespace {
 
 using Dims = std::vector<int64_t>;
-using DimsOf = Dims (*)(const ModelConfig&);
-using Has = bool (*)(const ModelConfig&);
+using DimsOf = Dims (*)(const ModelConfig&, const LayerSpec&);
+using Has = bool (*)(const LayerSpec&);
 
-Dims by_width(const ModelConfig& c) { return {c.width}; }
-Dims by_head(const ModelConfig& c) { return {c.head_dim}; }
-Dims by_queries(const ModelConfig& c) { return {int64_t{c.heads} * c.head_dim}; }
-Dims by_keys(const ModelConfig& c) { return {int64_t{c.kv_heads} * c.head_dim}; }
-Dims queries(const ModelConfig& c) { return {int64_t{c.heads} * c.head_dim, c.width}; }
-Dims keys(const ModelConfig& c) { return {int64_t{c.kv_heads} * c.head_dim, c.width}; }
-Dims from_heads(const ModelConfig& c) { return {c.width, int64_t{c.heads} * c.head_dim}; }
-Dims into_ffn(const ModelConfig& c) { return {c.ffn_width, c.width}; }
-Dims from_ffn(const ModelConfig& c) { return {c.width, c.ffn_width}; }
+Dims by_width(const ModelConfig& c, const LayerSpec&) { return {c.width}; }
+Dims q_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.q_width()}; }
+Dims k_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.k_width()}; }
+Dims v_row(const ModelConfig&, const LayerSpec& s) { return {s.attention.v_width()}; }
+Dims q_norm(const ModelConfig&, const LayerSpec& s) {
+  return {s.attention.qk_norm == QkNorm::whole_row ? s.attention.q_width() : s.attention.key_dim};
+}
+Dims k_norm(const ModelConfig&, const LayerSpec& s) {
+  return {s.attention.qk_norm == QkNorm::whole_row ? s.attention.k_width() : s.attention.key_dim};
+}
+Dims queries(const ModelConfig& c, const LayerSpec& s) { return {s.attention.q_width(), c.width}; }
+Dims keys(const ModelConfig& c, const LayerSpec& s) { return {s.attention.k_width(), c.width}; }
+Dims values(const ModelConfig& c, const LayerSpec& s) { return {s.attention.v_width(), c.width}; }
+Dims from_heads(const ModelConfig& c, const LayerSpec& s) { return {c.width, s.attention.out_width()}; }
+Dims into_ffn(const ModelConfig& c, const LayerSpec& s) { return {s.feed_forward.width, c.width}; }
+Dims from_ffn(const ModelConfig& c, const LayerSpec& s) { return {c.width, s.feed_forward.width}; }
 
-bool always(const ModelConfig&) { return true; }
-bool with_bias(const ModelConfig& c) { return c.qkv_bias; }
-bool with_norms(const ModelConfig& c) { return c.qk_norm; }
+bool always(const LayerSpec&) { return true; }
+bool with_bias(const LayerSpec& s) { return s.attention.qkv_bias; }
+bool with_qk_norm(const LayerSpec& s) { return s.attention.qk_norm != QkNorm::none; }
+bool normed_before(const LayerSpec& s) { return s.norm_before; }
+bool normed_after(const LayerSpec& s) { return s.norm_after; }
 
-// Every tensor of a layer: GGUF's name after "blk.N.", Hugging Face's after "model.layers.N.". All architectures here
-// use the same names and differ in which of the tensors they have.
+// Every tensor of a layer: GGUF's name after "blk.N.", Hugging Face's after "model.layers.N.". All families here use
+// the same names and differ in which of the tensors they have.
 struct LayerRow {
   const FileTensor* LayerTensors::*where;
   const char* gguf;
@@ -40,20 +49,23 @@ struct LayerRow {
   Has has;
 };
 constexpr LayerRow kLayerRows[] = {
-    {&LayerTensors::attention_norm, "attn_norm.weight", "input_layernorm.weight", by_width, always},
+    {&LayerTensors::attention_norm, "attn_norm.weight", "input_layernorm.weight", by_width, normed_before},
     {&LayerTensors::q, "attn_q.weight", "self_attn.q_proj.weight", queries, always},
     {&LayerTensors::k, "attn_k.weight", "self_attn.k_proj.weight", keys, always},
-    {&LayerTensors::v, "attn_v.weight", "self_attn.v_proj.weight", keys, always},
-    {&LayerTensors::q_bias, "attn_q.bias", "self_attn.q_proj.bias", by_queries, with_bias},
-    {&LayerTensors::k_bias, "attn_k.bias", "self_attn.k_proj.bias", by_keys, with_bias},
-    {&LayerTensors::v_bias, "attn_v.bias", "self_attn.v_proj.bias", by_keys, with_bias},
-    {&LayerTensors::q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", by_head, with_norms},
-    {&LayerTensors::k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", by_head, with_norms},
+    {&LayerTensors::v, "attn_v.weight", "self_attn.v_proj.weight", values, always},
+    {&LayerTensors::q_bias, "attn_q.bias", "self_attn.q_proj.bias", q_row, with_bias},
+    {&LayerTensors::k_bias, "attn_k.bias", "self_attn.k_proj.bias", k_row, with_bias},
+    {&LayerTensors::v_bias, "attn_v.bias", "self_attn.v_proj.bias", v_row, with_bias},
+    {&LayerTensors::q_norm, "attn_q_norm.weight", "self_attn.q_norm.weight", q_norm, with_qk_norm},
+    {&LayerTensors::k_norm, "attn_k_norm.weight", "self_attn.k_norm.weight", k_norm, with_qk_norm},
     {&LayerTensors::attention_out, "attn_output.weight", "self_attn.o_proj.weight", from_heads, always},
-    {&LayerTensors::ffn_norm, "ffn_norm.weight", "post_attention_layernorm.weight", by_width, always},
+    {&LayerTensors::attention_post_norm, "post_attention_norm.weight", "post_attention_layernorm.weight", by_width,
+     normed_after},
+    {&LayerTensors::ffn_norm, "ffn_norm.weight", "post_attention_layernorm.weight", by_width, normed_before},
     {&LayerTensors::gate, "ffn_gate.weight", "mlp.gate_proj.weight", into_ffn, always},
     {&LayerTensors::up, "ffn_up.weight", "mlp.up_proj.weight", into_ffn, always},
     {&LayerTensors::down, "ffn_down.weight", "mlp.down_proj.weight", from_ffn, always},
+    {&LayerTensors::ffn_post_norm, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", by_width, normed_after},
 };
 
 std::string text_of(const Dims& dims) {
@@ -99,9 +111,11 @@ class Finder {
 
 LayerTensors find_layer(Finder& finder, const ModelConfig& config, bool gguf, int32_t layer) {
   LayerTensors found{};
+  const LayerSpec& spec = config.layers[layer];
   const std::string prefix = cat(gguf ? "blk." : "model.layers.", layer, ".");
   for (const LayerRow& row : kLayerRows)
-    if (row.has(config)) found.*row.where = finder.require(prefix + (gguf ? row.gguf : row.folder), row.dims(config));
+    if (row.has(spec))
+      found.*row.where = finder.require(prefix + (gguf ? row.gguf : row.folder), row.dims(config, spec));
   return found;
 }
 
@@ -109,10 +123,10 @@ ModelTensors find_tensors(Finder& finder, const ModelConfig& config, bool gguf) 
   const Dims by_token = {config.vocabulary, config.width};
   ModelTensors found{};
   found.embedding = finder.require(gguf ? "token_embd.weight" : "model.embed_tokens.weight", by_token);
-  if (gguf) found.rope_factors = finder.find("rope_freqs.weight", {config.rotary / 2});
-  for (int32_t layer = 0; layer < config.layers; ++layer)
+  if (gguf) found.rope_factors = finder.find("rope_freqs.weight", {config.ropes.front().rotary / 2});
+  for (int32_t layer = 0; layer < config.layer_count(); ++layer)
     found.layers.push_back(find_layer(finder, config, gguf, layer));
-  found.output_norm = finder.require(gguf ? "output_norm.weight" : "model.norm.weight", by_width(config));
+  found.output_norm = finder.require(gguf ? "output_norm.weight" : "model.norm.weight", {config.width});
   const std::string output = gguf ? "output.weight" : "lm_head.weight";
   // A tied folder may hold the matrix all the same: it is the embedding again.
   const FileTensor* own_output =

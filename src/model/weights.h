@@ -21,11 +21,13 @@ struct LayerTensors {
   const FileTensor* attention_norm;  // [width]
   const FileTensor *q, *k, *v;       // [heads * head_dim, width], [kv_heads * head_dim, width] twice
   const FileTensor *q_bias, *k_bias, *v_bias;
-  const FileTensor *q_norm, *k_norm;  // [head_dim]
-  const FileTensor* attention_out;    // [width, heads * head_dim]
-  const FileTensor* ffn_norm;         // [width]
-  const FileTensor *gate, *up;        // [ffn_width, width]
-  const FileTensor* down;             // [width, ffn_width]
+  const FileTensor *q_norm, *k_norm;      // [head_dim], or [heads * head_dim] and [kv_heads * head_dim]
+  const FileTensor* attention_out;        // [width, heads * head_dim]
+  const FileTensor* attention_post_norm;  // [width]
+  const FileTensor* ffn_norm;             // [width]
+  const FileTensor *gate, *up;            // [ffn_width, width]
+  const FileTensor* down;                 // [width, ffn_width]
+  const FileTensor* ffn_post_norm;        // [width]
 };
 
 struct ModelTensors {

@@ -40,10 +40,11 @@ struct ActivationRows {
   int64_t rows;  // room
   int64_t dim;   // a multiple of 32 when quantised
   float* f32;    // [rows, dim]
-  int8_t* q;     // [rows, dim], rows 64-byte aligned: stride q_stride. Here and below q8x2 has [rows, 2, ...]
-  int64_t q_stride;
-  float* scale;   // [rows, dim / 32]
-  int32_t* sums;  // [rows, dim / 16]
+  // Null without a quantised form. With q8x2 all three have [rows, 2, ...].
+  int8_t* q = nullptr;  // [rows, dim], rows 64-byte aligned: stride q_stride
+  int64_t q_stride = 0;
+  float* scale = nullptr;   // [rows, dim / 32]
+  int32_t* sums = nullptr;  // [rows, dim / 16]
 };
 
 // The owner: room for `rows` rows of up to `dim` elements in every form; address space until it is touched.

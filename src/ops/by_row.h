@@ -92,7 +92,8 @@ using FillRowFn = void(const float* x, int64_t dim, const ActivationRow& out);
 // out = (x * s) * weight with s = 1 / sqrt(mean(x^2) + eps), in out's forms.
 using RmsNormRowFn = void(const float* x, const float* weight, float eps, int64_t dim, const ActivationRow& out);
 
-// A token's heads of one kind, queries or keys: normed (when norm is not null) and rotated in place.
+// A token's heads of one kind, queries or keys: normed (when norm is not null), norm_dim numbers at a time, and rotated
+// in place.
 struct HeadsOfToken {
   float* x;  // [heads, dim]
   int32_t heads;
@@ -101,7 +102,8 @@ struct HeadsOfToken {
   bool adjacent_pairs;
   const float* cos;   // [half]
   const float* sin;   // [half]
-  const float* norm;  // [dim]; null: none
+  const float* norm;  // [norm_dim]; null: none
+  int64_t norm_dim;   // dim, or heads * dim
   float eps;
 };
 using RotateFn = void(const HeadsOfToken& heads);

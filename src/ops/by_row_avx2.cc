@@ -137,14 +137,13 @@ void rms_norm_row(const float* x, const float* weight, float eps, int64_t dim, c
 
 // --- rope
 
-void norm_head(float* x, const HeadsOfToken& heads) {
-  const float scale = rms_scale(x, heads.dim, heads.eps);
+void norm_in_place(float* x, const float* weight, float eps, int64_t dim) {
+  const float scale = rms_scale(x, dim, eps);
   const __m256 factor = _mm256_set1_ps(scale);
-  int32_t i = 0;
-  for (; i + 8 <= heads.dim; i += 8)
-    _mm256_storeu_ps(x + i,
-                     _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor), _mm256_loadu_ps(heads.norm + i)));
-  for (; i < heads.dim; ++i) x[i] = (x[i] * scale) * heads.norm[i];
+  int64_t i = 0;
+  for (; i + 8 <= dim; i += 8)
+    _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor), _mm256_loadu_ps(weight + i)));
+  for (; i < dim; ++i) x[i] = (x[i] * scale) * weight[i];
 }
 
 void rotate_pair(float& first, float& second, float cos, float sin) {
@@ -189,9 +188,10 @@ void narrow_as(const float* x, int64_t count, std::byte* target) {
 }
 
 void rotate(const HeadsOfToken& heads) {
-  for (int32_t head = 0; head < heads.heads; ++head) {
-    float* x = heads.x + int64_t{head} * heads.dim;
-    if (heads.norm) norm_head(x, heads);
+  const int64_t all = int64_t{heads.heads} * heads.dim;
+  for (int64_t at = 0; heads.norm && at < all; at += heads.norm_dim)
+    norm_in_place(heads.x + at, heads.norm, heads.eps, heads.norm_dim);
+  for (float* x = heads.x; x < heads.x + all; x += heads.dim) {
     if (heads.adjacent_pairs)
       rotate_adjacent(x, heads);
     else

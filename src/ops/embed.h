@@ -15,6 +15,7 @@ struct EmbedArgs {
   WeightView table;    // [vocabulary, dim], of any type; stays mapped
   const int32_t* ids;  // [rows], each in the vocabulary
   Rows<float> out;
+  float scale = 1;           // of every number
   const int32_t* live_rows;  // read when the operation runs
 };
 using EmbedFn = void(const EmbedArgs&, Exec&);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "ops/by_row.h"
 #include "ops/embed.h"
@@ -20,7 +21,10 @@ struct EmbedOp {
 
   void run_row(int64_t row) const {
     const std::byte* blocks = args.table.data + args.ids[row] * row_bytes;
-    dequantise(args.table.type, blocks, {args.out.row(row), static_cast<size_t>(args.out.dim)});
+    const std::span<float> out{args.out.row(row), static_cast<size_t>(args.out.dim)};
+    dequantise(args.table.type, blocks, out);
+    if (args.scale == 1) return;
+    for (float& x : out) x *= args.scale;
   }
 };
 

@@ -42,6 +42,24 @@ TEST(Embed, IsTheTablesRowsForEveryType) {
   });
 }
 
+TEST(Embed, MayScaleWhatItReads) {
+  Exec exec(ExecOptions{.threads = 1});
+  const std::vector<float> table = random_floats(4 * 48, 1);
+  const std::vector<int32_t> ids = {3, 1};
+  std::vector<float> out(2 * 48);
+  const int32_t live = 2;
+  embed({.table = {BlockType::f32, reinterpret_cast<const std::byte*>(table.data()), 4, 48},
+         .ids = ids.data(),
+         .out = {out.data(), 2, 48, 48},
+         .scale = 12,
+         .live_rows = &live},
+        exec);
+  for (int i = 0; i < 48; ++i) {
+    EXPECT_EQ(out[i], table[3 * 48 + i] * 12);
+    EXPECT_EQ(out[48 + i], table[48 + i] * 12);
+  }
+}
+
 TEST(Embed, ReadsIdsAndLiveRowsWhenItRuns) {
   Exec exec(ExecOptions{.threads = 2});
   const std::vector<float> table = random_floats(10 * 48, 1);
@@ -53,6 +71,7 @@ TEST(Embed, ReadsIdsAndLiveRowsWhenItRuns) {
   embed({{BlockType::f32, reinterpret_cast<const std::byte*>(table.data()), 10, 48},
          ids.data(),
          {out.data(), 3, 48, 48},
+         1,
          &live},
         exec);
   exec.end_capture();
@@ -62,6 +81,10 @@ TEST(Embed, ReadsIdsAndLiveRowsWhenItRuns) {
   EXPECT_EQ(std::memcmp(out.data(), table.data() + 9 * 48, 48 * sizeof(float)), 0);
   EXPECT_EQ(std::memcmp(out.data() + 48, table.data(), 48 * sizeof(float)), 0);
   EXPECT_EQ(out[2 * 48], -1.0f);
+  ids[1] = 10;
+  expect_refused([&] { graph.replay(exec); }, "index 10 (row 1), outside 10");
+  live = 4;
+  expect_refused([&] { graph.replay(exec); }, "4 live rows in room for 3");
 }
 
 TEST(Embed, RefusesAtTheDoor) {
@@ -73,6 +96,7 @@ TEST(Embed, RefusesAtTheDoor) {
   EmbedArgs args{{BlockType::f32, reinterpret_cast<const std::byte*>(table.data()), 10, 32},
                  ids.data(),
                  {out.data(), 2, 32, 32},
+                 1,
                  &live};
   expect_refused([&] { embed(args, exec); }, "index 10 (row 1), outside 10");
   ids[1] = -1;

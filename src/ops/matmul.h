@@ -1,4 +1,4 @@
-// Products of activation rows with a weight matrix:  out[r][c] = sum_k in[r][k] * w[c][k]  (+ bias[c]).
+// Products of activation rows with a weight matrix:  out[r][c] = (sum_k in[r][k] * w[c][k] + bias[c]) * scale.
 //
 // One arithmetic for every row: a row's bits do not depend on how many rows there are, on the other rows, on the
 // number of threads or on which columns a thread takes. They are, exactly, what ref::matmul computes in this order:
@@ -9,13 +9,15 @@
 //               acc = fma(w_min, in_scale * float(sum of q), acc).          One accumulator an output.
 //   dense       acc = fma(in[k], float(w[k]), acc), k ascending.            One accumulator an output.
 //   q8x2        the sums of a row's two quantised rows, each as above, are added: acc = first + second.
+//   scale       result = (acc + bias) * scale, each rounded.
 //   silu        fma(min(0, x), e, max(0, x)) / (1 + e), e = exp2(-|x * log2(e)|) with the exp2 of base/simd.
 //
 // All fast kernels (AVX2, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs ref. This is
 // for finite numbers: where a NaN comes out, its bits are not fixed.
 //
 // Memory   a product allocates nothing and uses the threads' scratch.
-// Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both, before
+// Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both,
+// before
 //          any work; a live count beyond the room when the operation runs.
 #pragma once
 #include <cstdint>
@@ -50,15 +52,15 @@ class PackedMatrix {
     gate_and_up  // two equal shapes: gate and up tiles side by side, for Store::silu_mul
   };
   PackedMatrix() = default;
-  // For exec's device. Reads the views once, on all threads of exec; the file is not needed afterwards. Throws CheckError
-  // printing the matrix when inputs are no whole blocks, shapes do not fit the join, a type is not supported, or no
-  // layout is known for the device.
+  // For exec's device. Reads the views once, on all threads of exec; the file is not needed afterwards. Throws
+  // CheckError printing the matrix when inputs are no whole blocks, shapes do not fit the join, a type is not
+  // supported, or no layout is known for the device.
   PackedMatrix(std::span<const WeightView> parts, Join join, Exec& exec);
 
   int64_t outputs() const;  // of all parts together
   int64_t inputs() const;
-  Device device() const { return device_; }        // who can multiply it
-  Forms forms() const;                             // what the activations must come in
+  Device device() const { return device_; }  // who can multiply it
+  Forms forms() const;                       // what the activations must come in
   // The same at twice the precision. Dense weights read rows as they are; where both kinds are joined, 8 bits must do.
   Forms precise_forms() const;
   size_t bytes() const { return memory_.size(); }  // of packed weights: what a product of one row reads
@@ -96,6 +98,7 @@ struct MatmulArgs {
   Rows<float> out;
   const float* bias = nullptr;  // [outputs]; null: none. Added once, after the sum: result = acc + bias
   Store store = Store::set;
+  float scale = 1;           // of the result, after the bias, before it is set or added; silu_mul has none
   const int32_t* live_rows;  // rows computed; the others of out are not touched. Read when the operation runs
 };
 using MatmulFn = void(const MatmulArgs&, Exec&);

@@ -47,6 +47,7 @@ struct Problem {
   Store store = Store::set;
   bool bias = false;
   bool q8x2 = false;
+  float scale = 1;
 };
 
 class MatmulBits : public ::testing::TestWithParam<Case> {
@@ -72,6 +73,7 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
                     .out = {},
                     .bias = p.bias ? bias.data() : nullptr,
                     .store = p.store,
+                    .scale = p.scale,
                     .live_rows = &live};
     const int64_t columns = p.store == Store::silu_mul ? p.outputs : packed.outputs();
     Output expected(most, columns);
@@ -113,7 +115,9 @@ TEST_P(MatmulBits, AreTheReferencesForAnyNumberOfBlocks) {
 TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
   const int32_t rows[] = {1, 5, 8, 27};
   for (bool bias : {false, true}) {
-    expect_bits({.outputs = 40, .inputs = some_inputs(2), .store = Store::add, .bias = bias}, rows, GetParam().type);
+    for (float scale : {1.0f, 0.22f})
+      expect_bits({.outputs = 40, .inputs = some_inputs(2), .store = Store::add, .bias = bias, .scale = scale}, rows,
+                  GetParam().type);
     for (Store store : {Store::set, Store::add, Store::silu_mul})
       for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
         if (some_inputs(2) % shape_of(second).elements == 0)

@@ -125,7 +125,8 @@ class Chunk {
             .alternating = alternating,
             .halves = halves_,
             .action = {actions.even, actions.odd},
-            .bias = {biases.even, biases.odd}};
+            .bias = {biases.even, biases.odd},
+            .scale = args_.scale};
   }
   const float* bias_of(const Part& part, int64_t tile) const {
     return args_.bias ? args_.bias + part.first_output + tile * kTileColumns : nullptr;
@@ -183,6 +184,7 @@ void check_matmul(const MatmulArgs& args, const Exec& exec) {
         exec.device());
   const bool pairs = args.store == Store::silu_mul;
   check(!pairs || weights.join() == Join::gate_and_up, "silu_mul needs a gate and an up matrix");
+  check(!pairs || args.scale == 1, "silu_mul cannot scale its results by ", args.scale);
   check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
         " inputs");
   check_forms(args.in.forms, weights.forms());

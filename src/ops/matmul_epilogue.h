@@ -1,5 +1,5 @@
-// From finished sums to memory: a row's two added where it has two (q8x2), then bias, then set, add, or silu of the
-// gate times up. Written once, from registers.
+// From finished sums to memory: a row's two added where it has two (q8x2), then bias, then scaled and set or added, or
+// silu of the gate times up. Written once, from registers.
 //
 // Internal linkage: compiled with several sets of flags.
 #pragma once
@@ -32,7 +32,8 @@ struct Place {
   Action action;
   int halves;         // of Target
   const float* bias;  // [16], or null
-  float* kept;        // [kSweepRows][16], by rows of the sweep
+  float scale;
+  float* kept;  // [kSweepRows][16], by rows of the sweep
   float padded_bias[kTileColumns];
 };
 
@@ -44,6 +45,7 @@ inline void find_place(const Target& target, int64_t tile, float* kept, Place& p
   place.columns = left < kTileColumns ? left : kTileColumns;
   place.action = target.action[odd];
   place.halves = target.halves;
+  place.scale = target.scale;
   place.bias = target.bias[odd] ? target.bias[odd] + column : nullptr;
   place.kept = kept;
   if (!place.bias || place.columns == kTileColumns) return;
@@ -84,6 +86,7 @@ inline void put(const Place& place, int64_t row, int64_t swept, int column, type
   if (place.action == Action::keep) return S::store(kept, x);
   float* out = place.out + row * place.stride + column;
   const int64_t present = place.columns - column;
+  if (place.scale != 1) x = S::mul(x, S::set1(place.scale));
   if (place.action == Action::add) x = S::add(load_present<S>(out, present), x);
   if (place.action == Action::silu_mul_kept) x = S::mul(silu<S>(S::load(kept)), x);
   store_present<S>(out, x, present);

@@ -158,6 +158,7 @@ void column_item(const void* context, int64_t column, int thread) {
     if (args->store == Store::silu_mul) results_of(*args, column + args->out.dim, first, rows, scratch, ups);
     for (int64_t r = 0; r < rows; ++r) {
       float& out = args->out.row(first + r)[column];
+      results[r] *= args->scale;
       if (args->store == Store::set) out = results[r];
       if (args->store == Store::add) out = out + results[r];
       if (args->store == Store::silu_mul) out = cpu::silu<FusedScalar>(results[r]) * ups[r];

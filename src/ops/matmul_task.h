@@ -32,6 +32,7 @@ struct Target {
   int halves;            // 1: a row of results has two of activations, whose sums are added (q8x2); else 0
   Action action[2];      // of even and odd tiles
   const float* bias[2];  // of even and odd tiles, from the run's first column on; null: none
+  float scale;           // of what is set or added
 };
 
 // Column tiles of one type that lie one after the other.

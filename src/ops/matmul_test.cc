@@ -105,6 +105,25 @@ TEST(MatmulStore, AddAddsToWhatIsThere) {
     for (int64_t c = 0; c < 33; ++c) EXPECT_EQ(added.view().row(r)[c], Output::kUntouched + plain.view().row(r)[c]);
 }
 
+TEST(MatmulStore, ResultsAreScaledBeforeTheyAreSetOrAdded) {
+  World world({Weights(BlockType::q4_1, 20, 64, 1)}, PackedMatrix::Join::stack, 3);
+  Output plain(5, 20), set(5, 20), added(5, 20);
+  const auto scaled = [&](Output& out, Store store, float scale) {
+    MatmulArgs args = world.args(out, store, true);
+    args.scale = scale;
+    matmul(args, team());
+  };
+  scaled(plain, Store::set, 1);
+  scaled(set, Store::set, 0.22f);
+  scaled(added, Store::add, 0.22f);
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t c = 0; c < 20; ++c) {
+      const float expected = plain.view().row(r)[c] * 0.22f;
+      EXPECT_EQ(set.view().row(r)[c], expected);
+      EXPECT_EQ(added.view().row(r)[c], Output::kUntouched + expected);
+    }
+}
+
 TEST(MatmulStore, SiluOfGateTimesUp) {
   World world({Weights(BlockType::f32, 21, 40, 1), Weights(BlockType::f32, 21, 40, 2)}, PackedMatrix::Join::gate_and_up,
               3);
@@ -315,6 +334,12 @@ TEST(MatmulErrors, ArgumentsThatDoNotFitAreRefusedBeforeAnyWork) {
   args = good;
   args.store = Store::silu_mul;
   expect_refused(args, "silu_mul needs a gate and an up matrix");
+  World pair({Weights(BlockType::q8_0, 20, 96, 1), Weights(BlockType::q8_0, 20, 96, 2)},
+             PackedMatrix::Join::gate_and_up, 2);
+  Output narrow(4, 20);
+  args = pair.args(narrow, Store::silu_mul, false);
+  args.scale = 2;
+  expect_refused(args, "silu_mul cannot scale its results by 2.000000");
   args = good;
   args.in.dim = 64;
   expect_refused(args, "rows of 64 cannot meet a matrix of 96 inputs");

@@ -21,6 +21,7 @@ void embed(const EmbedArgs& args, Exec& exec) { serve("embed", cpu::embed, args,
 void gather_rows(const GatherArgs& args, Exec& exec) { serve("gather_rows", cpu::gather_rows, args, exec); }
 void quantise(const QuantiseArgs& args, Exec& exec) { serve("quantise", cpu::quantise, args, exec); }
 void rms_norm(const RmsNormArgs& args, Exec& exec) { serve("rms_norm", cpu::rms_norm, args, exec); }
+void add_rows(const AddRowsArgs& args, Exec& exec) { serve("add_rows", cpu::add_rows, args, exec); }
 void rope_angles(const RopeAnglesArgs& args, Exec& exec) { serve("rope_angles", cpu::rope_angles, args, exec); }
 void rope(const RopeArgs& args, Exec& exec) { serve("rope", cpu::rope, args, exec); }
 void matmul(const MatmulArgs& args, Exec& exec) { serve("matmul", cpu::matmul, args, exec); }

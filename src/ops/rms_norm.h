@@ -1,4 +1,5 @@
-// out = x * weight / sqrt(mean(x^2) + eps), by row, written in the forms that the next product reads.
+// out = x * weight / sqrt(mean(x^2) + eps), by row, written in the forms that the next product reads; and the sum that
+// follows where a layer norms its results before they are added to the residual stream.
 //
 // The mean of squares is summed in 16 lanes, then in one fixed tree, so a row's bits depend on the row alone.
 #pragma once
@@ -14,7 +15,7 @@ struct RmsNormArgs {
   Rows<const float> in;
   const float* weight;  // [dim]
   float eps;
-  ActivationRows out;
+  ActivationRows out;        // its f32 may be where in lies
   const int32_t* live_rows;  // read when the operation runs
 };
 using RmsNormFn = void(const RmsNormArgs&, Exec&);
@@ -25,5 +26,18 @@ namespace cpu {
 RmsNormFn rms_norm;
 }
 RmsNormFn rms_norm;  // for callers; records while exec captures
+
+// out += scale * in, the product rounded by itself.
+struct AddRowsArgs {
+  Rows<const float> in;
+  float scale;
+  Rows<float> out;
+  const int32_t* live_rows;  // read when the operation runs
+};
+using AddRowsFn = void(const AddRowsArgs&, Exec&);
+namespace cpu {
+AddRowsFn add_rows;
+}
+AddRowsFn add_rows;  // for callers; records while exec captures
 
 }  // namespace quire::ops

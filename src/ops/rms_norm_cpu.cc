@@ -16,6 +16,17 @@ struct RmsNormOp {
   }
 };
 
+struct AddRowsOp {
+  static constexpr const char* kName = "add_rows";
+  AddRowsArgs args;
+
+  void run_row(int64_t row) const {
+    const float* in = args.in.row(row);
+    float* out = args.out.row(row);
+    for (int64_t i = 0; i < args.in.dim; ++i) out[i] += args.scale * in[i];
+  }
+};
+
 void launch(const RmsNormArgs& args, RmsNormRowFn* kernel, Exec& exec) {
   check_activations("rms_norm", args.in, args.out);
   check(args.weight != nullptr, "rms_norm needs a weight");
@@ -27,5 +38,11 @@ void launch(const RmsNormArgs& args, RmsNormRowFn* kernel, Exec& exec) {
 
 void ref::rms_norm(const RmsNormArgs& args, Exec& exec) { launch(args, rms_norm_row, exec); }
 void cpu::rms_norm(const RmsNormArgs& args, Exec& exec) { launch(args, row_kernels(exec.isa()).rms_norm, exec); }
+
+void cpu::add_rows(const AddRowsArgs& args, Exec& exec) {
+  check(args.in.data != nullptr && args.out.data != nullptr, "add_rows needs the addresses of its rows");
+  check(args.in.dim == args.out.dim, "add_rows of rows of ", args.in.dim, " to rows of ", args.out.dim);
+  launch_by_row(AddRowsOp{args}, args.live_rows, std::min(args.in.rows, args.out.rows), args.in.dim, exec);
+}
 
 }  // namespace quire::ops

@@ -111,6 +111,34 @@ TEST(RmsNorm, LiveRowsAreReadWhenItRuns) {
   }
 }
 
+TEST(AddRows, AddsScaledRowsToWhatIsThere) {
+  with_every_exec([](Exec& exec) {
+    const std::vector<float> in = random_floats(40 * 45, 1), before = random_floats(41 * 50, 2);
+    std::vector<float> out = before, expected = before;
+    const int32_t live = 40;
+    add_rows({.in = {in.data(), 40, 45, 45}, .scale = 0.22f, .out = {out.data(), 41, 45, 50}, .live_rows = &live},
+             exec);
+    for (int64_t row = 0; row < 40; ++row)
+      for (int64_t i = 0; i < 45; ++i) {
+        const float scaled = 0.22f * in[row * 45 + i];
+        expected[row * 50 + i] = before[row * 50 + i] + scaled;
+      }
+    EXPECT_TRUE(same_bits(out, expected));
+  });
+}
+
+TEST(RmsNorm, MayNormRowsInPlace) {
+  with_every_exec([](Exec& exec) {
+    std::vector<float> rows = random_floats(5 * 45, 1);
+    const std::vector<float> weight = random_floats(45, 2);
+    const Activations expected = normed(rms_norm, rows, weight, 5, {.f32 = true}, exec);
+    const int32_t live = 5;
+    const ActivationRows in_place{.forms = {.f32 = true}, .rows = 5, .dim = 45, .f32 = rows.data()};
+    rms_norm({{rows.data(), 5, 45, 45}, weight.data(), kEps, in_place, &live}, exec);
+    EXPECT_TRUE(same_bits(rows, expected.f32));
+  });
+}
+
 TEST(RmsNorm, RefusesAtTheDoor) {
   Exec exec(ExecOptions{.threads = 1});
   const std::vector<float> in(128), weight(64);

@@ -6,7 +6,8 @@
 // Dims past `rotary` pass unchanged. A pair (a, b) becomes (a cos - b sin, b cos + a sin), each product and sum rounded
 // to f32 by itself: every instruction set gives the same bits.
 //
-// Errors   broken shapes and missing addresses throw CheckError before any work, rows outside the room when the operation
+// Errors   broken shapes and missing addresses throw CheckError before any work, rows outside the room when the
+// operation
 //          runs.
 #pragma once
 #include <cstdint>
@@ -52,8 +53,9 @@ RopeAnglesFn rope_angles;
 RopeAnglesFn rope_angles;  // for callers; records while exec captures
 
 // From one f32 row of (q heads, k heads, v heads) to rotated queries in attention's type and rotated keys in place.
-// With norms (Qwen3), each head of q and k is first divided by its root mean square and multiplied by the weight, as in
-// rms_norm. Narrow types are rounded to nearest, ties to even.
+// With norms, each head of q and k (Qwen3), or all heads of q and all of k together (OLMo 2), are first divided by
+// their root mean square and multiplied by the weight, as in rms_norm. Narrow types are rounded to nearest, ties to
+// even.
 struct RopeArgs {
   Rows<float> qkv;  // [rows, (heads + 2 * kv_heads) * dim]: keys are rotated in place, values stay,
                     // queries are used up
@@ -64,8 +66,9 @@ struct RopeArgs {
   bool adjacent_pairs;
   const float* cos;  // [rows, half]
   const float* sin;
-  const float* q_norm = nullptr;  // [dim]; null: none
+  const float* q_norm = nullptr;  // [dim], or [heads * dim] of the whole row; null: none
   const float* k_norm = nullptr;
+  bool norm_whole_row = false;
   float norm_eps = 0;
   HeadRows q;  // [rows, heads, dim], f32, bf16 or f16
   const int32_t* live_rows;

@@ -47,6 +47,7 @@ struct RopeOp {
             .cos = args.cos + row * args.half,
             .sin = args.sin + row * args.half,
             .norm = norm,
+            .norm_dim = args.norm_whole_row ? int64_t{count} * args.dim : args.dim,
             .eps = args.norm_eps};
   }
 };

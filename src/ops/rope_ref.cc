@@ -3,9 +3,12 @@
 namespace quire::ops {
 namespace {
 
-void norm_head(float* x, const HeadsOfToken& heads) {
-  const float scale = ref::rms_scale(x, heads.dim, heads.eps);
-  for (int32_t i = 0; i < heads.dim; ++i) x[i] = (x[i] * scale) * heads.norm[i];
+void norm_heads(const HeadsOfToken& heads) {
+  const float* end = heads.x + int64_t{heads.heads} * heads.dim;
+  for (float* x = heads.x; x < end; x += heads.norm_dim) {
+    const float scale = ref::rms_scale(x, heads.norm_dim, heads.eps);
+    for (int64_t i = 0; i < heads.norm_dim; ++i) x[i] = (x[i] * scale) * heads.norm[i];
+  }
 }
 
 void rotate_head(float* x, const HeadsOfToken& heads) {
@@ -21,11 +24,8 @@ void rotate_head(float* x, const HeadsOfToken& heads) {
 }  // namespace
 
 void ref::rotate(const HeadsOfToken& heads) {
-  for (int32_t head = 0; head < heads.heads; ++head) {
-    float* x = heads.x + int64_t{head} * heads.dim;
-    if (heads.norm) norm_head(x, heads);
-    rotate_head(x, heads);
-  }
+  if (heads.norm) norm_heads(heads);
+  for (int32_t head = 0; head < heads.heads; ++head) rotate_head(heads.x + int64_t{head} * heads.dim, heads);
 }
 
 void ref::narrow(const float* x, int64_t count, Dtype type, std::byte* target) {

@@ -130,6 +130,7 @@ struct Shape {
   int32_t heads, kv_heads, dim, half;
   bool adjacent, norms;
   Dtype type;
+  bool whole_row = false;
 };
 
 // A step's rows and what comes of them.
@@ -141,8 +142,8 @@ struct Step {
         qkv(random_floats(static_cast<size_t>(rows * width), 1)),
         cos(random_floats(static_cast<size_t>(rows) * s.half + 1, 2)),
         sin(random_floats(static_cast<size_t>(rows) * s.half + 1, 3)),
-        q_norm(random_floats(static_cast<size_t>(s.dim), 4)),
-        k_norm(random_floats(static_cast<size_t>(s.dim), 5)),
+        q_norm(random_floats(static_cast<size_t>(s.dim * s.heads), 4)),
+        k_norm(random_floats(static_cast<size_t>(s.dim * s.kv_heads), 5)),
         q(static_cast<size_t>(rows * s.heads * s.dim * size_of(s.type)), std::byte{0x5a}) {}
 
   RopeArgs args(const int32_t* live) {
@@ -156,6 +157,7 @@ struct Step {
             .sin = sin.data(),
             .q_norm = shape.norms ? q_norm.data() : nullptr,
             .k_norm = shape.norms ? k_norm.data() : nullptr,
+            .norm_whole_row = shape.whole_row,
             .norm_eps = 1e-6f,
             .q = {q.data(), shape.type, rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim},
             .live_rows = live};
@@ -176,10 +178,13 @@ std::vector<double> expected_head(const Step& step, int64_t row, int32_t head) {
   const Shape& s = step.shape;
   std::vector<double> x(step.at(row, head), step.at(row, head) + s.dim);
   if (s.norms) {
+    const bool is_query = head < s.heads;
+    const int32_t first = s.whole_row ? (is_query ? 0 : s.heads) : head;  // head of those that are normed together
+    const int32_t dims = s.whole_row ? (is_query ? s.heads : s.kv_heads) * s.dim : s.dim;
     double squares = 0;
-    for (const double value : x) squares += value * value;
-    const auto& weight = head < s.heads ? step.q_norm : step.k_norm;
-    for (int32_t i = 0; i < s.dim; ++i) x[i] = x[i] / std::sqrt(squares / s.dim + 1e-6) * weight[i];
+    for (int32_t i = 0; i < dims; ++i) squares += double{step.at(row, first)[i]} * step.at(row, first)[i];
+    const float* weight = (is_query ? step.q_norm : step.k_norm).data() + (head - first) * s.dim;
+    for (int32_t i = 0; i < s.dim; ++i) x[i] = x[i] / std::sqrt(squares / dims + 1e-6) * weight[i];
   }
   for (int32_t i = 0; i < s.half; ++i) {
     double& first = x[s.adjacent ? 2 * i : i];
@@ -194,11 +199,12 @@ std::vector<double> expected_head(const Step& step, int64_t row, int32_t head) {
 double step_of(Dtype type) { return type == Dtype::bf16 ? 0x1p-8 : type == Dtype::f16 ? 0x1p-11 : 1e-6; }
 
 const Shape kShapes[] = {
-    {9, 3, 64, 32, true, false, Dtype::f32},  {9, 3, 64, 32, false, false, Dtype::bf16},
-    {4, 2, 128, 64, false, true, Dtype::f16}, {3, 1, 80, 16, false, false, Dtype::f32},
-    {3, 1, 20, 5, true, true, Dtype::bf16},   {3, 3, 22, 11, false, true, Dtype::f16},
-    {2, 2, 32, 0, false, false, Dtype::bf16}, {2, 2, 33, 0, true, true, Dtype::f32},
-    {5, 1, 64, 32, true, true, Dtype::f16},
+    {9, 3, 64, 32, true, false, Dtype::f32},       {9, 3, 64, 32, false, false, Dtype::bf16},
+    {4, 2, 128, 64, false, true, Dtype::f16},      {3, 1, 80, 16, false, false, Dtype::f32},
+    {3, 1, 20, 5, true, true, Dtype::bf16},        {3, 3, 22, 11, false, true, Dtype::f16},
+    {2, 2, 32, 0, false, false, Dtype::bf16},      {2, 2, 33, 0, true, true, Dtype::f32},
+    {5, 1, 64, 32, true, true, Dtype::f16},        {4, 2, 64, 32, false, true, Dtype::bf16, true},
+    {3, 1, 22, 11, false, true, Dtype::f32, true},
 };
 
 TEST(Rope, ReferenceIsTheDefinition) {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "text/json_fields.h"
+#include "base/json_fields.h"
 #include "text/known_pre_tokenizers.h"
 #include "text/regex.h"
 #include "text/vocabulary.h"

@@ -1,0 +1,151 @@
+// What the blocks mean: their compositions of plain operations.
+#include "model/blocks.h"
+
+#include "base/check.h"
+#include "ops/matmul.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+
+namespace quire::model {
+namespace {
+
+const float* data_or_null(const std::vector<float>& numbers) { return numbers.empty() ? nullptr : numbers.data(); }
+
+ops::Forms forms_for(const ops::PackedMatrix& weights, const BlockRows& rows) {
+  return rows.precise ? weights.precise_forms() : weights.forms();
+}
+
+// Rows as the product reads them. Dense weights read them where they lie; quantised ones want them quantised.
+ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
+                             Exec& exec) {
+  const ops::Forms forms = forms_for(weights, rows);
+  ops::ActivationRows out = rows.activations->view(in.dim, forms);
+  if (forms.quantised())
+    ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
+  else
+    out.f32 = in.data;
+  return out;
+}
+
+// The residual stream as a half's first product reads it: normed where the layer has a norm there.
+ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const std::vector<float>& norm,
+                                 const BlockRows& rows, Exec& exec) {
+  if (norm.empty()) return input_of(weights, rows.x, rows, exec);
+  const ops::ActivationRows out = rows.activations->view(rows.x.dim, forms_for(weights, rows));
+  ops::rms_norm({.in = rows.x, .weight = norm.data(), .eps = rows.norm_eps, .out = out, .live_rows = rows.live_rows},
+                exec);
+  return out;
+}
+
+ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int32_t dim) {
+  return {.data = reinterpret_cast<const std::byte*>(qkv.data + first),
+          .type = Dtype::f32,
+          .rows = qkv.rows,
+          .heads = heads,
+          .dim = dim,
+          .row_stride = qkv.stride};
+}
+
+void qkv(const QkvBlock& block, Exec& exec) {
+  const AttentionSpec& spec = block.spec->attention;
+  const LayerWeights& weights = *block.weights;
+  const int32_t* live_rows = block.rows.live_rows;
+  ops::matmul({.weights = &weights.qkv,
+               .in = normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
+               .out = block.qkv,
+               .bias = data_or_null(weights.qkv_bias),
+               .live_rows = live_rows},
+              exec);
+  ops::rope({.qkv = block.qkv,
+             .heads = spec.heads,
+             .kv_heads = spec.kv_heads,
+             .dim = spec.key_dim,
+             .half = block.rope.rotary / 2,
+             .adjacent_pairs = block.rope.adjacent_pairs,
+             .cos = block.cos,
+             .sin = block.sin,
+             .q_norm = data_or_null(weights.q_norm),
+             .k_norm = data_or_null(weights.k_norm),
+             .norm_whole_row = spec.qk_norm == QkNorm::whole_row,
+             .norm_eps = block.rows.norm_eps,
+             .q = block.q,
+             .live_rows = live_rows},
+            exec);
+  kv::store_rows({.layer = block.kv,
+                  .keys = heads_of(block.qkv, spec.q_width(), spec.kv_heads, spec.key_dim),
+                  .values = heads_of(block.qkv, spec.q_width() + spec.k_width(), spec.kv_heads, spec.value_dim),
+                  .slots = block.slots,
+                  .live_rows = live_rows},
+                 exec);
+}
+
+void residual(const ResidualBlock& block, Exec& exec) {
+  const BlockRows& rows = block.rows;
+  const ops::ActivationRows in = input_of(*block.weights, block.in, rows, exec);
+  const float scale = block.spec->residual_scale;
+  if (block.norm_after->empty())
+    return ops::matmul({.weights = block.weights,
+                        .in = in,
+                        .out = rows.x,
+                        .store = ops::Store::add,
+                        .scale = scale,
+                        .live_rows = rows.live_rows},
+                       exec);
+  const Rows<float> result{rows.result, rows.x.rows, rows.x.dim, rows.x.dim};
+  ops::matmul({.weights = block.weights, .in = in, .out = result, .live_rows = rows.live_rows}, exec);
+  ops::rms_norm({.in = result,
+                 .weight = block.norm_after->data(),
+                 .eps = rows.norm_eps,
+                 .out = {.forms = {.f32 = true}, .rows = result.rows, .dim = result.dim, .f32 = result.data},
+                 .live_rows = rows.live_rows},
+                exec);
+  ops::add_rows({.in = result, .scale = scale, .out = rows.x, .live_rows = rows.live_rows}, exec);
+}
+
+void gate_up(const GateUpBlock& block, Exec& exec) {
+  const LayerWeights& weights = *block.weights;
+  ops::matmul({.weights = &weights.gate_and_up,
+               .in = normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
+               .out = block.out,
+               .store = ops::Store::silu_mul,
+               .live_rows = block.rows.live_rows},
+              exec);
+}
+
+void head(const HeadBlock& block, Exec& exec) {
+  ops::ActivationRows in =
+      block.rows.activations->view(block.rows.x.dim, forms_for(*block.weights, block.rows) | ops::Forms{.f32 = true});
+  in.f32 = block.normed.data;
+  ops::rms_norm({.in = block.rows.x,
+                 .weight = block.norm->data(),
+                 .eps = block.rows.norm_eps,
+                 .out = in,
+                 .live_rows = block.rows.live_rows},
+                exec);
+  ops::matmul({.weights = block.weights,
+               .in = in,
+               .out = block.logits,
+               .scale = block.logits_scale,
+               .live_rows = block.logits_rows},
+              exec);
+}
+
+}  // namespace
+
+// No device has a kernel for a whole block yet. One that comes is named here, for the specs and rows that it knows.
+BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device /*device*/, int64_t /*rows*/) {
+  return {.qkv = {"composed", qkv},
+          .attention = {"attend", attn::attend},
+          .attention_out = {"composed", residual},
+          .gate_up = {"composed", gate_up},
+          .down = {"composed", residual},
+          .head = {"composed", head}};
+}
+
+std::string to_string(const BlockChoice& choice) {
+  return cat("qkv ", choice.qkv.name, " | attention ", choice.attention.name, " | attention_out ",
+             choice.attention_out.name, " | gate_up ", choice.gate_up.name, " | down ", choice.down.name, " | head ",
+             choice.head.name);
+}
+
+}  // namespace quire::model

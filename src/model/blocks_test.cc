@@ -1,0 +1,167 @@
+// The compositions are what blocks.h says, whichever norms and scales a spec has, and who computes a block is printed.
+#include "model/blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/matmul_testing.h"
+#include "ops/rms_norm.h"
+#include "ops/testing_rows.h"
+
+namespace quire::model {
+namespace {
+
+using ops::PackedMatrix;
+using ops::testing::random_floats;
+using ops::testing::team;
+using ops::testing::Weights;
+
+constexpr int64_t kWidth = 64, kInputs = 96;
+constexpr int32_t kRows = 5;
+constexpr float kEps = 1e-5f;
+
+LayerSpec some_spec() {
+  LayerSpec spec{};
+  spec.attention = {.heads = 4, .kv_heads = 2, .key_dim = 16, .value_dim = 16, .scale = 0.25f};
+  spec.feed_forward.width = kInputs;
+  return spec;
+}
+
+TEST(ChooseBlocks, PrintsWhoComputesEachBlock) {
+  constexpr const char* kComposed =
+      "qkv composed | attention attend | attention_out composed | gate_up composed | down composed | head composed";
+  for (const int64_t rows : {1, 16, 512})
+    EXPECT_EQ(to_string(choose_blocks(some_spec(), Device::cpu, rows)), kComposed);
+}
+
+TEST(ChooseBlocks, ASpecThatNoKernelKnowsIsComposed) {
+  LayerSpec odd = some_spec();
+  odd.norm_before = false;
+  odd.norm_after = true;
+  odd.residual_scale = 0.22f;
+  odd.attention.qk_norm = QkNorm::whole_row;
+  for (const Device device : {Device::cpu, Device::cuda}) {
+    const BlockChoice choice = choose_blocks(odd, device, 1);
+    EXPECT_STREQ(choice.qkv.name, "composed");
+    EXPECT_STREQ(choice.down.name, "composed");
+    EXPECT_NE(choice.gate_up.run, nullptr);
+  }
+}
+
+// Rows that pass a block, and the operations' scratch.
+struct World {
+  BlockRows rows(bool precise) {
+    return {.x = {x.data(), kRows, kWidth, kWidth},
+            .live_rows = &live,
+            .precise = precise,
+            .norm_eps = kEps,
+            .activations = &activations,
+            .result = result.data()};
+  }
+  Rows<float> input() { return {in.data(), kRows, kInputs, kInputs}; }
+
+  int32_t live = kRows;
+  std::vector<float> x = random_floats(kRows * kWidth, 1), in = random_floats(kRows * kInputs, 2);
+  std::vector<float> result = std::vector<float>(kRows * kWidth);
+  ops::ActivationBuffer activations{kRows, kInputs};
+};
+
+PackedMatrix packed(const Weights& weights) {
+  return PackedMatrix(std::vector{weights.view()}, PackedMatrix::Join::stack, team());
+}
+
+std::vector<double> product(const Weights& weights, const float* in) {
+  const std::vector<float> w = weights.values();
+  std::vector<double> out(static_cast<size_t>(weights.outputs));
+  for (int64_t c = 0; c < weights.outputs; ++c)
+    for (int64_t k = 0; k < weights.inputs; ++k) out[c] += double{in[k]} * w[c * weights.inputs + k];
+  return out;
+}
+
+std::vector<double> normed(std::vector<double> x, const std::vector<float>& weight) {
+  double squares = 0;
+  for (const double value : x) squares += value * value;
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= weight[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
+  return x;
+}
+
+void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const std::vector<float>& norm_after,
+                  bool precise, World& world) {
+  choose_blocks(spec, Device::cpu, kRows)
+      .attention_out.run({.spec = &spec,
+                          .weights = &weights,
+                          .norm_after = &norm_after,
+                          .rows = world.rows(precise),
+                          .in = world.input()},
+                         team());
+}
+
+TEST(ResidualBlock, AddsTheScaledNormOfTheProduct) {
+  const Weights weights(BlockType::f32, kWidth, kInputs, 3);
+  const PackedMatrix matrix = packed(weights);
+  const std::vector<float> norm = random_floats(kWidth, 4), none;
+  for (const bool after : {false, true})
+    for (const float scale : {1.0f, 0.22f}) {
+      World world;
+      const std::vector<float> before = world.x;
+      LayerSpec spec = some_spec();
+      spec.norm_after = after;
+      spec.residual_scale = scale;
+      run_residual(spec, matrix, after ? norm : none, false, world);
+      for (int64_t row = 0; row < kRows; ++row) {
+        std::vector<double> expected = product(weights, world.in.data() + row * kInputs);
+        if (after) expected = normed(expected, norm);
+        for (int64_t i = 0; i < kWidth; ++i)
+          EXPECT_NEAR(world.x[row * kWidth + i], before[row * kWidth + i] + scale * expected[i], 1e-4)
+              << row << ", " << i;
+      }
+    }
+}
+
+// What the wanted rows pass past the last layer's attention, to the bit: both halves' products, added, then the sum.
+TEST(ResidualBlock, PreciseRowsAreTwoReadingsAddedBeforeTheResidual) {
+  const Weights weights(BlockType::q8_0, kWidth, kInputs, 3);
+  const PackedMatrix matrix = packed(weights);
+  World world;
+  const std::vector<float> before = world.x;
+  ops::ActivationRows halves = world.activations.view(kInputs, {.q8x2 = true});
+  ops::ref::quantise({.in = world.input(), .out = halves, .live_rows = &world.live}, team());
+  halves.forms = {.q8 = true};
+  halves.rows = 2 * kRows;
+  std::vector<float> both(2 * kRows * kWidth);
+  const int32_t twice = 2 * kRows;
+  ops::ref::matmul({.weights = &matrix, .in = halves, .out = {both.data(), twice, kWidth, kWidth}, .live_rows = &twice},
+                   team());
+  run_residual(some_spec(), matrix, {}, true, world);
+  for (int64_t row = 0; row < kRows; ++row)
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const float sum = both[2 * row * kWidth + i] + both[(2 * row + 1) * kWidth + i];
+      EXPECT_EQ(world.x[row * kWidth + i], before[row * kWidth + i] + sum) << row << ", " << i;
+    }
+}
+
+TEST(GateUpBlock, ReadsTheStreamItselfWhereALayerHasNoNormBefore) {
+  const Weights gate(BlockType::f32, kInputs, kWidth, 5), up(BlockType::f32, kInputs, kWidth, 6);
+  for (const bool before : {false, true}) {
+    LayerWeights weights;
+    weights.gate_and_up = PackedMatrix(std::vector{gate.view(), up.view()}, PackedMatrix::Join::gate_and_up, team());
+    if (before) weights.ffn_norm = random_floats(kWidth, 7);
+    World world;
+    choose_blocks(some_spec(), Device::cpu, kRows)
+        .gate_up.run({.weights = &weights, .rows = world.rows(false), .out = world.input()}, team());
+    for (int64_t row = 0; row < kRows; ++row) {
+      std::vector<double> x(world.x.begin() + row * kWidth, world.x.begin() + (row + 1) * kWidth);
+      if (before) x = normed(x, weights.ffn_norm);
+      const std::vector<float> in(x.begin(), x.end());
+      const std::vector<double> g = product(gate, in.data()), u = product(up, in.data());
+      for (int64_t i = 0; i < kInputs; ++i) {
+        const double expected = g[i] / (1 + std::exp(-g[i])) * u[i];
+        EXPECT_NEAR(world.in[row * kInputs + i], expected, 1e-4 * (1 + std::abs(expected))) << row << ", " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::model
