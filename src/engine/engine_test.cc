@@ -623,7 +623,8 @@ class SameOutput {
   void run() {
     EngineOptions options = random_options();
     SCOPED_TRACE(cat(options.max_total_tokens, " tokens in pages of ", options.page_size, ", running ",
-                     options.max_running_requests, ", chunks ", options.prefill_chunk, " and ", options.mixed_chunk));
+                     options.max_running_requests, ", chunks ", options.prefill_chunk, " and ", options.mixed_chunk,
+                     ", steps in flight ", options.steps_in_flight));
     Stepped stepped(model_, options, 1 + below(3));
     std::map<RequestId, Asked> requests;
     std::map<RequestId, bool> cancelled;
@@ -674,6 +675,7 @@ class SameOutput {
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
+    options.steps_in_flight = below(3);
     return options;
   }
   Asked random_request() {

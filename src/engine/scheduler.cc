@@ -113,9 +113,10 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
-  const int64_t asked = int64_t{sequence->length()} + request.max_new_tokens;
-  sequence->most_tokens =
-      request.max_new_tokens < 0 ? limits_.context : static_cast<int32_t>(std::min<int64_t>(asked, limits_.context));
+  const int64_t asked =
+      request.max_new_tokens < 0 ? limits_.context : int64_t{sequence->length()} + request.max_new_tokens;
+  const int64_t in_pool = int64_t{limits_.pages} * limits_.page_size.tokens() + 1;  // the last needs no page
+  sequence->most_tokens = static_cast<int32_t>(std::min({asked, int64_t{limits_.context}, in_pool}));
   sequence->request = std::make_shared<const Request>(std::move(request));
   sequence->listener = std::move(listener);
   insert_in_order(waiting_, *sequence, waits_before);
@@ -188,10 +189,8 @@ void Scheduler::plan_decoders() {
     const Pages pages = reserve_pages(sequence, sequence.computed + 1);
     if (pages == Pages::reserved)
       planned_.push_back({&sequence, 1});
-    else if (pages == Pages::none && running_.size() > 1)
-      retract(sequence);
     else if (pages == Pages::none)
-      finish_with_pool(sequence);
+      retract(sequence);
   }
 }
 
@@ -228,17 +227,10 @@ void Scheduler::plan_chunk(Sequence& sequence, Budget& budget) {
   const int32_t wanted = rows_within(sequence, budget);
   if (wanted == 0) return;  // others keep all that a step can keep; its turn comes when they are done
   const int32_t count = std::max(1, tokens_that_fit(sequence, wanted)), end = sequence.computed + count;
-  const Pages pages = reserve_pages(sequence, end);
-  if (pages == Pages::none && running_.size() == 1) finish_with_pool(sequence);  // it was retracted with the last token
-  if (pages != Pages::reserved) return;                                          // those before it go on
+  if (reserve_pages(sequence, end) != Pages::reserved) return;  // those before it go on
   planned_.push_back({&sequence, count});
   budget.rows -= count;
   budget.kept -= sequence.kept_rows(end).count();
-}
-
-// It is alone and the pool is full of its tokens.
-void Scheduler::finish_with_pool(Sequence& sequence) {
-  if (!in_flight(sequence)) finish(sequence, {.finish = Finish::length});
 }
 
 int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {

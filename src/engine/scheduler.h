@@ -95,8 +95,8 @@ class Scheduler {
   void finish_all(Finish finish, const std::string& error = {});
   void flush_cache();  // the cached prefixes that nobody uses
 
-  // The next step. May finish a request that has reached the pool's end. Empty only when nobody runs or waits, all that
-  // run await their masks, or nobody gets on before a step in flight is settled. recycled: any batch, for its memory.
+  // The next step. Empty only when nobody runs or waits, all that run await their masks, or nobody gets on before a
+  // step in flight is settled. recycled: any batch, for its memory.
   Batch plan(Batch recycled = {});
   void advance(const Batch& batch);                          // the planned batch, which is not empty
   void settle(const Batch& batch, StepResults results);      // the oldest in flight
@@ -133,7 +133,6 @@ class Scheduler {
   int32_t prompt_rows() const;
   void plan_prompts(Budget budget);
   void plan_chunk(Sequence& sequence, Budget& budget);
-  void finish_with_pool(Sequence& sequence);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
   static Share share_of(const Sequence& sequence, int32_t count);
 

@@ -34,7 +34,7 @@ struct Sequence {
   Listener listener;
   std::vector<int32_t> tokens;
   int32_t prompt_tokens;
-  int32_t most_tokens;  // of prompt and generated together: by max_new_tokens and the context
+  int32_t most_tokens;  // of prompt and generated together: by max_new_tokens, the context and the pool
   PromptResults results = {};
   std::shared_ptr<AheadMask> mask = {};  // of the request's own; null: it has none
   Clock::time_point submitted = {};

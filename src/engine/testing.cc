@@ -97,7 +97,7 @@ void HashModel::overwrite_free_pages(const kv::PagePool& pool) {
 
 // A page that is written from its beginning comes from the pool: it was overwritten when it returned there.
 void HashModel::launch(const Batch& batch, const kv::RequestTable& table) {
-  Launched& step = launched_.emplace_back(batch);
+  Launched& step = launched_.emplace_back(Launched{.batch = batch});
   for (const Share& share : batch.shares) {
     std::vector<TokenSlot>& slots = step.slots.emplace_back();
     for (int32_t position = 0; position < share.end(); ++position) {
@@ -112,8 +112,19 @@ StepResults HashModel::answer() {
   const Launched step = std::move(launched_.front());
   launched_.pop_front();
   StepResults results{.width = kWidth};
+  if (step.failed) {
+    results.drawn.assign(step.batch.drawn.size(), {.tokens = {{.token = 0}}});
+    results.scored.assign(step.batch.scored.size(), {.tokens = {{.token = 0}}});
+    results.pooled.resize(step.batch.pooled.size() * kWidth);
+    return results;
+  }
   for (const Share& share : step.batch.shares) compute(step, share, results);
   return results;
+}
+
+void HashModel::fail() {
+  launched_.pop_front();
+  for (Launched& step : launched_) step.failed = true;
 }
 
 void HashModel::compute(const Launched& step, const Share& share, StepResults& results) {

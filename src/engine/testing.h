@@ -35,6 +35,7 @@ class HashModel {
 
   void launch(const Batch& batch, const kv::RequestTable& table);
   StepResults answer();  // of the oldest step that was launched and has not been answered
+  void fail();           // that step is not computed, and those behind it compute nothing of use
   StepResults run(const Batch& batch, const kv::RequestTable& table) {
     launch(batch, table);
     return answer();
@@ -47,7 +48,8 @@ class HashModel {
  private:
   struct Launched {
     Batch batch;
-    std::vector<std::vector<TokenSlot>> slots;  // [shares][end] of all tokens that a share sees
+    std::vector<std::vector<TokenSlot>> slots = {};  // [shares][end] of all tokens that a share sees
+    bool failed = false;
   };
   void overwrite(PageId page);
   void compute(const Launched& step, const Share& share, StepResults& results);
