@@ -43,9 +43,14 @@ class OneSequence {
         table_(pool_, 2, tokens),
         row_(table_.open()),
         store_(model::kv_layout(model.config(), pool_.pages(), kPageSize, kv_type)),
-        arena_(model::attention_limits(model.config(), 1, tokens, kPageSize, exec.threads())),
+        arena_(model::attention_limits(model.config(), {.batch = 1,
+                                                        .context = tokens,
+                                                        .page_size = kPageSize,
+                                                        .threads = exec.threads(),
+                                                        .query_rows = chunk,
+                                                        .wanted_rows = chunk})),
         inputs_(arena_.limits()),
-        forward_(model, {.rows = chunk, .wanted_rows = chunk}, kv_type) {
+        forward_(model, arena_.limits(), kv_type) {
     check(table_.reserve(row_, {tokens}), "no pages for ", tokens, " tokens");
   }
 
@@ -72,13 +77,12 @@ class OneSequence {
   }
 
   void fill(std::span<const int32_t> ids) {
-    const model::StepRows& rows = forward_.rows();
     const auto count = static_cast<int32_t>(ids.size());
-    std::copy(ids.begin(), ids.end(), rows.ids);
-    std::iota(rows.positions, rows.positions + count, length_);
-    std::iota(rows.wanted_index, rows.wanted_index + count, 0);
-    for (int32_t i = 0; i < count; ++i) rows.slots[i] = table_.slot(row_, length_ + i);
-    *rows.count = *rows.wanted_count = *rows.logits_count = count;
+    std::copy(ids.begin(), ids.end(), inputs_.input_ids());
+    std::iota(inputs_.positions(), inputs_.positions() + count, length_);
+    std::iota(inputs_.wanted_rows(), inputs_.wanted_rows() + count, 0);
+    for (int32_t i = 0; i < count; ++i) inputs_.slot_mapping()[i] = table_.slot(row_, length_ + i);
+    inputs_.query_rows() = inputs_.wanted_count() = inputs_.logits_count() = count;
     length_ += count;
     inputs_.live() = 1;
     inputs_.rows()[0] = row_;

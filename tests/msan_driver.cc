@@ -180,12 +180,7 @@ class Stage {
     forget(queries_.data(), std::ssize(queries_.bytes()));
     forget(out_.data(), std::ssize(out_.bytes()));
     forget(lse_.data(), std::ssize(lse_.bytes()));
-    forget(inputs_.rows(), kCaptured);
-    forget(inputs_.lengths(), kCaptured);
-    forget(inputs_.extend_lengths(), kCaptured);
-    forget(inputs_.encoder_lengths(), kCaptured);
-    forget(inputs_.draft_slots(), kCaptured * kTopk * kDraftSteps);
-    forget(inputs_.tree_mask(), kCaptured * kNodes * kNodes);
+    forget(inputs_.memory().data(), std::ssize(inputs_.memory().bytes()));
     forget_store(store_);
     forget_table(table_.view());
     if (!window_) return;

@@ -167,11 +167,98 @@ TEST(CudaCallCounter, Counts) {
   EXPECT_EQ(cuda_calls(), (CudaCalls{{"cudaStreamSynchronize", 1}}));
 }
 
-TEST(StepUpload, NeedsAStream) {
-  Exec team({.threads = 1});
-  const Limits limits{.batch = 2, .context = 16, .page_size = PageSize(16)};
-  EXPECT_THROW(StepUpload(limits, kCopies, team), CheckError);
-  EXPECT_THROW(StepUpload(limits, 0, team), CheckError);
+// --- the page table's mirror
+
+// A request table that changes while steps are in flight, and what each step saw of its mirror.
+class MirroredSteps {
+ public:
+  explicit MirroredSteps(Exec& exec) : exec_(exec) {
+    table_.keep_journal();
+    StepShape shape{.mode = Mode::decode, .captured = kBatch, .query_rows = kBatch, .table = mirror_.view()};
+    exec.begin_capture(graph_);
+    const StepInputs inputs = upload_.inputs();
+    kv::apply_journal({.count = inputs.journal_count,
+                       .runs = inputs.journal_runs,
+                       .pages = inputs.journal_pages,
+                       .most_runs = kBatch,
+                       .mirror = mirror_.pages(),
+                       .stride = mirror_.view().stride},
+                      exec);
+    write_metadata(shape, inputs, arena_, exec);
+    exec.end_capture();
+  }
+
+  kv::RequestTable& table() { return table_; }
+  // Whether all changes were sent; the others are left for another step.
+  bool step() {
+    const StepInputBuffers& inputs = upload_.next();
+    inputs.live() = 0;
+    const bool all = table_.take_changes({.count = &inputs.journal_count(),
+                                          .runs = {inputs.journal_runs(), kBatch},
+                                          .pages = {inputs.journal_pages(), kJournalPages}});
+    upload_.send();
+    graph_.replay(exec_);
+    return all;
+  }
+  // Copies the row's front as the steps so far have left it; to be read after a wait.
+  const PageId* seen(RequestRow row, int32_t pages) {
+    const quire::Buffer& copy = seen_.emplace_back(pages * sizeof(PageId), Place::pinned);
+    exec_.stream()->copy(copy.data(),
+                         reinterpret_cast<const std::byte*>(mirror_.pages() + row.value * mirror_.view().stride),
+                         copy.size());
+    return reinterpret_cast<const PageId*>(copy.data());
+  }
+
+  static constexpr int32_t kBatch = 8, kWidth = 32, kJournalPages = 10;
+
+ private:
+  static constexpr Limits kLimits{.batch = kBatch,
+                                  .context = kWidth * 16,
+                                  .page_size = PageSize(16),
+                                  .journal_pages = kJournalPages,
+                                  .device = Device::cuda};
+  Exec& exec_;
+  kv::PagePool pool_{200, PageSize(16)};
+  kv::RequestTable table_{pool_, kBatch + 1, kWidth * 16};
+  kv::PageTableMirror mirror_{table_.view()};
+  MetadataArena arena_{kLimits, Place::device};
+  StepUpload upload_{kLimits, kCopies, exec_};
+  Graph graph_;
+  std::vector<quire::Buffer> seen_;
+};
+
+// One row is closed and given again, with other pages, step after step, and nobody waits for the GPU.
+TEST(PageTableMirror, StepsInFlightSeeTheTableOfTheirLaunch) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << kNoGpu;
+  OnGpu gpu;
+  MirroredSteps steps(gpu.exec());
+  struct Expected {
+    const PageId* seen;
+    std::vector<PageId> pages;
+  };
+  std::vector<Expected> expected;
+  size_t sent = 0;
+  const RequestRow other = steps.table().open();
+  for (int32_t step = 0; step < 100; ++step) {
+    const RequestRow row = steps.table().open();
+    const int32_t pages = 1 + step * 7 % MirroredSteps::kWidth;
+    ASSERT_TRUE(steps.table().reserve(row, {pages * 16}));
+    ASSERT_TRUE(steps.table().reserve(other, {(1 + step / 4) * 16}));  // so that the row's next pages are others
+    for (bool all = false; !all; ++sent) {
+      forget_cuda_calls();
+      all = steps.step();
+      EXPECT_EQ(cuda_calls()["cudaMemcpyAsync"], 1);
+      EXPECT_EQ(cuda_calls()["cudaGraphLaunch"], 1);
+    }
+    const auto held = steps.table().pages(row);
+    expected.push_back({steps.seen(row, pages), {held.begin(), held.end()}});
+    steps.table().close(row);
+  }
+  gpu.exec().wait();
+  EXPECT_GT(sent, expected.size()) << "the room was never too small";
+  for (size_t step = 0; step < expected.size(); ++step)
+    for (size_t i = 0; i < expected[step].pages.size(); ++i)
+      ASSERT_EQ(expected[step].seen[i], expected[step].pages[i]) << "step " << step << ", page " << i;
 }
 
 }  // namespace

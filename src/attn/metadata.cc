@@ -76,7 +76,8 @@ std::string to_string(const Limits& limits) {
              limits.topk, ", draft steps ", limits.draft_steps, ", draft tokens ", limits.draft_tokens, ", chunk ",
              limits.chunk, ", encoder context ", limits.encoder_context, ", heads ", limits.heads, ", kv heads ",
              limits.kv_heads, ", key dim ", limits.key_dim, ", value dim ", limits.value_dim, ", threads ",
-             limits.threads, ", on ", to_string(limits.device), ", ", to_string(limits.form));
+             limits.threads, ", query rows ", limits.query_rows, ", wanted rows ", limits.wanted_rows,
+             ", journal pages ", limits.journal_pages, ", on ", to_string(limits.device), ", ", to_string(limits.form));
 }
 
 namespace {
@@ -109,6 +110,9 @@ void Limits::check() const {
   check_range(*this, "key dim", key_dim, 1, kMostHeads);
   check_range(*this, "value dim", value_dim, 1, kMostHeads);
   check_range(*this, "threads", threads, 1, kMostHeads);
+  check_range(*this, "query rows", query_rows, 0, kMost);
+  check_range(*this, "wanted rows", wanted_rows, 0, query_rows);
+  check_range(*this, "journal pages", journal_pages, 0, kMost);
   quire::check(heads % kv_heads == 0, "heads ", heads, " is not a multiple of kv heads ", kv_heads,
                ", in the limits: ", *this);
   quire::check(chunk % page_size.tokens() == 0, "chunk ", chunk, " is not a multiple of the page size ",

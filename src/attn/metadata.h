@@ -28,7 +28,7 @@ inline constexpr int32_t kMostDrafts = 1024;
 enum class Form : uint8_t { in_place, materialised };
 const char* to_string(Form form);
 
-// What the arena is sized for. Fixed for its life.
+// What the arena and the step's inputs are sized for. Fixed for their life.
 struct Limits {
   int32_t batch;    // B: most requests in a step
   int32_t context;  // C: most committed tokens of a request
@@ -43,6 +43,9 @@ struct Limits {
   int32_t key_dim = 128;
   int32_t value_dim = 128;
   int32_t threads = 1;          // of the team that attends
+  int32_t query_rows = 0;       // most rows of a step that a model computes; 0: no inputs of a model
+  int32_t wanted_rows = 0;      // those of them whose results it may give
+  int32_t journal_pages = 0;    // most page ids that a step brings for a page table's mirror; 0: no mirror
   Device device = Device::cpu;  // the arena has what its kernels read
   Form form = Form::in_place;   // materialised: the arena also has the tables, and serves steps of both forms
 

@@ -46,43 +46,52 @@ const char* to_string(LayerKind kind) {
 
 namespace {
 
-// Hands out consecutive aligned arrays; without memory it only measures, so size and use cannot drift apart.
+// Hands out consecutive arrays; without memory it only measures, so size and use cannot drift apart.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
 
   template <class T>
   T* take(int64_t elements) {
-    constexpr size_t kPieceAlign = 64;
+    static_assert(sizeof(T) <= kAlign && kAlign % alignof(T) == 0);
     T* taken = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
-    used_ += (static_cast<size_t>(elements) * sizeof(T) + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
+    used_ += static_cast<size_t>(elements) * sizeof(T);
     return taken;
   }
+  void align() { used_ = (used_ + kAlign - 1) / kAlign * kAlign; }
   size_t used() const { return used_; }
 
  private:
+  static constexpr size_t kAlign = 64;
   std::byte* base_;
   size_t used_ = 0;
 };
 
-StepInputs carve_inputs(const Limits& limits, Carver& carver) {
-  const int64_t batch = limits.batch, nodes = limits.draft_tokens;
-  return {
-      .live = carver.take<int32_t>(1),
-      .rows = carver.take<RequestRow>(batch),
-      .lengths = carver.take<TokenCount>(batch),
-      .extend_lengths = carver.take<TokenCount>(batch),
-      .draft_slots = carver.take<TokenSlot>(batch * limits.topk * limits.draft_steps),
-      .tree_mask = carver.take<uint8_t>(batch * nodes * nodes),
-      .encoder_lengths = carver.take<TokenCount>(batch),
-      .number = carver.take<uint32_t>(1),
-  };
+// Numbers first, side by side in one line of a cache; then each array in lines of its own.
+StepInputs carve_inputs(const Limits& l, Carver& carver) {
+  StepInputs inputs{};
+#define ONE(type, name)             \
+  static_assert(sizeof(type) == 4); \
+  inputs.name = carver.take<type>(1);
+#define MANY(type, name, elements)
+  QUIRE_STEP_INPUTS(ONE, MANY)
+#undef ONE
+#undef MANY
+#define ONE(type, name)
+#define MANY(type, name, elements) \
+  carver.align();                  \
+  inputs.name = carver.take<type>(elements);
+  QUIRE_STEP_INPUTS(ONE, MANY)
+#undef ONE
+#undef MANY
+  return inputs;
 }
 
 size_t input_bytes(const Limits& limits) {
   limits.check();
   Carver measure(nullptr);
   carve_inputs(limits, measure);
+  measure.align();
   return measure.used();
 }
 
@@ -92,16 +101,6 @@ StepInputBuffers::StepInputBuffers(const Limits& limits, Place place) : memory_(
   Carver carver(memory_.data());
   inputs_ = carve_inputs(limits, carver);
 }
-
-StepInputs StepInputBuffers::inputs() const { return inputs_; }
-int32_t& StepInputBuffers::live() const { return const_cast<int32_t&>(*inputs_.live); }
-RequestRow* StepInputBuffers::rows() const { return const_cast<RequestRow*>(inputs_.rows); }
-TokenCount* StepInputBuffers::lengths() const { return const_cast<TokenCount*>(inputs_.lengths); }
-TokenCount* StepInputBuffers::extend_lengths() const { return const_cast<TokenCount*>(inputs_.extend_lengths); }
-TokenSlot* StepInputBuffers::draft_slots() const { return const_cast<TokenSlot*>(inputs_.draft_slots); }
-uint8_t* StepInputBuffers::tree_mask() const { return const_cast<uint8_t*>(inputs_.tree_mask); }
-TokenCount* StepInputBuffers::encoder_lengths() const { return const_cast<TokenCount*>(inputs_.encoder_lengths); }
-uint32_t& StepInputBuffers::number() const { return const_cast<uint32_t&>(*inputs_.number); }
 
 // --- the checks
 
@@ -241,11 +240,34 @@ void check_request(const StepView& step, int32_t b) {
 }
 
 // Kernels write one row of `out` for each, so more than it has would be written past its end.
-void check_query_rows(const StepView& step) {
+int64_t checked_query_rows(const StepView& step) {
   int64_t rows = 0;
   for (int32_t b = 0; b < step.live(); ++b) rows += queries(step, b);
   expect(step, rows <= step.shape.query_rows, "its requests have ", rows, " query rows, the shape has room for ",
          step.shape.query_rows);
+  return rows;
+}
+
+void check_model_rows(const StepView& step, int64_t rows) {
+  const auto& [shape, inputs, limits] = step;
+  expect(step, rows <= limits.query_rows, "its requests have ", rows, " query rows, the limits allow ",
+         limits.query_rows);
+  expect(step, *inputs.query_rows == rows, "query_rows is ", *inputs.query_rows, ", its requests have ", rows);
+  const int64_t slots = int64_t{shape.table.pool_pages} * limits.page_size.tokens();
+  for (int64_t i = 0; i < rows; ++i)
+    expect(step, inputs.slot_mapping[i].value >= 0 && inputs.slot_mapping[i].value < slots, "slot_mapping[", i,
+           "] = ", inputs.slot_mapping[i].value, " is outside the pool of ", slots, " slots");
+}
+
+void check_wanted_rows(const StepView& step, int64_t rows) {
+  const auto& [shape, inputs, limits] = step;
+  const int32_t wanted = *inputs.wanted_count, logits = *inputs.logits_count;
+  expect(step, wanted >= 0 && wanted <= limits.wanted_rows, "wanted_count is ", wanted, ", the limits allow ",
+         limits.wanted_rows);
+  expect(step, logits >= 0 && logits <= wanted, "logits_count is ", logits, ", of ", wanted, " wanted rows");
+  for (int32_t i = 0; i < wanted; ++i)
+    expect(step, inputs.wanted_rows[i] >= 0 && inputs.wanted_rows[i] < rows, "wanted_rows[", i,
+           "] = ", inputs.wanted_rows[i], " is none of ", rows, " query rows");
 }
 
 }  // namespace
@@ -259,7 +281,10 @@ void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& 
   check_counts(step);
   if (step.live() > 0) check_given(step);
   for (int32_t b = 0; b < step.live(); ++b) check_request(step, b);
-  check_query_rows(step);
+  const int64_t rows = checked_query_rows(step);
+  if (limits.query_rows == 0) return;
+  check_model_rows(step, rows);
+  check_wanted_rows(step, rows);
 }
 
 namespace {

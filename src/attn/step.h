@@ -8,6 +8,7 @@
 #include "attn/metadata.h"
 #include "base/buffer.h"
 #include "base/types.h"
+#include "kv/page_table_journal.h"
 #include "kv/request_table.h"
 
 namespace quire::attn {
@@ -40,35 +41,72 @@ struct StepShape {
   std::optional<kv::TableView> window_table = {};  // with layers of a window pool: its table; not with draft_tree
 };
 
+// QUIRE_STEP_INPUTS(ONE, MANY) lists all that changes from step to step: ONE(type, name) is a number, MANY(type, name,
+// elements) an array, with room as a function of the limits `l`. The structs, their memory, the pinned ring and the
+// upload are made from it.
+//
+//   attention            live             sequences
+//                        rows             [live] in the request table (and in the window's)
+//                        lengths          [live] s
+//                        extend_lengths   [live] extend, draft_extend
+//                        draft_slots      [live, topk, draft_steps] draft_tree
+//                        tree_mask        [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself
+//                        encoder_lengths  [live] with encoder
+//   a model              query_rows       of all sequences together, one after the other
+//   (Limits::query_rows) input_ids        [query_rows] tokens
+//                        positions        [query_rows]
+//                        slot_mapping     [query_rows] where their keys and values go
+//                        wanted_rows      [wanted_count] rows whose last hidden state is wanted; of others only K and V
+//                        logits_count     the first of the wanted rows, whose logits are wanted too
+//   a page table's       journal_runs     [journal_count] what changed in the table since the step before:
+//   mirror (Limits::     journal_pages    of all runs, one after the other; see kv/page_table_journal.h
+//   journal_pages)
+//   StepUpload           number           of the step
+#define QUIRE_STEP_INPUTS(ONE, MANY)                                           \
+  ONE(int32_t, live)                                                           \
+  MANY(RequestRow, rows, l.batch)                                              \
+  MANY(TokenCount, lengths, l.batch)                                           \
+  MANY(TokenCount, extend_lengths, l.batch)                                    \
+  MANY(TokenSlot, draft_slots, int64_t{l.batch} * l.topk * l.draft_steps)      \
+  MANY(uint8_t, tree_mask, int64_t{l.batch} * l.draft_tokens * l.draft_tokens) \
+  MANY(TokenCount, encoder_lengths, l.batch)                                   \
+  ONE(int32_t, query_rows)                                                     \
+  MANY(int32_t, input_ids, l.query_rows)                                       \
+  MANY(int32_t, positions, l.query_rows)                                       \
+  MANY(TokenSlot, slot_mapping, l.query_rows)                                  \
+  ONE(int32_t, wanted_count)                                                   \
+  MANY(int32_t, wanted_rows, l.wanted_rows)                                    \
+  ONE(int32_t, logits_count)                                                   \
+  ONE(int32_t, journal_count)                                                  \
+  MANY(kv::PageRun, journal_runs, l.journal_pages ? l.batch : 0)               \
+  MANY(PageId, journal_pages, l.journal_pages)                                 \
+  ONE(uint32_t, number)
+
+// One step's inputs, as its readers see them.
 struct StepInputs {
-  const int32_t* live;                // [1] live sequences
-  const RequestRow* rows;             // [live] their rows in the request table (and in the window's)
-  const TokenCount* lengths;          // [live] s
-  const TokenCount* extend_lengths;   // [live] extend, draft_extend
-  const TokenSlot* draft_slots;       // [live, topk, draft_steps] draft_tree
-  const uint8_t* tree_mask;           // [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself
-  const TokenCount* encoder_lengths;  // [live] with encoder
-  // For whoever sends inputs to a GPU and waits for room to send more: its writer puts *number at *arrived. Null:
-  // nobody.
-  const uint32_t* number = nullptr;  // [1] of the step
-  uint32_t* arrived = nullptr;       // [1] in pinned memory
+#define X(type, name, ...) const type* name;
+  QUIRE_STEP_INPUTS(X, X)
+#undef X
+  // For whoever sends inputs to a GPU and waits for room to send more: its writer puts *number here, in pinned memory.
+  // Null: nobody.
+  uint32_t* arrived = nullptr;
 };
 
-// The owner of one step's inputs: arrays of the arena's limits at fixed addresses, never filled.
+// The owner of one step's inputs: arrays of the limits at fixed addresses, never filled. Its members of the inputs'
+// names give a number to be set, an array to be written.
 class StepInputBuffers {
  public:
   explicit StepInputBuffers(const Limits& limits, Place place = Place::host);
-  StepInputs inputs() const;
+  const StepInputs& inputs() const { return inputs_; }
   const Buffer& memory() const { return memory_; }  // all of them, to be copied whole
 
-  int32_t& live() const;
-  RequestRow* rows() const;
-  TokenCount* lengths() const;
-  TokenCount* extend_lengths() const;
-  TokenSlot* draft_slots() const;
-  uint8_t* tree_mask() const;
-  TokenCount* encoder_lengths() const;
-  uint32_t& number() const;
+#define ONE(type, name) \
+  type& name() const { return const_cast<type&>(*inputs_.name); }
+#define MANY(type, name, elements) \
+  type* name() const { return const_cast<type*>(inputs_.name); }
+  QUIRE_STEP_INPUTS(ONE, MANY)
+#undef ONE
+#undef MANY
 
  private:
   Buffer memory_;
@@ -76,8 +114,9 @@ class StepInputBuffers {
 };
 
 // Throws CheckError that names the request and prints the offending values unless the step fits the limits and the
-// tables: counts, lengths, rows, slots; and its query rows the shape. O(batch x its small inputs); changes nothing.
-// Call it on the host before a step is written or replayed, with the shape that was recorded.
+// tables: counts, lengths, rows, slots; and its query rows the shape, and what a model is given of them. O(batch x its
+// small inputs); changes nothing. Call it on the host before a step is sent, written or replayed, with the shape that
+// was recorded: what may lie on a device by then, nobody looks at again.
 void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits);
 
 // The check for tables that a RequestTable does not vouch for: every page id that the step may read lies in the

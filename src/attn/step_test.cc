@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "attn/step_upload.h"
 #include "base/expect_refused.h"
 
 namespace quire::attn {
@@ -388,24 +391,123 @@ TEST(StepWords, HaveNames) {
 }
 
 TEST(StepInputBuffers, ArraysOfTheLimitsDoNotOverlap) {
-  const Limits limits{
-      .batch = 3, .context = 8, .page_size = PageSize(1), .topk = 2, .draft_steps = 3, .draft_tokens = 5};
-  const StepInputBuffers inputs(limits);
-  inputs.live() = 3;
-  std::fill_n(inputs.rows(), 3, RequestRow{1});
-  std::fill_n(inputs.lengths(), 3, TokenCount{2});
-  std::fill_n(inputs.extend_lengths(), 3, TokenCount{3});
-  std::fill_n(inputs.draft_slots(), 18, TokenSlot{4});
-  std::fill_n(inputs.tree_mask(), 75, uint8_t{5});
-  std::fill_n(inputs.encoder_lengths(), 3, TokenCount{6});
-  const StepInputs in = inputs.inputs();
-  EXPECT_EQ(*in.live, 3);
-  EXPECT_EQ(in.rows[2], RequestRow{1});
-  EXPECT_EQ(in.lengths[2], TokenCount{2});
-  EXPECT_EQ(in.extend_lengths[2], TokenCount{3});
-  EXPECT_EQ(in.draft_slots[17], TokenSlot{4});
-  EXPECT_EQ(in.tree_mask[74], 5);
-  EXPECT_EQ(in.encoder_lengths[0], TokenCount{6});
+  const Limits l{.batch = 3,
+                 .context = 8,
+                 .page_size = PageSize(1),
+                 .topk = 2,
+                 .draft_steps = 3,
+                 .draft_tokens = 5,
+                 .query_rows = 7,
+                 .wanted_rows = 4,
+                 .journal_pages = 11};
+  const StepInputBuffers inputs(l);
+  std::vector<std::span<const std::byte>> all;
+#define ONE(type, name) all.push_back(std::as_bytes(std::span(inputs.inputs().name, 1)));
+#define MANY(type, name, elements) \
+  all.push_back(std::as_bytes(std::span(inputs.inputs().name, static_cast<size_t>(elements))));
+  QUIRE_STEP_INPUTS(ONE, MANY)
+#undef ONE
+#undef MANY
+  std::ranges::sort(all, {}, [](const auto& array) { return array.data(); });
+  const std::byte* end = inputs.memory().data();
+  for (const auto& array : all) {
+    EXPECT_FALSE(array.empty());
+    EXPECT_GE(array.data(), end);
+    end = array.data() + array.size();
+  }
+  EXPECT_LE(end, inputs.memory().data() + inputs.memory().size());
+}
+
+TEST(StepInputBuffers, WhoHasNoModelAndNoMirrorPaysForNeither) {
+  Limits limits{.batch = 64, .context = 8, .page_size = PageSize(1)};
+  const size_t alone = StepInputBuffers(limits).memory().size();
+  EXPECT_LE(alone, 5 * 64 * sizeof(int32_t));
+  limits.query_rows = 100;
+  limits.wanted_rows = 10;
+  EXPECT_GE(StepInputBuffers(limits).memory().size(), alone + 310 * sizeof(int32_t));
+  limits.wanted_rows = 101;
+  expect_refused([&] { StepInputBuffers{limits}; }, "wanted rows 101 is not between 0 and 100");
+}
+
+// --- a model's rows
+
+class CheckModelRows : public CheckStep {
+ protected:
+  CheckModelRows() {
+    limits.query_rows = 8;
+    limits.wanted_rows = 3;
+    with_model = StepInputBuffers(limits);
+    with_model.live() = 2;
+    for (int32_t b = 0; b < 2; ++b) {
+      with_model.rows()[b] = {b + 1};
+      with_model.lengths()[b] = {20 + b};
+      with_model.extend_lengths()[b] = {3};
+    }
+    with_model.query_rows() = 6;
+    for (int32_t i = 0; i < 6; ++i) with_model.slot_mapping()[i] = {kPoolPages * 16 - 1 - i};
+    with_model.wanted_count() = 3;
+    with_model.logits_count() = 2;
+    for (int32_t i = 0; i < 3; ++i) with_model.wanted_rows()[i] = 5 - i;
+  }
+  void refuses(const std::string& part) const {
+    expect_refused([&] { check_step(shape(Mode::extend), with_model.inputs(), limits); }, part);
+  }
+
+  StepInputBuffers with_model{limits};
+};
+
+TEST_F(CheckModelRows, AreThoseOfTheRequests) {
+  EXPECT_NO_THROW(check_step(shape(Mode::extend), with_model.inputs(), limits));
+  with_model.query_rows() = 5;
+  refuses("query_rows is 5, its requests have 6");
+  with_model.extend_lengths()[0] = {6};
+  refuses("its requests have 9 query rows, the limits allow 8");
+  with_model.live() = 0;
+  refuses("query_rows is 5, its requests have 0");
+  with_model.query_rows() = 0;
+  refuses("wanted_rows[0] = 5 is none of 0 query rows");
+  with_model.wanted_count() = with_model.logits_count() = 0;
+  EXPECT_NO_THROW(check_step(shape(Mode::extend), with_model.inputs(), limits));
+}
+
+TEST_F(CheckModelRows, HaveSlotsInThePool) {
+  for (const int32_t slot : {-1, kPoolPages * 16}) {
+    with_model.slot_mapping()[5] = {slot};
+    refuses(cat("slot_mapping[5] = ", slot, " is outside the pool of 640 slots"));
+  }
+}
+
+TEST_F(CheckModelRows, ThatAreWantedAreCountedAndAmongThem) {
+  for (const int32_t row : {-1, 6}) {
+    with_model.wanted_rows()[2] = row;
+    refuses(cat("wanted_rows[2] = ", row, " is none of 6 query rows"));
+  }
+  with_model.wanted_rows()[2] = 0;
+  for (const int32_t logits : {-1, 4}) {
+    with_model.logits_count() = logits;
+    refuses(cat("logits_count is ", logits, ", of 3 wanted rows"));
+  }
+  for (const int32_t wanted : {-1, 4}) {
+    with_model.wanted_count() = wanted;
+    refuses(cat("wanted_count is ", wanted, ", the limits allow 3"));
+  }
+}
+
+// --- the ring on a CPU
+
+TEST(StepUpload, OnACpuIsOneCopyThatIsReadWhereItWasFilled) {
+  Exec team({.threads = 1});
+  const Limits limits{.batch = 2, .context = 16, .page_size = PageSize(16)};
+  StepUpload upload(limits, 3, team);
+  const StepInputs inputs = upload.inputs();
+  EXPECT_EQ(inputs.arrived, nullptr);
+  for (uint32_t step = 1; step < 6; ++step) {
+    upload.next().lengths()[1] = {static_cast<int32_t>(step)};
+    upload.send();
+    EXPECT_EQ(inputs.lengths[1], TokenCount{static_cast<int32_t>(step)});
+    EXPECT_EQ(*inputs.number, step);
+  }
+  expect_refused([&] { StepUpload(limits, 0, team); }, "a ring of 0 copies");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A step's inputs on their way to the GPU: a ring of pinned copies that the host fills in turn, and the one copy in the
-// device's memory that captured graphs read. A step costs the host one upload and one launch; nothing is read back and
-// nothing waits.
+// A step's inputs on their way to who computes it: a ring of copies that the host fills in turn and, for a GPU, the one
+// copy in its memory that captured graphs read. A step costs the host one upload and one launch; nothing is read back
+// and nothing waits.
 //
 //   StepUpload upload(limits, 4, exec);
 //   capture: write_metadata(shape, upload.inputs(), arena, exec); ...
@@ -9,8 +9,11 @@
 // A pinned copy may be filled again when its upload is over. The writer says so itself, without a call: it is launched
 // after the upload and puts the step's number into a pinned word. Only a host that is the whole ring ahead of the GPU
 // waits.
+//
+// On a CPU the ring is one copy, read where it was filled: a step has been computed when its call returns.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attn/step.h"
@@ -21,11 +24,11 @@ namespace quire::attn {
 
 class StepUpload {
  public:
-  StepUpload(const Limits& limits, int32_t copies, Exec& exec);  // exec has a stream and outlives this
+  StepUpload(const Limits& limits, int32_t copies, Exec& exec);  // copies: for a GPU; exec outlives this
   StepUpload(const StepUpload&) = delete;
   StepUpload& operator=(const StepUpload&) = delete;
 
-  StepInputs inputs() const;       // of the device, for the writer; the same addresses for good
+  StepInputs inputs() const;       // for the writer and who comes after; the same addresses for good
   const StepInputBuffers& next();  // to be filled for the next step
   void send();                     // what next() gave; the writer of the step has to follow on the stream
 
@@ -34,8 +37,8 @@ class StepUpload {
 
   Exec& exec_;
   std::vector<StepInputBuffers> ring_;
-  StepInputBuffers device_;
-  Buffer arrived_;  // the number of the last step whose inputs have arrived
+  std::optional<StepInputBuffers> device_;  // none: a CPU
+  Buffer arrived_;                          // the number of the last step whose inputs have arrived
   uint64_t sent_ = 0;
 };
 

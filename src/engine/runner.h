@@ -1,4 +1,5 @@
-// A planned step becomes logits and last rows: owns the keys and values, attention's metadata and the model's buffers.
+// A planned step becomes logits and last rows: owns the keys and values, the step's inputs, attention's metadata and
+// the model's buffers.
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
 // with chunks of prompts run eagerly. A row's results are the same either way.
@@ -11,6 +12,7 @@
 
 #include "attn/metadata.h"
 #include "attn/step.h"
+#include "attn/step_upload.h"
 #include "base/exec.h"
 #include "base/graph.h"
 #include "base/tensor.h"
@@ -37,18 +39,17 @@ class Runner {
   Outputs run(const Batch& batch);
 
  private:
-  void capture(int32_t most);
-  void fill(const Batch& batch);
-  void fill_share(const Share& share, const int32_t* token_ids, int32_t index);
-  void fill_wanted(const Batch& batch);
+  void capture();
+  void check_room(const Batch& batch) const;
+  void fill(const Batch& batch, const attn::StepInputBuffers& inputs) const;
+  attn::StepShape shape(const Batch& batch) const;
   attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
 
   const kv::RequestTable& table_;
   Exec& exec_;
-  int32_t most_rows_;
   kv::KvStore store_;
   attn::MetadataArena arena_;
-  attn::StepInputBuffers inputs_;
+  attn::StepUpload upload_;
   model::Forward forward_;
   GraphSet decode_graphs_;
 };

@@ -142,7 +142,13 @@ TEST_F(RunnerTest, RefusesAStepOutsideItsLimits) {
   one.tokens.push_back(1);
   expect_refused([&] { run_one(one, 1); }, "position 128 of request row");
   Text& other = text(2);
-  expect_refused([&] { run_one(other, 70); }, "a step of 70 rows of 1 requests, up to 69 of 5 have room");
+  expect_refused([&] { run_one(other, 70); }, "a step of 70 rows of 1 requests, 1 wanted; up to 69 of 5 have room");
+  Text& third = text(3);
+  expect_refused(
+      [&] {
+        run_all({{&other, 64, true, {0, 64}}, {&third, 5, true, {0, 5}}});
+      },
+      "71 wanted; up to 69 of 5 have room, 69 wanted");
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ void RequestTable::close(RequestRow row) {
   release_entries(row, state.released, state.pages);
   state = {};
   closed_.push_back(row);
+  if (journal_) journal_->keep_within(row, 0, 0);
 }
 
 bool RequestTable::reserve(RequestRow row, TokenCount tokens) {
@@ -49,6 +50,7 @@ bool RequestTable::reserve(RequestRow row, TokenCount tokens) {
   if (wanted <= state.pages) return true;
   const size_t missing = wanted - state.pages;
   if (!pool_.allocate({entries(row) + state.pages, missing})) return false;
+  if (journal_) journal_->change(row, state.pages, wanted);
   state.pages = wanted;
   return true;
 }
@@ -60,7 +62,9 @@ void RequestTable::append_shared(RequestRow row, std::span<const PageId> pages) 
   for (const PageId page : pages) pool_.check_live(page);
   for (const PageId page : pages) pool_.retain(page);
   std::copy(pages.begin(), pages.end(), entries(row) + state.pages);
+  const int32_t before = state.pages;
   state.pages += static_cast<int32_t>(pages.size());
+  if (journal_) journal_->change(row, before, state.pages);
 }
 
 void RequestTable::truncate(RequestRow row, TokenCount tokens) {
@@ -73,6 +77,7 @@ void RequestTable::truncate(RequestRow row, TokenCount tokens) {
   release_entries(row, std::max(kept, state.released), state.pages);
   state.pages = kept;
   state.released = std::min(state.released, kept);
+  if (journal_) journal_->keep_within(row, state.released, kept);
 }
 
 void RequestTable::replace_page(RequestRow row, int32_t index, PageId fresh) {
@@ -83,6 +88,7 @@ void RequestTable::replace_page(RequestRow row, int32_t index, PageId fresh) {
   PageId& entry = entries(row)[index];
   pool_.release(entry);
   entry = fresh;
+  if (journal_) journal_->change(row, index, index + 1);
 }
 
 void RequestTable::release_pages(RequestRow row, int32_t first, int32_t last) {
@@ -92,6 +98,7 @@ void RequestTable::release_pages(RequestRow row, int32_t first, int32_t last) {
   release_entries(row, first, last);
   std::fill(entries(row) + first, entries(row) + last, kReservedPage);
   state.released = last;
+  if (journal_) journal_->keep_within(row, last, state.pages);
 }
 
 int32_t RequestTable::first_page(RequestRow row) const { return open_row(row).released; }
@@ -119,6 +126,17 @@ TableView RequestTable::view() const {
           .width = width_,
           .page_size = pool_.page_size(),
           .pool_pages = pool_.pages()};
+}
+
+void RequestTable::keep_journal() {
+  journal_.emplace(static_cast<int32_t>(rows_.size()));
+  for (size_t row = 0; row < rows_.size(); ++row)
+    journal_->change({static_cast<int32_t>(row)}, rows_[row].released, rows_[row].pages);
+}
+
+bool RequestTable::take_changes(const JournalSpace& space) {
+  check(journal_.has_value(), "the request table keeps no journal of its changes");
+  return journal_->take(view(), space);
 }
 
 const RequestTable::Row& RequestTable::open_row(RequestRow row) const {

@@ -10,12 +10,14 @@
 //          each throws CheckError and changes nothing.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/types.h"
 #include "kv/page_pool.h"
+#include "kv/page_table_journal.h"
 
 namespace quire::kv {
 
@@ -60,6 +62,11 @@ class RequestTable {
   int32_t open_rows() const;
   TableView view() const;
 
+  // For a mirror in a GPU's memory (page_table_journal.h): from now on changes are kept until they are taken; what the
+  // table holds already is one. Then, once a step: false when some are left for another call.
+  void keep_journal();
+  [[nodiscard]] bool take_changes(const JournalSpace& space);
+
  private:
   struct Row {
     int32_t pages = 0;
@@ -77,6 +84,7 @@ class RequestTable {
   Buffer table_;           // [rows, width] PageId
   std::vector<Row> rows_;  // [rows]
   std::vector<RequestRow> closed_;
+  std::optional<PageTableJournal> journal_;  // none: nobody has a mirror
 };
 
 }  // namespace quire::kv

@@ -38,9 +38,9 @@ int64_t most_angles(const ModelConfig& config) {  // of a row, in all tables
   return angles;
 }
 
-const ForwardLimits& checked(const ForwardLimits& limits) {
-  check(limits.rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.rows, "a step of up to ", limits.rows,
-        " rows of which ", limits.wanted_rows, " are wanted");
+const attn::Limits& checked(const attn::Limits& limits) {
+  check(limits.query_rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.query_rows, "a step of up to ",
+        limits.query_rows, " rows of which ", limits.wanted_rows, " are wanted");
   return limits;
 }
 
@@ -53,6 +53,7 @@ void check_store(const kv::KvLayout& layout, const ModelConfig& config, Dtype ty
 
 // What the blocks of one call share.
 struct Call {
+  const attn::StepInputs& inputs;
   int64_t rows;  // room for the step's query rows
   attn::KeyView keys;
   const attn::MetadataArena& arena;
@@ -81,20 +82,16 @@ kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_s
           .value_dim = config.attention().value_dim};
 }
 
-attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
-                              int32_t threads) {
-  return {.batch = batch,
-          .context = context,
-          .page_size = page_size,
-          .heads = config.attention().heads,
-          .kv_heads = config.attention().kv_heads,
-          .key_dim = config.attention().key_dim,
-          .value_dim = config.attention().value_dim,
-          .threads = threads};
+attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
+  limits.heads = config.attention().heads;
+  limits.kv_heads = config.attention().kv_heads;
+  limits.key_dim = config.attention().key_dim;
+  limits.value_dim = config.attention().value_dim;
+  return limits;
 }
 
 struct Forward::Impl {
-  Impl(const Model& of, const ForwardLimits& up_to, Dtype type);
+  Impl(const Model& of, const attn::Limits& up_to, Dtype type);
 
   void run(const Call& call) const;  // after the metadata is written
   int64_t room_for(const attn::StepShape& shape) const;
@@ -105,9 +102,9 @@ struct Forward::Impl {
   ResidualBlock attention_out_block(int32_t layer, const LayerRows& through) const;
   GateUpBlock gate_up_block(int32_t layer, const LayerRows& through) const;
   ResidualBlock down_block(int32_t layer, const LayerRows& through) const;
-  HeadBlock head_block(const LayerRows& through) const;
+  HeadBlock head_block(const LayerRows& through, const Call& call) const;
   LayerRows step_rows(const Call& call) const;
-  LayerRows wanted_rows() const;
+  LayerRows wanted_rows(const Call& call) const;
   float* angles(const Array<float>& of, size_t rope) const;
   HeadRows query_rows(const Call& call) const;
   Rows<float> hidden_rows(int32_t layer, const LayerRows& through) const;
@@ -115,12 +112,8 @@ struct Forward::Impl {
   const Model& model;
   const ModelConfig& config;
   const AttentionSpec& heads;  // the shape that all layers have
-  ForwardLimits limits;
+  attn::Limits limits;
   Dtype kv_type;
-
-  Array<int32_t> counts, ids, positions, wanted_index;
-  Array<TokenSlot> slots;
-  StepRows rows;
 
   // One step's intermediate rows.
   Array<float> cos, sin;              // for each table of angles [rows, rotary / 2]
@@ -140,33 +133,21 @@ struct Forward::Impl {
   Array<float> logits;           // [wanted_rows, vocabulary]
 };
 
-Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
+Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
     : model(of),
       config(of.config()),
       heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
-      counts(3),
-      ids(limits.rows),
-      positions(limits.rows),
-      wanted_index(limits.wanted_rows),
-      slots(limits.rows),
-      rows{.count = counts.data(),
-           .ids = ids.data(),
-           .positions = positions.data(),
-           .slots = slots.data(),
-           .wanted_count = counts.data() + 1,
-           .wanted_index = wanted_index.data(),
-           .logits_count = counts.data() + 2},
-      cos(limits.rows * most_angles(config)),
-      sin(limits.rows * most_angles(config)),
-      x(int64_t{limits.rows} * config.width),
-      qkv(limits.rows * heads.qkv_width()),
-      q(limits.rows * heads.q_width() * size_of(query_type_for(type))),
-      attended(limits.rows * heads.out_width()),
-      hidden(int64_t{limits.rows} * config.ffn_width()),
-      result(int64_t{limits.rows} * config.width),
-      activations(limits.rows, widest_input(config)),
+      cos(limits.query_rows * most_angles(config)),
+      sin(limits.query_rows * most_angles(config)),
+      x(int64_t{limits.query_rows} * config.width),
+      qkv(limits.query_rows * heads.qkv_width()),
+      q(limits.query_rows * heads.q_width() * size_of(query_type_for(type))),
+      attended(limits.query_rows * heads.out_width()),
+      hidden(int64_t{limits.query_rows} * config.ffn_width()),
+      result(int64_t{limits.query_rows} * config.width),
+      activations(limits.query_rows, widest_input(config)),
       wanted_x(int64_t{limits.wanted_rows} * config.width),
       wanted_attended(limits.wanted_rows * heads.out_width()),
       wanted_normed(int64_t{limits.wanted_rows} * config.width),
@@ -177,7 +158,7 @@ Forward::Impl::Impl(const Model& of, const ForwardLimits& up_to, Dtype type)
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
   check(shape.mode == attn::Mode::decode || shape.mode == attn::Mode::extend, "a step in the mode ", shape.mode);
   const int64_t room = shape.query_rows;
-  check(room >= 0 && room <= limits.rows, "a step of ", room, " rows, up to ", limits.rows, " have room");
+  check(room >= 0 && room <= limits.query_rows, "a step of ", room, " rows, up to ", limits.query_rows, " have room");
   return room;
 }
 
@@ -192,39 +173,39 @@ void Forward::Impl::run(const Call& call) const {
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {
       gather_wanted(call);
-      through = wanted_rows();
+      through = wanted_rows(call);
     }
     blocks.attention_out.run(attention_out_block(layer, through), exec);
     blocks.gate_up.run(gate_up_block(layer, through), exec);
     blocks.down.run(down_block(layer, through), exec);
-    if (layer == last) blocks.head.run(head_block(through), exec);
+    if (layer == last) blocks.head.run(head_block(through, call), exec);
   }
 }
 
 void Forward::Impl::start(const Call& call) const {
   for (size_t rope = 0; rope < config.ropes.size(); ++rope)
-    ops::rope_angles({.positions = rows.positions,
+    ops::rope_angles({.positions = call.inputs.positions,
                       .inverse_frequency = model.ropes()[rope].inverse_frequency.data(),
                       .magnitude = model.ropes()[rope].magnitude,
                       .half = config.ropes[rope].rotary / 2,
                       .cos = angles(cos, rope),
                       .sin = angles(sin, rope),
-                      .live_rows = rows.count},
+                      .live_rows = call.inputs.query_rows},
                      call.exec);
   ops::embed({.table = model.embedding(),
-              .ids = rows.ids,
+              .ids = call.inputs.input_ids,
               .out = dense_rows(x.data(), call.rows, config.width),
               .scale = config.embedding_scale,
-              .live_rows = rows.count},
+              .live_rows = call.inputs.query_rows},
              call.exec);
 }
 
 void Forward::Impl::gather_wanted(const Call& call) const {
   const auto gather = [&](const Array<float>& from, const Array<float>& to, int64_t dim) {
     ops::gather_rows({.in = dense_rows(from.data(), call.rows, dim),
-                      .index = rows.wanted_index,
+                      .index = call.inputs.wanted_rows,
                       .out = dense_rows(to.data(), limits.wanted_rows, dim),
-                      .live_rows = rows.wanted_count},
+                      .live_rows = call.inputs.wanted_count},
                      call.exec);
   };
   gather(x, wanted_x, config.width);
@@ -233,7 +214,7 @@ void Forward::Impl::gather_wanted(const Call& call) const {
 
 LayerRows Forward::Impl::step_rows(const Call& call) const {
   return {.block = {.x = dense_rows(x.data(), call.rows, config.width),
-                    .live_rows = rows.count,
+                    .live_rows = call.inputs.query_rows,
                     .precise = false,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
@@ -242,9 +223,9 @@ LayerRows Forward::Impl::step_rows(const Call& call) const {
           .hidden = hidden.data()};
 }
 
-LayerRows Forward::Impl::wanted_rows() const {
+LayerRows Forward::Impl::wanted_rows(const Call& call) const {
   return {.block = {.x = dense_rows(wanted_x.data(), limits.wanted_rows, config.width),
-                    .live_rows = rows.wanted_count,
+                    .live_rows = call.inputs.wanted_count,
                     .precise = true,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
@@ -264,7 +245,7 @@ QkvBlock Forward::Impl::qkv_block(int32_t layer, const LayerRows& through, const
           .qkv = dense_rows(qkv.data(), call.rows, heads.qkv_width()),
           .q = query_rows(call),
           .kv = call.store.layer(layer),
-          .slots = rows.slots};
+          .slots = call.inputs.slot_mapping};
 }
 
 attn::AttendArgs Forward::Impl::attention_block(int32_t layer, const Call& call) const {
@@ -303,13 +284,13 @@ ResidualBlock Forward::Impl::down_block(int32_t layer, const LayerRows& through)
           .in = hidden_rows(layer, through)};
 }
 
-HeadBlock Forward::Impl::head_block(const LayerRows& through) const {
+HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) const {
   return {.weights = &model.output(),
           .norm = &model.output_norm(),
           .rows = through.block,
           .normed = dense_rows(wanted_normed.data(), limits.wanted_rows, config.width),
           .logits = dense_rows(logits.data(), limits.wanted_rows, config.vocabulary),
-          .logits_rows = rows.logits_count,
+          .logits_rows = call.inputs.logits_count,
           .logits_scale = config.logits_scale};
 }
 
@@ -317,7 +298,7 @@ HeadBlock Forward::Impl::head_block(const LayerRows& through) const {
 float* Forward::Impl::angles(const Array<float>& of, size_t rope) const {
   int64_t before = 0;
   for (size_t i = 0; i < rope; ++i) before += config.ropes[i].rotary / 2;
-  return of.data() + limits.rows * before;
+  return of.data() + limits.query_rows * before;
 }
 
 HeadRows Forward::Impl::query_rows(const Call& call) const {
@@ -333,11 +314,10 @@ Rows<float> Forward::Impl::hidden_rows(int32_t layer, const LayerRows& through) 
   return dense_rows(through.hidden, through.block.x.rows, config.layers[layer].feed_forward.width);
 }
 
-Forward::Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type)
+Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type)
     : impl_(std::make_unique<Impl>(model, limits, kv_type)) {}
 Forward::~Forward() = default;
 
-const StepRows& Forward::rows() const { return impl_->rows; }
 Rows<const float> Forward::hidden() const {
   return dense_rows(impl_->wanted_normed.data(), impl_->limits.wanted_rows, impl_->config.width);
 }
@@ -350,7 +330,8 @@ void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, 
   check_store(store.layout(), impl_->config, impl_->kv_type);
   const int64_t room = impl_->room_for(shape);
   attn::write_metadata(shape, inputs, arena, exec);
-  impl_->run({.rows = room,
+  impl_->run({.inputs = inputs,
+              .rows = room,
               .keys = attn::key_view(arena, shape, attn::LayerKind::full),
               .arena = arena,
               .store = store,

@@ -1,8 +1,8 @@
 // The layers, once: the walk over blocks (blocks.h) that turns one step's token ids into logits. The same walk runs
 // eagerly for prompts and is recorded for decode.
 //
-// Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled StepRows (and
-// attention's StepInputBuffers); counts are read when an operation runs, so a recorded list serves every smaller batch.
+// Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled the step's inputs;
+// counts are read when an operation runs, so a recorded list serves every smaller batch.
 //
 // A row's logits depend on its own text alone, to the bit: not on the other rows, the chunks that the text came in, the
 // mode, the threads, or whether the list was recorded.
@@ -11,8 +11,8 @@
 // (ops/activations.h): what is rounded there is not averaged out by later layers.
 //
 // Errors   CheckError before any work: limits, a store or an arena that are not the model's, a shape that does not fit.
-//          Counts are not read here, where they may lie on a device: whoever fills them checks them, and an operation
-//          that meets more rows than it has room for throws.
+//          Counts are not read here, where they may lie on a device: attn::check_step() checks them where they are
+//          filled, and an operation of the CPU that meets more rows than it has room for throws.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,41 +26,23 @@
 
 namespace quire::model {
 
-struct ForwardLimits {
-  int32_t rows;         // query rows in a step, of all sequences together
-  int32_t wanted_rows;  // rows whose last hidden state or logits a step may ask for
-};
-
-// One step's rows, filled by the host. Room for the limits.
-struct StepRows {
-  int32_t* count;         // [1] query rows
-  int32_t* ids;           // [rows] tokens
-  int32_t* positions;     // [rows]
-  TokenSlot* slots;       // [rows] where their keys and values go
-  int32_t* wanted_count;  // [1]
-  int32_t* wanted_index;  // [wanted_rows] rows that are wanted; of the others only keys and values are
-  int32_t* logits_count;  // [1] the first of the wanted rows, whose logits are wanted too
-};
-
-// The store and the metadata that a model's layers need.
+// The store that a model's layers need, and a step's limits with the heads that they have.
 kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_size, Dtype type);
-attn::Limits attention_limits(const ModelConfig& config, int32_t batch, int32_t context, PageSize page_size,
-                              int32_t threads);
+attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits);
 
 class Forward {
  public:
-  // The model outlives it, and stays where it is.
-  Forward(const Model& model, const ForwardLimits& limits, Dtype kv_type);
+  // The model outlives it, and stays where it is. Of the limits it has the rows: query_rows, wanted_rows.
+  Forward(const Model& model, const attn::Limits& limits, Dtype kv_type);
   ~Forward();
 
-  const StepRows& rows() const;
-  // Of the last step, row i for row wanted_index[i]: what leaves the last layer, normed; and the logits.
+  // Of the last step, row i for row wanted_rows[i] of its inputs: what leaves the last layer, normed; and the logits.
   Rows<const float> hidden() const;  // [wanted_rows, width]
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
 
   // Writes the step's metadata, runs every layer over the rows, computes what is wanted. Records while exec
-  // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, ids are in the
-  // vocabulary, positions and slots are those of the rows. The arena is of the model's heads and head dim.
+  // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, input_ids are
+  // in the vocabulary. The arena is of the model's heads and head dim.
   void run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
            const kv::KvStore& store, Exec& exec) const;
 

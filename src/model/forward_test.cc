@@ -173,17 +173,15 @@ TEST(Forward, AWindowHidesWhatCameBefore) {
 TEST(Forward, RefusesWhatIsNotTheModels) {
   Exec exec({.threads = 1});
   const Model model(TinyFile({}).path(), exec);
-  expect_refused([&] { Forward(model, {.rows = 0, .wanted_rows = 0}, Dtype::f32); }, "a step of up to 0 rows");
-  expect_refused([&] { Forward(model, {.rows = 4, .wanted_rows = 5}, Dtype::f32); }, "of which 5 are wanted");
-
-  const Forward forward(model, {.rows = 4, .wanted_rows = 4}, Dtype::f32);
   kv::PagePool pool(8, PageSize(16));
   kv::RequestTable table(pool, 2, 64);
-  const attn::Limits limits{
-      .batch = 8, .context = 64, .page_size = PageSize(16), .heads = 4, .kv_heads = 2, .key_dim = 16, .value_dim = 16};
+  attn::Limits limits = attention_limits(model.config(), {.batch = 8, .context = 64, .page_size = PageSize(16)});
+  expect_refused([&] { Forward(model, limits, Dtype::f32); }, "a step of up to 0 rows");
+  limits.query_rows = limits.wanted_rows = 4;
+  const Forward forward(model, limits, Dtype::f32);
   const attn::MetadataArena arena(limits);
   const attn::StepInputBuffers inputs(limits);
-  inputs.live() = 0;
+  inputs.live() = inputs.query_rows() = inputs.wanted_count() = inputs.logits_count() = 0;
   kv::KvLayout layout{.layers = 3,
                       .pages = 8,
                       .page_size = PageSize(16),
@@ -196,17 +194,16 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
     forward.run({.mode = mode, .captured = 4, .query_rows = rows, .table = table.view()}, inputs.inputs(), arena, with,
                 exec);
   };
-  *forward.rows().count = *forward.rows().wanted_count = *forward.rows().logits_count = 0;
   EXPECT_NO_THROW(run(attn::Mode::decode, 4, store));
   expect_refused([&] { run(attn::Mode::decode, 5, store); }, "a step of 5 rows, up to 4");
   expect_refused([&] { run(attn::Mode::verify, 1, store); }, "verify");
   expect_refused([&] { run(attn::Mode::extend, 5, store); }, "a step of 5 rows, up to 4");
-  *forward.rows().count = 2;
+  inputs.query_rows() = 2;
   expect_refused([&] { run(attn::Mode::extend, 1, store); }, "embed of 2 live rows in room for 1");
-  *forward.rows().count = 0;
-  *forward.rows().wanted_count = 5;
+  inputs.query_rows() = 0;
+  inputs.wanted_count() = 5;
   expect_refused([&] { run(attn::Mode::extend, 1, store); }, "gather_rows of 5 live rows in room for 4");
-  *forward.rows().wanted_count = 0;
+  inputs.wanted_count() = 0;
   layout.type = Dtype::bf16;
   const kv::KvStore narrow(layout);
   expect_refused([&] { run(attn::Mode::decode, 4, narrow); }, "the store is not made for keys and values in f32");

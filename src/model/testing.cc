@@ -119,10 +119,14 @@ Requests::Requests(const Model& model, Exec& exec, const Options& options)
       pool_(pages_for(model.config(), options), PageSize(options.page_size)),
       table_(pool_, options.batch + 1, model.config().context),
       store_(kv_layout(model.config(), pool_.pages(), PageSize(options.page_size), options.kv_type)),
-      arena_(attention_limits(model.config(), options.batch, model.config().context, PageSize(options.page_size),
-                              exec.threads())),
+      arena_(attention_limits(model.config(), {.batch = options.batch,
+                                               .context = model.config().context,
+                                               .page_size = PageSize(options.page_size),
+                                               .threads = exec.threads(),
+                                               .query_rows = options.rows,
+                                               .wanted_rows = options.rows})),
       inputs_(arena_.limits()),
-      forward_(model, {.rows = options.rows, .wanted_rows = options.rows}, options.kv_type) {}
+      forward_(model, arena_.limits(), options.kv_type) {}
 
 Requests::Logits Requests::extend(std::span<const Chunk> chunks) {
   lay_out(chunks);
@@ -149,7 +153,7 @@ Requests::Logits Requests::decode_recorded(std::span<const Chunk> chunks) {
 }
 
 void Requests::run(attn::Mode mode) {
-  const attn::StepShape step = shape(mode, inputs_.live(), *forward_.rows().count);
+  const attn::StepShape step = shape(mode, inputs_.live(), inputs_.query_rows());
   attn::check_step(step, inputs_.inputs(), arena_.limits());
   forward_.run(step, inputs_.inputs(), arena_, store_, exec_);
 }
@@ -172,8 +176,7 @@ Requests::Request& Requests::request(int32_t id) {
 }
 
 void Requests::lay_out(std::span<const Chunk> chunks) {
-  const StepRows& rows = forward_.rows();
-  *rows.count = *rows.wanted_count = *rows.logits_count = 0;
+  inputs_.query_rows() = inputs_.wanted_count() = inputs_.logits_count() = 0;
   inputs_.live() = static_cast<int32_t>(chunks.size());
   for (size_t b = 0; b < chunks.size(); ++b) {
     Request& of = request(chunks[b].request);
@@ -187,14 +190,13 @@ void Requests::lay_out(std::span<const Chunk> chunks) {
 }
 
 void Requests::add_token(const Request& of, int32_t id, int32_t position) {
-  const StepRows& rows = forward_.rows();
-  const int32_t row = (*rows.count)++;
+  const int32_t row = inputs_.query_rows()++;
   check(row < options_.rows && id >= 0 && id < model_.config().vocabulary, "row ", row, " with token ", id);
-  rows.ids[row] = id;
-  rows.positions[row] = position;
-  rows.slots[row] = table_.slot(of.row, position);
-  rows.wanted_index[(*rows.wanted_count)++] = row;
-  *rows.logits_count = *rows.wanted_count;
+  inputs_.input_ids()[row] = id;
+  inputs_.positions()[row] = position;
+  inputs_.slot_mapping()[row] = table_.slot(of.row, position);
+  inputs_.wanted_rows()[inputs_.wanted_count()++] = row;
+  inputs_.logits_count() = inputs_.wanted_count();
 }
 
 attn::StepShape Requests::shape(attn::Mode mode, int32_t captured, int32_t rows) const {
@@ -203,7 +205,7 @@ attn::StepShape Requests::shape(attn::Mode mode, int32_t captured, int32_t rows)
 
 Requests::Logits Requests::logits() const {
   Logits all;
-  for (int32_t row = 0; row < *forward_.rows().logits_count; ++row) {
+  for (int32_t row = 0; row < inputs_.logits_count(); ++row) {
     const float* first = forward_.logits().row(row);
     all.emplace_back(first, first + model_.config().vocabulary);
   }

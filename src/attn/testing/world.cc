@@ -98,11 +98,6 @@ void fill_bytes(const Buffer& storage, int byte) { std::memset(storage.data(), b
 Buffer floats(int64_t count, Place place) { return Buffer(static_cast<size_t>(count) * sizeof(float), place); }
 float* floats_of(const Buffer& storage) { return reinterpret_cast<float*>(storage.data()); }
 
-template <class T>
-void fill_hostile(T* array, int64_t count) {
-  std::memset(static_cast<void*>(array), kHostileByte, count * sizeof(T));
-}
-
 // The first position that the step or a repetition of it may query.
 int32_t first_query(const Step& step, const Sequence& sequence) {
   switch (step.mode) {
@@ -425,12 +420,7 @@ void World::store(kv::KvStore& store, const Writing& writing, Exec& exec) {
 void World::fill_inputs() {
   const Limits& limits = arena_.limits();
   const int32_t nodes = limits.draft_tokens;
-  fill_hostile(inputs_.rows(), limits.batch);
-  fill_hostile(inputs_.lengths(), limits.batch);
-  fill_hostile(inputs_.extend_lengths(), limits.batch);
-  fill_hostile(inputs_.encoder_lengths(), limits.batch);
-  fill_hostile(inputs_.draft_slots(), int64_t{limits.batch} * limits.topk * limits.draft_steps);
-  fill_hostile(inputs_.tree_mask(), int64_t{limits.batch} * nodes * nodes);
+  fill_bytes(inputs_.memory(), kHostileByte);
   inputs_.live() = static_cast<int32_t>(step_.sequences.size());
   for (int32_t b = 0; b < inputs_.live(); ++b) {
     const Sequence& sequence = step_.sequences[b];
