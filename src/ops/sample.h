@@ -63,7 +63,7 @@ struct Sampled {
 };
 
 namespace ref {
-// The token alone, in plain loops: what sampling means.
+// The token alone, in plain loops: what sampling means. The text holds only tokens of the vocabulary.
 int32_t sample(const SampleRow& row, int32_t vocabulary);
 }  // namespace ref
 

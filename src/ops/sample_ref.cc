@@ -1,17 +1,21 @@
+// What parameters may be, and sampling in plain loops.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numbers>
 #include <numeric>
 
 #include "base/check.h"
 #include "ops/philox.h"
 #include "ops/sample.h"
-#include "ops/sample_scan.h"
+#include "ops/sample_weight.h"
 
-namespace quire::ops::ref {
+namespace quire::ops {
 namespace {
+
+void check_between(const char* name, float value, float least, float most) {
+  check(value >= least && value <= most, name, " must be in [", least, ", ", most, "], got ", value);
+}
 
 std::vector<float> adjusted_logits(const SampleRow& row, int32_t vocabulary) {
   const SamplingParams& params = *row.params;
@@ -40,8 +44,8 @@ std::vector<int32_t> by_likelihood(const std::vector<float>& logits) {
   return ids;
 }
 
-// Forgets all from the first on at which the weights before it reach what is wanted.
-void keep_reaching(uint64_t wanted, const std::vector<int32_t>& ids, std::vector<uint64_t>& weights) {
+// Nothing stays behind the token at which the likeliest reach what is wanted; the likeliest itself always stays.
+void keep_top_p(uint64_t wanted, const std::vector<int32_t>& ids, std::vector<uint64_t>& weights) {
   uint64_t reached = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const uint64_t weight = weights[ids[i]];
@@ -56,8 +60,26 @@ uint64_t sum_of(const std::vector<uint64_t>& weights) {
 
 }  // namespace
 
-int32_t sample(const SampleRow& row, int32_t vocabulary) {
+void check_sampling(const SamplingParams& params, int32_t vocabulary) {
+  check(std::isfinite(params.temperature) && params.temperature >= 0, "temperature must be at least 0, got ",
+        params.temperature);
+  check(params.top_k >= -1, "top_k must be -1, 0 or a count, got ", params.top_k);
+  check(params.top_p > 0 && params.top_p <= 1, "top_p must be in (0, 1], got ", params.top_p);
+  check_between("min_p", params.min_p, 0, 1);
+  check(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0,
+        "repetition_penalty must be above 0, got ", params.repetition_penalty);
+  check_between("frequency_penalty", params.frequency_penalty, -2, 2);
+  check_between("presence_penalty", params.presence_penalty, -2, 2);
+  for (const auto& [token, bias] : params.logit_bias) {
+    check(token >= 0 && token < vocabulary, "logit_bias names token ", token, ", outside the vocabulary of ",
+          vocabulary);
+    check_between("logit_bias", bias, -100, 100);
+  }
+}
+
+int32_t ref::sample(const SampleRow& row, int32_t vocabulary) {
   const SamplingParams& params = *row.params;
+  check_sampling(params, vocabulary);
   const std::vector<float> logits = adjusted_logits(row, vocabulary);
   const std::vector<int32_t> ids = by_likelihood(logits);
   check(!std::isinf(logits[ids[0]]), "no token is left");
@@ -68,7 +90,7 @@ int32_t sample(const SampleRow& row, int32_t vocabulary) {
   for (const float logit : logits) weights.push_back(fixed_weight(logit, scale));
   if (params.top_k > 0)
     for (int32_t i = params.top_k; i < vocabulary; ++i) weights[ids[i]] = 0;
-  if (params.top_p < 1) keep_reaching(top_p_weight(params.top_p, sum_of(weights)), ids, weights);
+  if (params.top_p < 1) keep_top_p(top_p_weight(params.top_p, sum_of(weights)), ids, weights);
   for (uint64_t& weight : weights)
     if (weight < min_p_weight(params.min_p)) weight = 0;
 
@@ -80,4 +102,4 @@ int32_t sample(const SampleRow& row, int32_t vocabulary) {
   return token;
 }
 
-}  // namespace quire::ops::ref
+}  // namespace quire::ops

@@ -1,6 +1,4 @@
 // The fast sampler: one pass finds the largest logit of every block, and what follows reads only blocks that matter.
-#include "ops/sample.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,6 +11,7 @@
 
 #include "base/check.h"
 #include "ops/philox.h"
+#include "ops/sample.h"
 #include "ops/sample_scan.h"
 
 namespace quire::ops {
@@ -20,7 +19,7 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Bias, penalties and mask. Penalties touch the tokens that occur in the row's text and no others.
+// --- bias, penalties and mask; penalties touch the tokens that occur in the row's text and no others
 
 bool penalises_repetition(const SamplingParams& params) { return params.repetition_penalty != 1; }
 bool penalises_frequency(const SamplingParams& params) {
@@ -103,7 +102,7 @@ void adjust_logits(const SampleRow& row, std::span<float> adjusted, std::vector<
   if (row.mask) apply_mask(row.mask, adjusted);
 }
 
-// Tokens by likelihood. A block of logits whose largest is too small is skipped.
+// --- tokens by likelihood; a block of logits whose largest is too small is skipped
 
 struct LogitView {
   std::span<const float> logits;  // [vocabulary] none of them NaN or +inf
@@ -178,7 +177,7 @@ void gather_likeliest(const LogitView& view, int32_t count, std::vector<Candidat
   out.resize(static_cast<size_t>(count));
 }
 
-// Temperature, top-k, top-p, min-p and the draw.
+// --- temperature, top-k, top-p, min-p and the draw
 
 struct Survivor {
   int32_t id;
@@ -327,10 +326,6 @@ void add_logprobs(const LogitView& view, const SampleRow& row, const LogitScan& 
   for (const int32_t id : row.logprob_ids) out.wanted.emplace_back(id, logprob(view.logits[static_cast<size_t>(id)]));
 }
 
-void check_between(const char* name, float value, float least, float most) {
-  check(value >= least && value <= most, name, " must be in [", least, ", ", most, "], got ", value);
-}
-
 }  // namespace
 
 LogitScan logit_scan([[maybe_unused]] Isa isa) {
@@ -339,23 +334,6 @@ LogitScan logit_scan([[maybe_unused]] Isa isa) {
   if (isa >= Isa::avx2) return avx2_logit_scan();
 #endif
   return {block_maxima, block_fixed_sums, block_sums};
-}
-
-void check_sampling(const SamplingParams& params, int32_t vocabulary) {
-  check(std::isfinite(params.temperature) && params.temperature >= 0, "temperature must be at least 0, got ",
-        params.temperature);
-  check(params.top_k >= -1, "top_k must be -1, 0 or a count, got ", params.top_k);
-  check(params.top_p > 0 && params.top_p <= 1, "top_p must be in (0, 1], got ", params.top_p);
-  check_between("min_p", params.min_p, 0, 1);
-  check(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0,
-        "repetition_penalty must be above 0, got ", params.repetition_penalty);
-  check_between("frequency_penalty", params.frequency_penalty, -2, 2);
-  check_between("presence_penalty", params.presence_penalty, -2, 2);
-  for (const auto& [token, bias] : params.logit_bias) {
-    check(token >= 0 && token < vocabulary, "logit_bias names token ", token, ", outside the vocabulary of ",
-          vocabulary);
-    check_between("logit_bias", bias, -100, 100);
-  }
 }
 
 // Of one thread. What only some parameters need grows when they first ask for it.
