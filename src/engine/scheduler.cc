@@ -64,7 +64,7 @@ Output keep_results(Sequence& sequence, const StepResults::OfShare& own) {
 void notify(const Sequence& sequence, Output& output) {
   output.id = sequence.id;
   output.prompt_tokens = sequence.prompt_tokens;
-  output.cached_tokens = std::max(sequence.cached, 0);
+  output.cached_tokens = std::max(sequence.prefix_hit, 0);
   output.generated = sequence.generated();
   output.queued_seconds = sequence.queued_seconds;
   try {
@@ -88,14 +88,14 @@ void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) 
   check(tokens <= room, "a prompt of ", prompt.size(), " tokens leaves no room for a new one in the pool of ", room);
 }
 
-Scheduler::Scheduler(const SchedulerLimits& limits) : Scheduler(limits, PromptAllowance(limits.mixed_chunk)) {}
+Scheduler::Scheduler(const SchedulerLimits& limits) : Scheduler(limits, PrefillBudget(limits.mixed_chunk)) {}
 
-Scheduler::Scheduler(const SchedulerLimits& limits, const PromptAllowance& allowance)
+Scheduler::Scheduler(const SchedulerLimits& limits, const PrefillBudget& budget)
     : limits_(limits),
       pool_(limits.pages + 1, limits.page_size),
       table_(pool_, limits.running + 1, limits.context),
       tree_(pool_),
-      allowance_(allowance) {
+      prefill_budget_(budget) {
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
@@ -159,7 +159,7 @@ Batch Scheduler::plan(Batch recycled) {
 
 // Beside those that decode, which are planned already.
 int32_t Scheduler::prompt_rows() const {
-  return planned_.empty() ? limits_.prefill_chunk : allowance_.rows(static_cast<int32_t>(planned_.size()));
+  return planned_.empty() ? limits_.prefill_chunk : prefill_budget_.rows(static_cast<int32_t>(planned_.size()));
 }
 
 Share Scheduler::share_of(const Sequence& sequence, int32_t count) {
@@ -298,9 +298,9 @@ void Scheduler::admit(Sequence& sequence, int32_t matched) {
   if (!sequence.has_run()) {
     ++counters_.started;
     sequence.queued_seconds = seconds_since(sequence.submitted);
-    sequence.cached = std::min(matched, sequence.prompt_tokens);
+    sequence.prefix_hit = std::min(matched, sequence.prompt_tokens);
     counters_.prompt_tokens += sequence.prompt_tokens;
-    counters_.cached_prompt_tokens += sequence.cached;
+    counters_.cached_prompt_tokens += sequence.prefix_hit;
     sequence.tokens.reserve(sequence.most_tokens);
   }
   std::erase(waiting_, &sequence);
@@ -419,15 +419,15 @@ void Scheduler::settle(const Batch& batch, StepResults results) {
 void Scheduler::measure(const Batch& batch, std::chrono::duration<double> time) {
   const auto decoders = static_cast<int32_t>(
       std::count_if(batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.prefills; }));
-  if (decoders > 0 && time.count() > 0) allowance_.measured(decoders, batch.rows() - decoders, time);
+  if (decoders > 0 && time.count() > 0) prefill_budget_.measured(decoders, batch.rows() - decoders, time);
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
   sequence.pending -= share.draws;
   if (Output end = keep_results(sequence, own); end.finish != Finish::none) return finish(sequence, std::move(end));
-  if (sequence.runs()) settle_rows(sequence, share, share.draws && own.drawn.front().late());
+  const std::span<ops::Sampled> tokens = share.draws ? own.drawn.front().tokens : std::span<ops::Sampled>();
+  if (sequence.runs()) settle_rows(sequence, share, static_cast<int32_t>(tokens.size()));
   if (share.draws) {
-    std::vector<ops::Sampled>& tokens = own.drawn.front().tokens;
     check(tokens.size() < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
     for (ops::Sampled& sampled : tokens)
       if (!append_token(sequence, sampled)) return;
@@ -439,11 +439,12 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
   }
 }
 
-// late: the row that should have drawn stays to be computed.
-void Scheduler::settle_rows(Sequence& sequence, const Share& share, bool late) {
-  sequence.settled = share.end() - late;
-  sequence.late = late;
-  if (late) {
+// Before its tokens are appended. The newest is never in pages; a row that should have given one and did not stays to
+// be computed.
+void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t tokens) {
+  sequence.settled = share.draws ? std::min(share.end(), sequence.length() + tokens - 1) : share.end();
+  sequence.late = share.draws && tokens == 0;
+  if (sequence.settled < share.end()) {
     sequence.computed = sequence.settled;
     sequence.prefills = share.prefills;
   }

@@ -9,11 +9,9 @@
 // Steps in flight. As many may be planned and launched before the oldest is settled as the device is late; the CPU
 // settles each at once. A row whose token is not known yet says so (kFutureToken), and the device has it in time:
 //
-//   step      1          2          3
-//   host      plan advance
-//                        plan advance
-//                                   settle(1)  plan advance
-//   device    [ 1 ......][ 2 ......][ 3 ......]                 2 computes the token that 1 drew
+//   host     plan 1  advance | plan 2  advance  settle 1 | plan 3  advance  settle 2 | ...
+//   device                   [ 1 ............][ 2 ................][ 3 .............
+//                                               ^ computes the token that 1 drew
 //
 //   - A request that is sure to end with a pending token (its length) has no row after it. One that turns out to have
 //     ended (a stop id, cancel, a failure) has rows in flight: what comes of them is dropped.
@@ -25,7 +23,7 @@
 //   - What fails a step fails the steps in flight behind it.
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
-// is smaller when somebody decodes (PromptAllowance). Rows of prompts that are wanted themselves (PromptResults) have a
+// is smaller when somebody decodes (PrefillBudget). Rows of prompts that are wanted themselves (PromptResults) have a
 // budget of their own, beside the one row of each request that may draw.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
@@ -49,7 +47,7 @@
 #include <vector>
 
 #include "engine/batch.h"
-#include "engine/prompt_allowance.h"
+#include "engine/prefill_budget.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step.h"
@@ -86,7 +84,7 @@ void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t o
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits);
-  Scheduler(const SchedulerLimits& limits, const PromptAllowance& allowance);  // that has learned something already
+  Scheduler(const SchedulerLimits& limits, const PrefillBudget& budget);  // that has learned something already
 
   // Ids ascend in the order of add(). The request passed check_fits().
   void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
@@ -148,7 +146,7 @@ class Scheduler {
 
   void measure(const Batch& batch, std::chrono::duration<double> time);
   void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
-  void settle_rows(Sequence& sequence, const Share& share, bool late);
+  void settle_rows(Sequence& sequence, const Share& share, int32_t tokens);
   bool append_token(Sequence& sequence, ops::Sampled& sampled);
   void cache_pages(Sequence& sequence);
   void retract(Sequence& sequence);
@@ -176,7 +174,7 @@ class Scheduler {
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
   std::vector<Unread> unread_;
-  PromptAllowance allowance_;
+  PrefillBudget prefill_budget_;
   int64_t plans_ = 0;
   int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds
   int64_t departures_ = 0;              // of running requests: without one, a request that found no room finds none now

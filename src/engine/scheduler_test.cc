@@ -38,10 +38,10 @@ Tokens text(int32_t length, int32_t first = 0) {
 }
 
 // One that knows that rows cost next to nothing: a step has as many as the limits let it have.
-PromptAllowance generous(int32_t most) {
-  PromptAllowance allowance(most);
-  for (const int32_t rows : {0, 64}) allowance.measured(1, rows, std::chrono::seconds(1));
-  return allowance;
+PrefillBudget generous(int32_t most) {
+  PrefillBudget budget(most);
+  for (const int32_t rows : {0, 64}) budget.measured(1, rows, std::chrono::seconds(1));
+  return budget;
 }
 
 // A scheduler, the model that it does not know, and what its listeners heard.
@@ -973,13 +973,17 @@ TEST(StepsInFlight, OnlySettledPagesAreCached) {
 
 // Its token in flight is kept, and it comes back when all that is in flight of it has come.
 TEST(StepsInFlight, ARetractedRequestIsNotAdmittedBeforeItsTokensHaveCome) {
-  World world(limits_of(12), 2);
-  const RequestId first = world.add(text(30), 150), second = world.add(text(30, 1), 150);
+  World world(limits_of(18), 2);
+  const RequestId first = world.add(text(30), 200);
+  const RequestId sits_out = world.add({.prompt = text(30, 2), .sampling = {.presence_penalty = 1}});
+  const RequestId second = world.add(text(30, 1), 200);
   for (int i = 0; i < 300 && world.scheduler().counters().retractions == 0; ++i) world.step();
   ASSERT_FALSE(world.in_flight().empty());
   const size_t heard = world.heard(second).tokens.size();
   world.cancel(first);
-  EXPECT_TRUE(world.plan().empty()) << "it has rows in flight";
+  world.cancel(sits_out);
+  EXPECT_TRUE(world.plan().empty());
+  EXPECT_EQ(world.scheduler().running(), 0) << "it has rows in flight";
   while (!world.in_flight().empty()) world.settle_oldest();
   EXPECT_GT(world.heard(second).tokens.size(), heard) << "of the rows that were in flight";
   world.drain();
@@ -1083,6 +1087,7 @@ class RandomSchedule {
     const Tokens own = random_tokens(length - shared);
     request.prompt.insert(request.prompt.end(), own.begin(), own.end());
     if (below(3) == 0) request.stop_ids = {below(testing::kVocabulary)};
+    if (below(6) == 0) request.sampling.presence_penalty = 1;  // which the model ignores, but not the scheduler
     if (below(8) == 0) {
       request.max_new_tokens = 0;
       request.pooling = below(2) ? Pooling::mean : Pooling::last;

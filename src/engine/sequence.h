@@ -46,7 +46,7 @@ struct Sequence {
   int32_t pending = 0;
   int64_t last_step = 0;              // the newest that was launched with rows of it
   bool prefills = false;              // running, and has not been computed to its end since
-  int32_t cached = -1;                // of the prompt, taken from the prefix tree; -1: has not run yet
+  int32_t prefix_hit = -1;            // tokens of the prompt that were in the prefix tree; -1: has not run yet
   double queued_seconds = 0;          // before it ran for the first time
   bool retracted = false;             // goes ahead of its equals in the queue
   bool late = false;                  // its last row is computed again, because the mask was not ready to draw from it
@@ -61,7 +61,7 @@ struct Sequence {
   bool runs() const { return row.value != 0; }
   bool wants_token() const { return length_ahead() < most_tokens; }
   bool awaits_mask() const { return late && !mask->ready(); }
-  bool has_run() const { return cached >= 0; }
+  bool has_run() const { return prefix_hit >= 0; }
   // Whether the host has to know all tokens before the next is drawn.
   bool draws_by_history() const { return mask || penalises(request->sampling); }
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.

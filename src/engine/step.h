@@ -13,12 +13,11 @@
 namespace quire::engine {
 
 struct RowResult {
-  std::vector<ops::Sampled> tokens = {};  // a scored row's one; those that were drawn, in order: more than one only
-                                          // for a request without another share in flight
-  std::string error = {};                 // why this row's request cannot go on; empty: it can
-  bool refused = false;                   // the error is the request's own fault
-  // Nothing was drawn and nothing is wrong: the mask was not ready, and the row has to be computed again.
-  bool late() const { return tokens.empty() && error.empty(); }
+  // A scored row's one; those that were drawn, in order: none where the mask was not ready, so that the row has to be
+  // computed again; more than one only for a request without another share in flight.
+  std::vector<ops::Sampled> tokens = {};
+  std::string error = {};  // why this row's request cannot go on; empty: it can
+  bool refused = false;    // the error is the request's own fault
 };
 
 struct StepResults {

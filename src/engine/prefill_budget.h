@@ -12,15 +12,15 @@
 
 namespace quire::engine {
 
-class PromptAllowance {
+class PrefillBudget {
  public:
   static constexpr double kShare = 0.9;  // below 1: steps vary
 
-  explicit PromptAllowance(int32_t most) : most_(most) {}
+  explicit PrefillBudget(int32_t most) : most_(most) {}
 
   int32_t rows(int32_t decoding) const;  // decoding: requests, at least 1
   // A step in which somebody decoded.
-  void measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> took);
+  void measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> time);
 
  private:
   struct Moments;

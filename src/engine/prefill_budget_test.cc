@@ -1,4 +1,4 @@
-#include "engine/prompt_allowance.h"
+#include "engine/prefill_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -17,84 +17,84 @@ struct Machine {
 
   double step(int32_t decoding, int32_t rows) const { return empty + decode * decoding + row * rows; }
   double stretch(int32_t decoding, int32_t rows) const { return step(decoding, rows) / step(decoding, 0); }
-  void take(PromptAllowance& allowance, int32_t decoding, int32_t rows) const {
-    allowance.measured(decoding, rows, std::chrono::duration<double>(step(decoding, rows)));
+  void take(PrefillBudget& budget, int32_t decoding, int32_t rows) const {
+    budget.measured(decoding, rows, std::chrono::duration<double>(step(decoding, rows)));
   }
   // Some steps without prompts, then the rows that steps beside a long prompt come to.
-  int32_t settled(PromptAllowance& allowance, int32_t decoding) const {
-    for (int i = 0; i < 5; ++i) take(allowance, decoding, 0);
-    for (int i = 0; i < 60; ++i) take(allowance, decoding, allowance.rows(decoding));
-    return allowance.rows(decoding);
+  int32_t settled(PrefillBudget& budget, int32_t decoding) const {
+    for (int i = 0; i < 5; ++i) take(budget, decoding, 0);
+    for (int i = 0; i < 60; ++i) take(budget, decoding, budget.rows(decoding));
+    return budget.rows(decoding);
   }
 };
 
-TEST(PromptAllowance, UnknownRowsCountLikeRequestsAndEveryOtherStepHasNone) {
-  PromptAllowance allowance(64);
-  EXPECT_EQ(allowance.rows(1), 1);
-  EXPECT_EQ(allowance.rows(8), 7);
-  EXPECT_EQ(PromptAllowance(5).rows(8), 5);
-  Machine().take(allowance, 8, 7);
-  EXPECT_EQ(allowance.rows(8), 0);
+TEST(PrefillBudget, UnknownRowsCountLikeRequestsAndEveryOtherStepHasNone) {
+  PrefillBudget budget(64);
+  EXPECT_EQ(budget.rows(1), 1);
+  EXPECT_EQ(budget.rows(8), 7);
+  EXPECT_EQ(PrefillBudget(5).rows(8), 5);
+  Machine().take(budget, 8, 7);
+  EXPECT_EQ(budget.rows(8), 0);
 }
 
-TEST(PromptAllowance, StretchesAStepAsFarAsItMay) {
+TEST(PrefillBudget, StretchesAStepAsFarAsItMay) {
   for (const double row : {0.0002, 0.0005, 0.002})
     for (const int32_t decoding : {1, 4, 16, 64}) {
-      PromptAllowance allowance(512);
+      PrefillBudget budget(512);
       const Machine machine{.row = row};
-      const int32_t rows = machine.settled(allowance, decoding);
+      const int32_t rows = machine.settled(budget, decoding);
       EXPECT_LE(machine.stretch(decoding, rows), 1.91);
       EXPECT_GE(machine.stretch(decoding, rows + 1), 1.85) << rows << " rows beside " << decoding;
     }
 }
 
 // Requests that decode come and go, and their rows cost less or more than those of prompts.
-TEST(PromptAllowance, TellsRowsOfPromptsFromRequestsThatDecode) {
+TEST(PrefillBudget, TellsRowsOfPromptsFromRequestsThatDecode) {
   for (const double row : {0.0001, 0.0005, 0.0025}) {
-    PromptAllowance allowance(512);
+    PrefillBudget budget(512);
     const Machine machine{.row = row};
     for (int i = 0; i < 300; ++i) {
-      const int32_t decoding = 1 + i / 7 * 5 % 16, rows = allowance.rows(decoding);
+      const int32_t decoding = 1 + i / 7 * 5 % 16, rows = budget.rows(decoding);
       if (i > 20) {
         EXPECT_LE(machine.stretch(decoding, rows), 2) << "step " << i;
         EXPECT_GE(machine.stretch(decoding, rows + 1), 1.5) << "step " << i;
       }
-      machine.take(allowance, decoding, rows);
+      machine.take(budget, decoding, rows);
     }
   }
 }
 
-TEST(PromptAllowance, FollowsACostThatGrows) {
-  PromptAllowance allowance(512);
+TEST(PrefillBudget, FollowsACostThatGrows) {
+  PrefillBudget budget(512);
   Machine machine;
-  machine.settled(allowance, 4);
+  machine.settled(budget, 4);
   machine.row *= 3;  // deep in a prompt
-  for (int i = 0; i < 300; ++i) machine.take(allowance, 4, i % 20 ? allowance.rows(4) : 0);
-  EXPECT_NEAR(machine.stretch(4, allowance.rows(4)), 1 + PromptAllowance::kShare, 0.3);
+  for (int i = 0; i < 300; ++i) machine.take(budget, 4, i % 20 ? budget.rows(4) : 0);
+  EXPECT_NEAR(machine.stretch(4, budget.rows(4)), 1 + PrefillBudget::kShare, 0.3);
 }
 
-TEST(PromptAllowance, RemembersWhatARowCostsWhileThereAreNone) {
-  PromptAllowance allowance(512);
+TEST(PrefillBudget, RemembersWhatARowCostsWhileThereAreNone) {
+  PrefillBudget budget(512);
   const Machine machine;
-  const int32_t before = machine.settled(allowance, 4);
-  for (int i = 0; i < 2000; ++i) machine.take(allowance, 4, 0);
-  EXPECT_NEAR(allowance.rows(4), before, 1);
+  const int32_t before = machine.settled(budget, 4);
+  for (int i = 0; i < 2000; ++i) machine.take(budget, 4, 0);
+  EXPECT_NEAR(budget.rows(4), before, 1);
 }
 
-TEST(PromptAllowance, KeepsItsBounds) {
-  PromptAllowance narrow(32), slow(512);
+TEST(PrefillBudget, KeepsItsBounds) {
+  PrefillBudget narrow(32), slow(512);
   EXPECT_EQ((Machine{.row = 1e-9}).settled(narrow, 1), 32);
   EXPECT_EQ((Machine{.empty = 0, .decode = 1, .row = 1}).settled(slow, 1), 1);
-  PromptAllowance one(1);
+  PrefillBudget one(1);
   EXPECT_EQ(Machine().settled(one, 4), 1);
 }
 
-TEST(PromptAllowance, OneOddStepChangesLittle) {
-  PromptAllowance allowance(512);
+TEST(PrefillBudget, OneOddStepChangesLittle) {
+  PrefillBudget budget(512);
   const Machine machine;
-  const int32_t before = machine.settled(allowance, 16);
-  allowance.measured(16, before, std::chrono::duration<double>(30));  // the process was stopped
-  EXPECT_NEAR(allowance.rows(16), before, before * 0.3);
+  const int32_t before = machine.settled(budget, 16);
+  budget.measured(16, before, std::chrono::duration<double>(30));  // the process was stopped
+  EXPECT_NEAR(budget.rows(16), before, before * 0.3);
 }
 
 // --- with the scheduler: steps take as long as the machine says
@@ -148,7 +148,7 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
   return result;
 }
 
-TEST(PromptAllowance, NobodyFallsBelowHalfPaceHoweverManyPromptsWait) {
+TEST(PrefillBudget, NobodyFallsBelowHalfPaceHoweverManyPromptsWait) {
   for (const Machine& machine : {Machine{}, Machine{.row = 0.0001}, Machine{.decode = 0.0002, .row = 0.002}})
     for (const int32_t decoding : {1, 8})
       for (const int32_t prompts : {1, 4, 16, 64}) {

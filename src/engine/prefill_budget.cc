@@ -1,4 +1,4 @@
-#include "engine/prompt_allowance.h"
+#include "engine/prefill_budget.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ constexpr double kLeastSpread = 0.05;  // of rows, as a variance: one step in tw
 }  // namespace
 
 // Means of the steps, and how they vary together.
-struct PromptAllowance::Moments {
+struct PrefillBudget::Moments {
   double decoding, rows, seconds;
   double decoding_spread, rows_spread, decoding_with_rows;
   double decoding_with_seconds, rows_with_seconds;
@@ -18,7 +18,7 @@ struct PromptAllowance::Moments {
   bool decoding_varies() const { return decoding_spread >= kLeastSpread; }
 };
 
-PromptAllowance::Moments PromptAllowance::moments() const {
+PrefillBudget::Moments PrefillBudget::moments() const {
   const double decoding = decoding_ / weight_, rows = rows_ / weight_, seconds = seconds_ / weight_;
   return {.decoding = decoding,
           .rows = rows,
@@ -31,7 +31,7 @@ PromptAllowance::Moments PromptAllowance::moments() const {
 }
 
 // Least squares; nothing where the rows do not vary by themselves. No row is free, and none takes longer than its step.
-std::optional<double> PromptAllowance::row_of(const Moments& steps) const {
+std::optional<double> PrefillBudget::row_of(const Moments& steps) const {
   const double shared = steps.decoding_varies() ? steps.decoding_with_rows / steps.decoding_spread : 0;
   const double own_spread = steps.rows_spread - shared * steps.decoding_with_rows;
   if (own_spread < kLeastSpread) return std::nullopt;
@@ -41,23 +41,23 @@ std::optional<double> PromptAllowance::row_of(const Moments& steps) const {
 }
 
 // Seconds of a step without prompts. Where the number of requests did not vary, the least that it can be.
-double PromptAllowance::decoders_of(const Moments& steps, double decoding) const {
+double PrefillBudget::decoders_of(const Moments& steps, double decoding) const {
   const double mean = std::max(steps.seconds - *row_ * steps.rows, 0.0);
   if (!steps.decoding_varies()) return mean * std::min(1.0, decoding / steps.decoding);
   const double slope = (steps.decoding_with_seconds - *row_ * steps.decoding_with_rows) / steps.decoding_spread;
   return mean + std::clamp(slope, 0.0, mean / steps.decoding) * (decoding - steps.decoding);
 }
 
-int32_t PromptAllowance::rows(int32_t decoding) const {
+int32_t PrefillBudget::rows(int32_t decoding) const {
   if (!row_ && had_prompts_) return 0;
   const double fit = kShare * (row_ ? decoders_of(moments(), decoding) / *row_ : decoding);
   return static_cast<int32_t>(std::clamp<double>(fit, 1, most_));
 }
 
-void PromptAllowance::measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> took) {
+void PrefillBudget::measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> time) {
   constexpr double kForgets = 0.98, kMostOverExpected = 3;
   const double x = decoding, y = prompt_rows;
-  double seconds = took.count();
+  double seconds = time.count();
   if (row_) {
     const Moments before = moments();
     seconds = std::min(seconds, kMostOverExpected * std::max(before.seconds, decoders_of(before, x) + *row_ * y));
