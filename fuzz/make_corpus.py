@@ -29,6 +29,8 @@ MODELS = {
     "qwen2_yarn_q4_1": Spec("qwen2", type="Q4_1", rope=YARN, **SMALL),
     "qwen3_bf16": Spec("qwen3", type="BF16", **SMALL),
     "smollm3_q5_0": Spec("smollm3", type="Q5_0", **SMALL),
+    "olmo2_q4_0": Spec("olmo2", type="Q4_0", **SMALL),
+    "granite_q4_0": Spec("granite", type="Q4_0", **SMALL),
 }
 FOLDERS = {
     "llama_bf16": Spec("llama", type="BF16", rope=LLAMA3, **SMALL),

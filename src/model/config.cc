@@ -41,7 +41,17 @@ void check_computed(const LayerSpec& layer, const AttentionSpec& first, std::str
   check(spec.latent_rank == 0, file, ": latent attention is not computed yet");
 }
 
-// How the counts must fit together, whatever file they come from.
+ModelConfig read_config(const Keys& keys, const std::string& architecture, std::string name) {
+  ModelConfig config{};
+  config.architecture = architecture;
+  config.name = std::move(name);
+  family_of(architecture, keys.path()).read(keys, config);
+  check_config(config, keys.path());
+  return config;
+}
+
+}  // namespace
+
 void check_config(const ModelConfig& config, std::string_view file) {
   // Activations are quantised in blocks of 32.
   check(config.width % 32 == 0, file, ": a width of ", config.width, " is no multiple of 32");
@@ -54,17 +64,6 @@ void check_config(const ModelConfig& config, std::string_view file) {
           " is no multiple of 32");
   }
 }
-
-ModelConfig read_config(const Keys& keys, const std::string& architecture, std::string name) {
-  ModelConfig config{};
-  config.architecture = architecture;
-  config.name = std::move(name);
-  family_of(architecture, keys.path()).read(keys, config);
-  check_config(config, keys.path());
-  return config;
-}
-
-}  // namespace
 
 ModelConfig config_from_gguf(const GgufFile& file) {
   const std::string architecture = file.text("general.architecture");

@@ -86,6 +86,8 @@ std::string to_string(const ModelConfig& config);  // one line for people
 
 ModelConfig config_from_gguf(const GgufFile& file);
 ModelConfig config_from_folder(const std::string& folder);  // config.json
+// How counts must fit together, and what is computed, whatever file they come from. Both of the above ask it.
+void check_config(const ModelConfig& config, std::string_view file);
 
 // The bounds of every count: what is larger is a broken file, not a model.
 inline constexpr int32_t kMostLayers = 1000;

@@ -187,6 +187,22 @@ TEST(ConfigGguf, BadCountsAreRefusedByName) {
     expect_bad_gguf(key, 0.5f, key);
 }
 
+TEST(ConfigGguf, SpecsThatNobodyComputesAreRefused) {
+  const ModelConfig config = config_of({});
+  const auto refused = [&](const std::string& said, const auto& change) {
+    ModelConfig changed = config;
+    change(changed.layers[1].attention);
+    expect_refused([&] { check_config(changed, "file"); }, cat("file: ", said));
+  };
+  check_config(config, "file");
+  refused("softcap is not computed yet", [](AttentionSpec& spec) { spec.softcap = 30; });
+  refused("attention sinks are not computed yet", [](AttentionSpec& spec) { spec.sinks = true; });
+  refused("latent attention is not computed yet", [](AttentionSpec& spec) { spec.latent_rank = 64; });
+  refused("attention of the kind local", [](AttentionSpec& spec) { spec.kind = attn::LayerKind::local; });
+  refused("values of 32 dims beside keys of 16", [](AttentionSpec& spec) { spec.value_dim = 32; });
+  refused("layers with heads of different shapes", [](AttentionSpec& spec) { spec.kv_heads = 4; });
+}
+
 TEST(ConfigGguf, FeaturesThatAreOffPass) {
   EXPECT_EQ(changed([](GgufWriter& file) { file.set("llama.expert_count", 0u); }).layers.size(), 3u);
 }

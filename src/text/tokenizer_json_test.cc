@@ -97,7 +97,7 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
                  "\"Digits\" after ByteLevel");
   expect_refused([&] { pre(R"({"behavior":"Isolated"})"); }, "\"type\" is missing");
   expect_refused([&] { pre(R"([1])"); }, "is not an object but array");
-  expect_refused([&] { pre(R"({"type":"Digits","individual_digits":1})"); }, "\"individual_digits\"");
+  expect_refused([&] { pre(R"({"type":"Digits","individual_digits":1})"); }, "individual_digits is not true or false");
   expect_refused([] { (void)normalizer_from_json(json::parse(R"({"type":"Lowercase"})")); }, "\"Lowercase\"");
   expect_refused([] { (void)decoder_from_json(json::parse(R"({"type":"WordPiece"})")); }, "\"WordPiece\"");
   expect_refused([] { (void)decoder_from_json(json::parse(R"({"type":"Strip","content":" ","start":2,"stop":0})")); },

@@ -104,7 +104,7 @@ TEST(VocabularyFolder, WhatIsWrongIsSaidWithThePath) {
   refused([](json& t) { t["model"]["unk_token"] = "?"; }, "unk_token");
   refused([](json& t) { t["model"]["dropout"] = 0.1; }, "dropout");
   refused([](json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
-  refused([](json& t) { t["added_tokens"][0]["special"] = "yes"; }, "\"special\"");
+  refused([](json& t) { t["added_tokens"][0]["special"] = "yes"; }, "special is not true or false");
   refused([](json& t) { t["decoder"] = {{"type", "Fuse"}}; }, "one of pre-tokenizer and decoder is ByteLevel");
   refused([](json& t) { t["added_tokens"] = 3; }, "added_tokens");
   expect_refused(
