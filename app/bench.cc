@@ -4,9 +4,7 @@
 #include <iostream>
 #include <memory>
 
-#include "bench_profile.h"
-#include "bench_serving.h"
-#include "bench_throughput.h"
+#include "commands.h"
 #include "session.h"
 
 namespace quire::bench {

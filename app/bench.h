@@ -6,10 +6,6 @@
 #include "base/cpu_features.h"
 #include "report.h"
 
-namespace CLI {
-class App;
-}
-
 namespace quire::bench {
 
 struct BenchOptions {
@@ -20,8 +16,6 @@ struct BenchOptions {
   std::string device = "cpu";
   bool quick = false;  // fewer lines and samples: does it run, and roughly how fast
 };
-
-void add_bench(CLI::App& app, const std::string& command);
 
 // The results and the machine; the command is the caller's to fill in.
 Report bench_attention(const BenchOptions& options);

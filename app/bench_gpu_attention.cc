@@ -7,8 +7,7 @@
 #include "base/check.h"
 #include "bench.h"
 #include "gpu_attention_world.h"
-#include "gpu_products.h"
-#include "gpu_read.h"
+#include "gpu_limits.h"
 #include "progress.h"
 #include "timing.h"
 

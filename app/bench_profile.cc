@@ -1,5 +1,4 @@
-#include "bench_profile.h"
-
+// `quire bench profile`: where the time of a step goes, by kind of operation.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
@@ -7,6 +6,7 @@
 #include <set>
 
 #include "base/op_times.h"
+#include "commands.h"
 #include "machine_limits.h"
 #include "model_client.h"
 #include "progress.h"

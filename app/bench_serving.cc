@@ -1,5 +1,7 @@
-#include "bench_serving.h"
-
+// `quire bench serving`: a load on a server of OpenAI's or SGLang's interface, quire's or another's, over HTTP.
+//
+// The clock of a request runs from the moment that it was to begin to its last byte; the first token is the first event
+// with text. Output tokens are what the server says that it made; where it does not say, events with text.
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include "base/check.h"
 #include "base/exec.h"
 #include "base/in_quotes.h"
+#include "commands.h"
 #include "report.h"
 #include "sampling_options.h"
 #include "serving_client.h"

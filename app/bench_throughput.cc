@@ -1,11 +1,15 @@
-#include "bench_throughput.h"
-
+// `quire bench throughput`: a whole model, from token ids to token ids, through the engine that also serves.
+//
+// The clock runs over engine steps on the calling thread: scheduling, forward passes and sampling are in it, text and
+// sockets are not. Prompts are seeded random ids and are never answered from the prefix cache, except where a line says
+// that it shares a prefix.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <memory>
 
 #include "base/check.h"
+#include "commands.h"
 #include "machine_limits.h"
 #include "model_client.h"
 #include "progress.h"

@@ -1,10 +1,12 @@
-#include "chat.h"
-
+// `quire chat`: a conversation at the terminal, or one turn for each line of a pipe.
+//
+// When Ctrl-C ended a conversation that nobody types, or a message of one was refused, the exit code says so.
 #include <CLI/CLI.hpp>
 #include <fstream>
 #include <iostream>
 #include <memory>
 
+#include "commands.h"
 #include "completion.h"
 #include "conversation.h"
 #include "line_reader.h"

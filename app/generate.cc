@@ -1,9 +1,12 @@
-#include "generate.h"
-
+// `quire generate`: continues a text, or answers a message, and is done. Text goes to standard output as it comes, and
+// a line end after it; the figures go to standard error. `--json` prints one object with everything instead.
+//
+// When Ctrl-C ended the text, the exit code says so.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 
+#include "commands.h"
 #include "completion.h"
 #include "read_input.h"
 #include "sampling_options.h"

@@ -9,7 +9,7 @@
 #include "attn/hopper.cuh"
 #include "base/buffer.h"
 #include "base/cuda_call.h"
-#include "gpu_products.h"
+#include "gpu_limits.h"
 
 namespace quire::bench {
 namespace {

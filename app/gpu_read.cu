@@ -5,7 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/cuda_call.h"
-#include "gpu_read.h"
+#include "gpu_limits.h"
 
 namespace quire::bench {
 namespace {

@@ -3,15 +3,11 @@
 //   quire inspect metadata [limits] [--json]   an arena's table: every buffer, its type, shape, bytes, role and readers
 //   quire inspect step FILE                    one step, given as JSON, and its materialised metadata as JSON
 //   quire inspect logits [MODEL] --ids IDS     what a model makes of token ids (inspect_logits.h)
-//   quire inspect model [MODEL] [--json]       what is in a model's files (inspect_model.h)
+//   quire inspect model [MODEL] [--json]       what is in a model's files (inspect_model.cc)
 #pragma once
 #include <string>
 
 #include "attn/metadata.h"
-
-namespace CLI {
-class App;
-}
 
 namespace quire {
 
@@ -19,9 +15,5 @@ namespace quire {
 // wrong with the input.
 int inspect_metadata(const attn::Limits& limits, bool json);
 int inspect_step(const std::string& path);  // "-": standard input
-
-// Adds the subcommand. Where the code is not 0 its callback throws CLI::RuntimeError with it, which App::exit() returns
-// without printing more.
-void add_inspect(CLI::App& app);
 
 }  // namespace quire

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/exec.h"
 #include "base/graph.h"
+#include "commands.h"
 #include "kv/page_pool.h"
 #include "kv/request_table.h"
 #include "kv/store.h"

@@ -10,10 +10,6 @@
 #include "base/cpu_features.h"
 #include "base/types.h"
 
-namespace CLI {
-class App;
-}
-
 namespace quire {
 
 struct LogitsOptions {
@@ -30,7 +26,5 @@ struct LogitsOptions {
 
 // Prints to standard output and returns the exit code: 0, or 2 after one line on standard error.
 int inspect_logits(const LogitsOptions& options);
-
-void add_inspect_logits(CLI::App& inspect);
 
 }  // namespace quire

@@ -1,5 +1,9 @@
-#include "inspect_model.h"
-
+// `quire inspect model [MODEL] [--json]`: what is in a model's files, for people who wonder whether quire can run them.
+//
+// MODEL is a GGUF file or a Hugging Face folder. Prints the facts of the architecture, the metadata with long values
+// shortened, every tensor, and totals for each type of tensor.
+//
+// What is wrong with the files leaves the callback as a CheckError, before anything is printed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +18,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "check_model.h"
+#include "commands.h"
 #include "model_description.h"
 #include "model_path.h"
 #include "session.h"

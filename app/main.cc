@@ -8,18 +8,11 @@
 #include <iostream>
 #include <string>
 
-#include "bench.h"
-#include "chat.h"
-#include "generate.h"
+#include "commands.h"
 #include "help.h"
-#include "inspect.h"
 #include "model_path.h"
-#include "models.h"
 #include "one_line_errors.h"
-#include "serve.h"
 #include "shell_completion.h"
-#include "template.h"
-#include "tokenize.h"
 #include "usage_error.h"
 
 namespace {

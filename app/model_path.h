@@ -22,4 +22,9 @@ class BadModel : public CheckError {
 // `given` is "" where none was; `say_line` is told how fetching goes on.
 std::string model_path(const std::string& given, const SayLine& say_line = say_on_stderr);
 
+// Whether there is a model at a path, looked at before anything is started for it. Throws CheckError, one line: nothing
+// is there, a file of another kind, or a folder that holds no model; where GGUF files lie in it, that one is to be
+// named.
+void check_model(const std::string& path);
+
 }  // namespace quire

@@ -1,5 +1,4 @@
-#include "models.h"
-
+// `quire models`: what is in the cache of models that were named, and fetching into it and removing from it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "base/size_text.h"
+#include "commands.h"
 #include "fetch_display.h"
 #include "hub/cache.h"
 #include "hub/hub.h"

@@ -1,5 +1,7 @@
-#include "serve.h"
-
+// `quire serve`: a model behind HTTP, with OpenAI's and SGLang's interfaces and a page to chat on.
+//
+// The server listens before the model is loaded and says so (/health: 503); SIGTERM and Ctrl-C let running requests
+// finish, a second one does not.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -8,7 +10,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "check_model.h"
+#include "commands.h"
 #include "config_file.h"
 #include "http/server.h"
 #include "model_path.h"

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "serving_address.h"
 #include "serving_arrivals.h"
 #include "serving_load.h"
+#include "serving_socket.h"
 
 namespace quire::bench {
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "serving_address.h"
 #include "serving_answer.h"
 #include "serving_readiness.h"
 #include "serving_socket.h"

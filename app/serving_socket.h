@@ -1,4 +1,4 @@
-// A connection to a server, non-blocking, closed with the object.
+// Where a server is, and a connection to it, non-blocking, closed with the object.
 //
 // Errors   CheckError for what is not about one connection: a name that is not found, no descriptors left.
 #pragma once
@@ -6,9 +6,14 @@
 #include <string_view>
 #include <utility>
 
-#include "serving_address.h"
-
 namespace quire::bench {
+
+struct Address {
+  std::string host, port;
+  std::string text() const { return host + ":" + port; }
+};
+// http://HOST:PORT, and nothing after it. Throws CheckError for other URLs.
+Address address_from(const std::string& url);
 
 // Throws CheckError that names the address and the reason when nobody takes a connection there.
 void check_reachable(const Address& address);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "check_model.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"

@@ -1,5 +1,12 @@
-#include "template.h"
-
+// `quire template`: what a chat template makes of a conversation, for people who debug prompts.
+//
+//   quire template [FILE|-] [--now TIME]                         the template of a model
+//   quire template --chat-template FILE [FILE|-] [--now TIME]    one in a file of its own
+//
+// The file is a JSON array of messages, or an object with all that the template reads: messages, tools,
+// add_generation_prompt, bos_token and so on. The rendered text is printed as it is, without a line end of its own.
+//
+// The exit code is 2 when the template, the context or the rendering is bad.
 #include <CLI/CLI.hpp>
 #include <ctime>
 #include <iostream>
@@ -9,6 +16,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "commands.h"
 #include "model_path.h"
 #include "one_line_errors.h"
 #include "read_input.h"

@@ -1,5 +1,12 @@
-#include "tokenize.h"
-
+// `quire tokenize`: text to token ids and back, line by line, for people and scripts that compare tokenizers.
+//
+//   quire tokenize [FILE|-] [--no-special] [--parse-special] [--json]
+//   quire tokenize --detokenize [FILE|-] [--skip-special] [--json]
+//
+// Each line of text gives one line of ids. With --json a line of text is a JSON string, so that it can hold line breaks
+// and anything else, and ids are a JSON array; without, a line is itself and ids have spaces between them.
+//
+// The exit code is 2 when the model or a line of the input is bad.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <exception>
@@ -12,6 +19,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "commands.h"
 #include "model_path.h"
 #include "one_line_errors.h"
 #include "read_input.h"

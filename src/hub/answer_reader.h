@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "hub/network_error.h"
+#include "hub/errors.h"
 #include "hub/response_head.h"
 
 namespace quire::hub {

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "hub/network_error.h"
+#include "hub/errors.h"
 
 struct addrinfo;
 

@@ -1,7 +1,6 @@
 #include "hub/http_client.h"
 
-#include <openssl/evp.h>
-
+#include "base/base64.h"
 #include "hub/proxy.h"
 
 namespace quire::hub {
@@ -9,15 +8,8 @@ namespace {
 
 constexpr int kMostRedirects = 10;
 
-std::string base64(const std::string& text) {
-  std::string out(4 * ((text.size() + 2) / 3), '\0');
-  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), reinterpret_cast<const unsigned char*>(text.data()),
-                  static_cast<int>(text.size()));
-  return out;
-}
-
 std::string proxy_authorization(const std::string& credentials) {
-  return credentials.empty() ? "" : cat("Proxy-Authorization: Basic ", base64(credentials), "\r\n");
+  return credentials.empty() ? "" : cat("Proxy-Authorization: Basic ", in_base64(credentials), "\r\n");
 }
 
 std::string request_text(const HttpCall& call, const std::string& target, const std::string& more) {

@@ -9,9 +9,9 @@
 #pragma once
 #include <filesystem>
 
+#include "hub/errors.h"
 #include "hub/fetch_events.h"
 #include "hub/model_name.h"
-#include "hub/no_such_model.h"
 #include "hub/settings.h"
 
 namespace quire::hub {

@@ -17,10 +17,10 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/errors.h"
 #include "hub/fetch_events.h"
 #include "hub/http_client.h"
 #include "hub/model_name.h"
-#include "hub/no_such_model.h"
 #include "hub/settings.h"
 
 namespace quire::hub {

@@ -1,5 +1,7 @@
 #include "serve/api_error.h"
 
+#include <algorithm>
+
 namespace quire::serve {
 namespace {
 
@@ -22,6 +24,12 @@ const char* openai_type(int status) {
 
 ordered_json null_if_empty(const std::string& text) { return text.empty() ? ordered_json() : ordered_json(text); }
 
+// Sentences end with what came: "expected a number, got "hot"", "... ; last read: '"hot'".
+std::string without_values(const std::string& message) {
+  const size_t end = std::min(message.find(", got \""), message.find("; last read"));
+  return message.substr(0, end);
+}
+
 }  // namespace
 
 ordered_json error_body(const ApiError& error, Interface interface) {
@@ -42,6 +50,15 @@ http::Response error_response(const ApiError& error, Interface interface) {
   if (error.status == 503) response.headers.emplace_back("retry-after", kRetryAfterSeconds);
   if (error.status == 401) response.headers.emplace_back("www-authenticate", "Bearer");
   return response;
+}
+
+std::string refusal_reason(const http::Response& response) {
+  if (response.status < 400) return "";
+  const auto body = nlohmann::json::parse(response.body, nullptr, false);
+  if (!body.is_object() || !body.contains("error")) return "";
+  const nlohmann::json& error = body["error"];
+  const bool has_message = error.is_object() && error.contains("message") && error["message"].is_string();
+  return has_message ? without_values(error["message"].get<std::string>()) : "";
 }
 
 }  // namespace quire::serve

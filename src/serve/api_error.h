@@ -31,4 +31,9 @@ class ApiError : public std::runtime_error {
 nlohmann::ordered_json error_body(const ApiError& error, Interface interface);
 http::Response error_response(const ApiError& error, Interface interface);  // 503 carries Retry-After
 
+// Why a call was refused, for the log: what its caller was told, without what the caller had sent. Logs have no
+// prompts, and a sentence about a wrong value may quote the beginning of one. "" for what is no refusal, and no error
+// body.
+std::string refusal_reason(const http::Response& response);
+
 }  // namespace quire::serve

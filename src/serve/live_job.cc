@@ -110,8 +110,11 @@ void LiveJob::deliver() {
     if (!progress.end) take(event, progress);
   if (!progress.end) return on_progress_(std::move(progress));
   settle_end(progress);
-  count_tokens(*exchange_, progress.prompt_tokens, progress.generated);
-  if (progress.end->reason == EndReason::failed) note_failure(*exchange_, progress.end->error);
+  note(*exchange_, [&](Answered& so_far) {
+    so_far.prompt_tokens += progress.prompt_tokens;
+    so_far.generated_tokens += progress.generated;
+    if (progress.end->reason == EndReason::failed) so_far.failure = progress.end->error;
+  });
   const Totals totals = totals_of(progress);
   try {
     std::exchange(on_progress_, nullptr)(std::move(progress));

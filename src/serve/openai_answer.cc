@@ -4,11 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "serve/end_error.h"
+#include "serve/api_error.h"
 #include "serve/event_stream.h"
-#include "serve/heartbeat.h"
 #include "serve/json_text.h"
-#include "serve/refusal_reason.h"
 #include "serve/watched_exchange.h"
 
 namespace quire::serve {
@@ -98,7 +96,7 @@ void OpenAiAnswer::fail(const ApiError& error) {
   over_ = true;
   for (const auto& job : jobs_) job->cancel();
   if (!begun_) return exchange_->respond(error_response(error, Interface::openai));
-  note_reason(*exchange_, refusal_reason(error_response(error, Interface::openai)));
+  note(*exchange_, [&](Answered& so_far) { so_far.reason = refusal_reason(error_response(error, Interface::openai)); });
   exchange_->write(event(dumped(error_body(error, Interface::openai))).append(kDoneEvent));
   exchange_->finish();
 }

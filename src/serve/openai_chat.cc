@@ -19,28 +19,28 @@ using nlohmann::ordered_json;
 
 class ChatAnswer final : public OpenAiAnswer {
  public:
-  ChatAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const ChatBody& call, const Service& service)
+  ChatAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const ChatBody& body, const Service& service)
       : OpenAiAnswer(std::move(exchange), std::move(terms)) {
     const ChatChoice::Terms choice{.tokenizer = service.tokenizer(),
-                                   .rules = call.settings.text,
-                                   .logprobs = call.settings.request.top_logprobs >= 0,
-                                   .new_call_id = call_ids(call, service),
-                                   .reasoning = call.reasoning,
-                                   .stream_reasoning = call.stream_reasoning};
-    for (int32_t i = 0; i < call.settings.choices; ++i)
-      choices_.push_back(std::make_unique<ChatChoice>(choices_.size(), choice, parser_for(call)));
+                                   .rules = body.settings.text,
+                                   .logprobs = body.settings.request.top_logprobs >= 0,
+                                   .new_call_id = call_ids(body, service),
+                                   .reasoning = body.reasoning,
+                                   .stream_reasoning = body.stream_reasoning};
+    for (int32_t i = 0; i < body.settings.choices; ++i)
+      choices_.push_back(std::make_unique<ChatChoice>(choices_.size(), choice, parser_for(body)));
   }
 
  private:
-  static std::function<std::string()> call_ids(const ChatBody& call, const Service& service) {
+  static std::function<std::string()> call_ids(const ChatBody& body, const Service& service) {
     constexpr size_t kShort = 9;
-    if (call.short_call_ids) return [&service] { return service.new_id("").substr(0, kShort); };
+    if (body.short_call_ids) return [&service] { return service.new_id("").substr(0, kShort); };
     return [&service] { return service.new_id("call_"); };
   }
 
-  static std::unique_ptr<ToolParser> parser_for(const ChatBody& call) {
-    if (!call.tool_form) return nullptr;
-    return std::make_unique<ToolParser>(*call.tool_form, call.tool_names, call.most_calls);
+  static std::unique_ptr<ToolParser> parser_for(const ChatBody& body) {
+    if (!body.tool_form) return nullptr;
+    return std::make_unique<ToolParser>(*body.tool_form, body.tool_names, body.most_calls);
   }
 
   void take(size_t choice, Progress& progress, std::string& part) override {
@@ -68,9 +68,9 @@ class ChatAnswer final : public OpenAiAnswer {
 }  // namespace
 
 void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  const ChatBody call = read_chat(body_of(exchange->request()), service, caller);
-  const CallSettings& settings = call.settings;
-  note_ignored(*exchange, settings.ignored);
+  const ChatBody body = read_chat(body_of(exchange->request()), service, caller);
+  const CallSettings& settings = body.settings;
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = settings.ignored; });
   const std::string id = settings.rid.empty() ? service.new_id("chatcmpl-") : settings.rid;
   LogprobCount logprobs(service, "logprobs");
   logprobs.add(settings.request, settings.choices);
@@ -83,7 +83,7 @@ void chat_completions(std::shared_ptr<http::Exchange> exchange, Service& service
       .choices = jobs.size(),
       .choices_of_a_prompt = jobs.size(),
       .logprobs = logprobs.share()};
-  std::make_shared<ChatAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
+  std::make_shared<ChatAnswer>(std::move(exchange), std::move(terms), body, service)->run(std::move(jobs), service);
 }
 
 }  // namespace quire::serve

@@ -65,22 +65,22 @@ bool is_special(std::string_view piece, const text::Tokenizer& tokenizer) {
 }
 
 // How calls come: where the model may call, in its own form; where it must, in that of the grammar.
-void plan_tools(const ToolPlan& tools, const Service& service, ChatBody& call, Ignored& ignored) {
+void plan_tools(const ToolPlan& tools, const Service& service, ChatBody& body, Ignored& ignored) {
   if (tools.mode == ToolPlan::Mode::none) return;
-  CallSettings& settings = call.settings;
+  CallSettings& settings = body.settings;
   const ToolForm& own_form = tool_form(service.options().tool_call_parser, chat_template_of(service));
   const bool must = tools.mode == ToolPlan::Mode::must_call;
   if (must && settings.constraint)
-    refuse(settings.constraint_field, "cannot be combined with a tool_choice that forces a call");
+    refuse(settings.constraint->field, "cannot be combined with a tool_choice that forces a call");
   if (settings.constraint) return;  // the text has that form, and no other
-  call.tool_form = must ? &kArrayForm : &own_form;
-  call.tool_names = names_of(tools.functions);
-  call.most_calls = tools.only_one ? 1 : std::numeric_limits<int>::max();
-  call.short_call_ids = &own_form == &kMistralForm;
+  body.tool_form = must ? &kArrayForm : &own_form;
+  body.tool_names = names_of(tools.functions);
+  body.most_calls = tools.only_one ? 1 : std::numeric_limits<int>::max();
+  body.short_call_ids = &own_form == &kMistralForm;
   if (must) {
     const std::string_view key = &own_form == &kLlama3Form ? "parameters" : "arguments";
-    settings.constraint_field = "tools";
-    settings.constraint = enforceable_tool_grammar(tools.functions, tools.only_one, key, *settings.grammars, ignored);
+    settings.constraint = {enforceable_tool_grammar(tools.functions, tools.only_one, key, *settings.grammars, ignored),
+                           "tools"};
   } else if (is_special(own_form.opener, service.tokenizer())) {
     settings.text.skip_special = false;  // else nobody would see where calls begin
   }
@@ -99,8 +99,8 @@ void end_reasoning(std::vector<int32_t>& prompt, const text::Tokenizer& tokenize
 }
 
 // Once the prompt is there.
-void plan_reasoning(bool separate, bool continues, const Service& service, ChatBody& call) {
-  CallSettings& settings = call.settings;
+void plan_reasoning(bool separate, bool continues, const Service& service, ChatBody& body) {
+  CallSettings& settings = body.settings;
   const std::string& parser = service.options().reasoning_parser;
   const text::Tokenizer& tokenizer = service.tokenizer();
   const Reasoning reasoning = reasoning_after(parser, end_of_prompt(settings.request.prompt, tokenizer));
@@ -109,18 +109,18 @@ void plan_reasoning(bool separate, bool continues, const Service& service, ChatB
     return;
   }
   if (!separate || continues) return;
-  call.reasoning = reasoning;
+  body.reasoning = reasoning;
   if (is_special(kReasoningBegin, tokenizer) || is_special(kReasoningEnd, tokenizer))
     settings.text.skip_special = false;  // else nobody would see the tags
 }
 
 }  // namespace
 
-ChatBody read_chat(const ordered_json& body, const Service& service, const Caller& caller) {
+ChatBody read_chat(const ordered_json& json, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
-  Fields fields(body, "", &ignored);
-  ChatBody call{.settings = read_settings(fields, service, caller)};
-  engine::Request& request = call.settings.request;
+  Fields fields(json, "", &ignored);
+  ChatBody body{.settings = read_settings(fields, service, caller)};
+  engine::Request& request = body.settings.request;
   request.top_logprobs = read_top_logprobs(fields);
   request.max_new_tokens = read_max_tokens(fields, 1, -1);
   limit_answer(request, fields, kMaxTokensNames, service);
@@ -131,21 +131,21 @@ ChatBody read_chat(const ordered_json& body, const Service& service, const Calle
                   .add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true),
                   .continue_final_message = fields.boolean("continue_final_message").value_or(false)};
   const bool separate = fields.boolean("separate_reasoning").value_or(true);
-  call.stream_reasoning = fields.boolean("stream_reasoning").value_or(true);
+  body.stream_reasoning = fields.boolean("stream_reasoning").value_or(true);
   refuse_unsupported_in_chat(fields);
   fields.finish();
-  note_unenforced(call.settings, ignored);
+  note_unenforced(body.settings, ignored);
 
   const bool continues = input.continue_final_message;
   const bool thinks = reasons(service.options().reasoning_parser, chat_template_of(service));
-  call.settings.text.drop_first_space = !continues;
-  plan_tools(tools, service, call, ignored);
-  call.settings.ignored = ignored.header();
-  if (thinks && call.settings.constraint) input.variables.emplace("enable_thinking", false);
+  body.settings.text.drop_first_space = !continues;
+  plan_tools(tools, service, body, ignored);
+  body.settings.ignored = ignored.header();
+  if (thinks && body.settings.constraint) input.variables.emplace("enable_thinking", false);
   request.prompt = chat_prompt(std::move(input), service);
-  if (thinks) plan_reasoning(separate, continues, service, call);
+  if (thinks) plan_reasoning(separate, continues, service, body);
   check_prompt_length(request.prompt.size(), service, "messages");
-  return call;
+  return body;
 }
 
 }  // namespace quire::serve

@@ -209,8 +209,8 @@ TEST_F(ChatRequest, Tools) {
 
   const ChatBody none = read(kTools + std::string(", \"tool_choice\": \"none\""));
   EXPECT_EQ(none.tool_form, nullptr);
-  const ChatBody json = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
-  EXPECT_EQ(json.tool_form, nullptr) << "the answer is JSON, not a call";
+  const ChatBody constrained = read(kTools + std::string(", \"response_format\": {\"type\": \"json_object\"}"));
+  EXPECT_EQ(constrained.tool_form, nullptr) << "the answer is JSON, not a call";
 }
 
 class ReasoningRequest : public ::testing::Test {
@@ -257,9 +257,9 @@ TEST_F(ReasoningRequest, BeginsAsThePromptEnds) {
 
 TEST_F(ReasoningRequest, AConstrainedAnswerHasNone) {
   serve(kBegins);
-  const ChatBody json = read(", \"response_format\": {\"type\": \"json_object\"}");
-  EXPECT_EQ(json.reasoning, Reasoning::none);
-  EXPECT_EQ(prompt(json), "hi<|assistant|><think>\n\n</think>\n\n");
+  const ChatBody constrained = read(", \"response_format\": {\"type\": \"json_object\"}");
+  EXPECT_EQ(constrained.reasoning, Reasoning::none);
+  EXPECT_EQ(prompt(constrained), "hi<|assistant|><think>\n\n</think>\n\n");
   serve(kAlwaysBegins);
   EXPECT_EQ(prompt(read(", \"regex\": \"a\"")), "hi<|assistant|><think>\n\n</think>\n\n");
   EXPECT_EQ(prompt(read(", \"regex\": \"a\", \"separate_reasoning\": false")),

@@ -1,3 +1,4 @@
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -5,12 +6,14 @@
 #include <vector>
 
 #include "base/check.h"
+#include "serve/api_error.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
 #include "serve/openai_answer.h"
-#include "serve/openai_completions_request.h"
 #include "serve/openai_logprobs.h"
+#include "serve/openai_prompts.h"
+#include "serve/openai_request.h"
 #include "serve/request_reader.h"
 #include "serve/watched_exchange.h"
 
@@ -18,6 +21,50 @@ namespace quire::serve {
 namespace {
 
 using nlohmann::ordered_json;
+
+// --- the body, read
+
+constexpr int32_t kUsualTokens = 16;  // as OpenAI has it
+
+void refuse_best_of(Fields& fields, int32_t choices) {
+  const auto best_of = fields.integer("best_of", 1, std::numeric_limits<int32_t>::max());
+  if (best_of && *best_of != 1 && *best_of != choices)
+    throw ApiError(400, "best_of: choosing among more answers than n is not supported", "best_of");
+}
+
+size_t most_prompts(const CallSettings& settings, const Service& service) {
+  return static_cast<size_t>(service.options().most_choices / settings.choices);
+}
+
+struct CompletionBody {
+  CallSettings settings;  // its request has the limits
+  std::vector<Prompt> prompts;
+  bool echo = false;  // the prompt is the first part of the text
+};
+
+CompletionBody read_completion(const ordered_json& json, const Service& service, const Caller& caller) {
+  Ignored ignored(service.options().strict_fields);
+  Fields fields(json, "", &ignored);
+  CompletionBody body{.settings = read_settings(fields, service, caller), .prompts = {}};
+  engine::Request& request = body.settings.request;
+  request.top_logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMostTopLogprobs).value_or(-1));
+  request.max_new_tokens = read_max_tokens(fields, 0, kUsualTokens);
+  limit_answer(request, fields, kMaxTokensNames, service);
+  body.echo = fields.boolean("echo").value_or(false);
+  if (body.echo && request.top_logprobs >= 0) request.prompt_logprobs_from = 0;
+  refuse_best_of(fields, body.settings.choices);
+  fields.refuse("suffix", "filling in before a suffix is not supported");
+  const ordered_json& prompt = fields.required("prompt");
+  fields.finish();
+  note_unenforced(body.settings, ignored);
+  body.settings.ignored = ignored.header();
+
+  body.prompts = read_prompts(prompt, {"prompt", most_prompts(body.settings, service), true}, service);
+  for (const Prompt& each : body.prompts) check_prompt_length(each.ids.size(), service, "prompt");
+  return body;
+}
+
+// --- its answer
 
 struct Choice {
   std::optional<CompletionLogprobs> logprobs;  // that were not sent yet
@@ -27,14 +74,14 @@ struct Choice {
 
 class TextAnswer final : public OpenAiAnswer {
  public:
-  TextAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const CompletionBody& call, const Service& service)
-      : OpenAiAnswer(std::move(exchange), std::move(terms)), rules_(call.settings.text) {
+  TextAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms, const CompletionBody& body, const Service& service)
+      : OpenAiAnswer(std::move(exchange), std::move(terms)), rules_(body.settings.text) {
     const text::Tokenizer& tokenizer = service.tokenizer();
-    for (const Prompt& prompt : call.prompts)
-      for (int32_t i = 0; i < call.settings.choices; ++i) {
+    for (const Prompt& prompt : body.prompts)
+      for (int32_t i = 0; i < body.settings.choices; ++i) {
         Choice choice;
-        if (call.settings.request.top_logprobs >= 0) choice.logprobs.emplace(tokenizer, rules_.skip_special);
-        if (call.echo) choice.text = prompt.text ? *prompt.text : tokenizer.decode(prompt.ids, rules_.skip_special);
+        if (body.settings.request.top_logprobs >= 0) choice.logprobs.emplace(tokenizer, rules_.skip_special);
+        if (body.echo) choice.text = prompt.text ? *prompt.text : tokenizer.decode(prompt.ids, rules_.skip_special);
         choices_.push_back(std::move(choice));
       }
   }
@@ -91,13 +138,13 @@ class TextAnswer final : public OpenAiAnswer {
 }  // namespace
 
 void completions(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  const CompletionBody call = read_completion(body_of(exchange->request()), service, caller);
-  const CallSettings& settings = call.settings;
-  note_ignored(*exchange, settings.ignored);
+  const CompletionBody body = read_completion(body_of(exchange->request()), service, caller);
+  const CallSettings& settings = body.settings;
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = settings.ignored; });
   const std::string id = settings.rid.empty() ? service.new_id("cmpl-") : settings.rid;
   std::vector<JobSpec> jobs;
   LogprobCount logprobs(service, "logprobs");
-  for (const Prompt& prompt : call.prompts) {
+  for (const Prompt& prompt : body.prompts) {
     engine::Request request = settings.request;
     request.prompt = prompt.ids;
     logprobs.add(request, settings.choices);
@@ -109,7 +156,7 @@ void completions(std::shared_ptr<http::Exchange> exchange, Service& service, con
                             .choices = jobs.size(),
                             .choices_of_a_prompt = static_cast<size_t>(settings.choices),
                             .logprobs = logprobs.share()};
-  std::make_shared<TextAnswer>(std::move(exchange), std::move(terms), call, service)->run(std::move(jobs), service);
+  std::make_shared<TextAnswer>(std::move(exchange), std::move(terms), body, service)->run(std::move(jobs), service);
 }
 
 }  // namespace quire::serve

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/base64.h"
 #include "base/check.h"
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
-#include "serve/base64.h"
 #include "serve/call_limits.h"
 #include "serve/json_text.h"
 #include "serve/openai.h"
@@ -49,26 +49,26 @@ engine::Pooling read_pooling(Fields& fields) {
   return pooling == "mean" ? engine::Pooling::mean : engine::Pooling::last;
 }
 
-EmbeddingBody read_embedding(const ordered_json& body, const Service& service, const Caller& caller) {
+EmbeddingBody read_embedding(const ordered_json& json, const Service& service, const Caller& caller) {
   Ignored ignored(service.options().strict_fields);
-  Fields fields(body, "", &ignored);
-  EmbeddingBody call;
-  call.model = read_model(fields, service);
-  call.base64 = read_is_base64(fields);
-  call.pooling = read_pooling(fields);
-  call.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
-  call.key = caller.key;
-  call.rid = fields.string("rid", 512).value_or("");
+  Fields fields(json, "", &ignored);
+  EmbeddingBody body;
+  body.model = read_model(fields, service);
+  body.base64 = read_is_base64(fields);
+  body.pooling = read_pooling(fields);
+  body.salt = joined_salt(caller, fields.string("cache_salt", 512).value_or(""));
+  body.key = caller.key;
+  body.rid = fields.string("rid", 512).value_or("");
   const int32_t width = service.config().width;
   const auto dimensions = fields.integer("dimensions", 1, 1 << 20);
   if (dimensions && *dimensions != width) refuse("dimensions", cat("this model gives ", width, " and nothing else"));
   for (const char* name : {"user", "priority", "log_metrics"}) fields.ignore(name);
   const ordered_json& input = fields.required("input");
   fields.finish();
-  call.ignored = ignored.header();
-  call.inputs = read_prompts(input, {"input", kMostInputs, false}, service);
-  for (const Prompt& prompt : call.inputs) check_prompt_length(prompt.ids.size(), service, "input");
-  return call;
+  body.ignored = ignored.header();
+  body.inputs = read_prompts(input, {"input", kMostInputs, false}, service);
+  for (const Prompt& prompt : body.inputs) check_prompt_length(prompt.ids.size(), service, "input");
+  return body;
 }
 
 // The numbers' bytes, least significant first, in base 64.
@@ -88,21 +88,21 @@ std::string list_of(std::span<const float> numbers) {
 // Runs some inputs at a time, so that a long list leaves room in the queue for others. In the exchange's order.
 class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
  public:
-  EmbeddingAnswer(std::shared_ptr<http::Exchange> exchange, Service& service, EmbeddingBody call)
-      : exchange_(std::move(exchange)), service_(service), call_(std::move(call)), vectors_(call_.inputs.size()) {}
+  EmbeddingAnswer(std::shared_ptr<http::Exchange> exchange, Service& service, EmbeddingBody body)
+      : exchange_(std::move(exchange)), service_(service), body_(std::move(body)), vectors_(body_.inputs.size()) {}
 
   void start() {
-    while (!over_ && started_ < call_.inputs.size() && started_ - ended_ < kMostAtOnce) start_one(started_++);
+    while (!over_ && started_ < body_.inputs.size() && started_ - ended_ < kMostAtOnce) start_one(started_++);
   }
 
  private:
   void start_one(size_t i) {
-    JobSpec job{.rid = i == 0 ? call_.rid : cat(call_.rid, "_", i),
-                .request = {.prompt = std::move(call_.inputs[i].ids)}};
-    job.key = call_.key;
+    JobSpec job{.rid = i == 0 ? body_.rid : cat(body_.rid, "_", i),
+                .request = {.prompt = std::move(body_.inputs[i].ids)}};
+    job.key = body_.key;
     job.request.max_new_tokens = 0;
-    job.request.pooling = call_.pooling;
-    job.request.salt = call_.salt;
+    job.request.pooling = body_.pooling;
+    job.request.salt = body_.salt;
     try {
       jobs_.push_back(service_.run(std::move(job), exchange_,
                                    [self = shared_from_this(), i](Progress progress) { self->hear(i, progress); }));
@@ -118,7 +118,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     if (end.reason == EndReason::timeout)
       return fail(ApiError(503, end.error.empty() ? "the time is over" : end.error));
     if (end.reason == EndReason::cancelled) return fail(ApiError(503, "the request was aborted"));
-    vectors_[i] = call_.base64 ? cat("\"", base64_of(progress.embedding), "\"") : list_of(progress.embedding);
+    vectors_[i] = body_.base64 ? cat("\"", base64_of(progress.embedding), "\"") : list_of(progress.embedding);
     tokens_ += progress.prompt_tokens;
     ++ended_;
     if (ended_ == vectors_.size())
@@ -132,7 +132,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     std::string body = R"({"object":"list","data":[)";
     for (size_t i = 0; i < vectors_.size(); ++i)
       body.append(cat(i > 0 ? "," : "", R"({"object":"embedding","index":)", i, R"(,"embedding":)", vectors_[i], "}"));
-    body.append(cat(R"(],"model":)", json_string(call_.model), R"(,"usage":{"prompt_tokens":)", tokens_,
+    body.append(cat(R"(],"model":)", json_string(body_.model), R"(,"usage":{"prompt_tokens":)", tokens_,
                     R"(,"total_tokens":)", tokens_, "}}"));
     exchange_->respond({.body = std::move(body)});
   }
@@ -145,7 +145,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 
   const std::shared_ptr<http::Exchange> exchange_;
   Service& service_;
-  EmbeddingBody call_;
+  EmbeddingBody body_;
   std::vector<std::string> vectors_;  // JSON
   std::vector<std::shared_ptr<JobHandle>> jobs_;
   size_t started_ = 0, ended_ = 0;
@@ -156,10 +156,10 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
 }  // namespace
 
 void embeddings(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  EmbeddingBody call = read_embedding(body_of(exchange->request()), service, caller);
-  note_ignored(*exchange, call.ignored);
-  if (call.rid.empty()) call.rid = service.new_id("embd-");
-  const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(call));
+  EmbeddingBody body = read_embedding(body_of(exchange->request()), service, caller);
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = body.ignored; });
+  if (body.rid.empty()) body.rid = service.new_id("embd-");
+  const auto answer = std::make_shared<EmbeddingAnswer>(exchange, service, std::move(body));
   exchange->post([answer] { answer->start(); });
 }
 

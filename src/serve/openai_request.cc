@@ -9,7 +9,6 @@
 #include "base/in_quotes.h"
 #include "serve/api_error.h"
 #include "serve/call_limits.h"
-#include "serve/openai_constraint.h"
 #include "serve/request_reader.h"
 
 namespace quire::serve {
@@ -69,15 +68,6 @@ void read_stream(Fields& fields, CallSettings& settings) {
   options->finish();
 }
 
-// --- constraints
-
-void read_constraints(Fields& fields, CallSettings& settings) {
-  std::optional<Constraint> constraint = read_openai_constraint(fields);
-  if (!constraint) return;
-  settings.constraint = std::move(constraint->source);
-  settings.constraint_field = std::move(constraint->field);
-}
-
 // --- the rest
 
 TextRules read_text_rules(Fields& fields) {
@@ -121,7 +111,7 @@ CallSettings read_settings(Fields& fields, const Service& service, const Caller&
   settings.request.priority = read_priority(fields, caller);
   settings.request.salt = joined_salt(caller, read_salt(fields));
   settings.text = read_text_rules(fields);
-  read_constraints(fields, settings);
+  settings.constraint = read_openai_constraint(fields);
   ignore_harmless(fields);
   refuse_unsupported(fields);
   return settings;
@@ -156,8 +146,7 @@ std::vector<int32_t> encode_text(std::string_view text, const Service& service, 
 }
 
 void note_unenforced(const CallSettings& settings, Ignored& ignored) {
-  if (settings.constraint)
-    note_unenforced(*settings.constraint, settings.constraint_field, *settings.grammars, ignored);
+  if (settings.constraint) note_unenforced(*settings.constraint, *settings.grammars, ignored);
 }
 
 void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const engine::Request& request,
@@ -169,7 +158,7 @@ void add_jobs(std::vector<JobSpec>& jobs, const CallSettings& settings, const en
                 .key = settings.key};
     job.request.sampling.seed += static_cast<uint64_t>(choice);
     if (settings.constraint)  // each text has a mask of its own
-      constrain(*settings.constraint, settings.constraint_field, *settings.grammars, job.request);
+      constrain(*settings.constraint, *settings.grammars, job.request);
     jobs.push_back(std::move(job));
   }
 }

@@ -15,6 +15,7 @@
 #include "engine/request.h"
 #include "grammar/call_grammars.h"
 #include "serve/caller.h"
+#include "serve/constraint.h"
 #include "serve/fields.h"
 #include "serve/service.h"
 
@@ -30,9 +31,8 @@ struct CallSettings {
   bool stream = false, stream_usage = false;
   engine::Request request = {};  // all but the prompt and how long the answer may be
   TextRules text = {};
-  std::optional<grammar::Source> constraint = {};
-  std::string constraint_field = {};  // that the constraint came from
-  std::string ignored = {};           // names of what was ignored, once the whole body is read
+  std::optional<Constraint> constraint = {};
+  std::string ignored = {};  // names of what was ignored, once the whole body is read
   std::shared_ptr<grammar::CallGrammars> grammars = {};
 };
 CallSettings read_settings(Fields& fields, const Service& service, const Caller& caller);

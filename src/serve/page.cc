@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "base/base64.h"
 #include "base/check.h"
-#include "serve/base64.h"
 
 namespace quire::serve {
 

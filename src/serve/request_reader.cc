@@ -99,48 +99,4 @@ std::vector<std::string> read_stops(Fields& fields) {
   return stops;
 }
 
-std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind) {
-  const ordered_json* value = fields.raw(name);
-  if (!value) return std::nullopt;
-  const bool is_schema = kind == grammar::Kind::json_schema;
-  grammar::Source source{.kind = kind, .loose = is_schema && !fields.strict()};
-  if (value->is_string())
-    source.text = value->get<std::string>();
-  else if (is_schema && (value->is_object() || value->is_boolean()))
-    source.text = value->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  else
-    refuse(fields.path_of(name), "expected a string or, for schemas, an object");
-  return source;
-}
-
-std::optional<grammar::Source> read_constraint(Fields& fields) {
-  constexpr std::pair<const char*, grammar::Kind> kKinds[] = {
-      {"json_schema", grammar::Kind::json_schema}, {"regex", grammar::Kind::regex}, {"ebnf", grammar::Kind::ebnf}};
-  std::optional<grammar::Source> source;
-  for (const auto& [name, kind] : kKinds) {
-    std::optional<grammar::Source> one = read_source(fields, name, kind);
-    if (one && source) refuse(fields.path_of(name), "only one of json_schema, regex and ebnf can be given");
-    if (one) source = std::move(one);
-  }
-  return source;
-}
-
-void constrain(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
-               engine::Request& request) {
-  try {
-    request.mask = grammars.mask(source);
-  } catch (const grammar::Refused& refused) {
-    refuse(field, refused.what());
-  }
-}
-
-void note_unenforced(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
-                     Ignored& ignored) {
-  try {
-    for (const std::string& place : grammars.unenforced(source)) ignored.add(cat(field, place));
-  } catch (const grammar::Refused& refused) {
-    refuse(field, refused.what());
-  }
-}
-
 }  // namespace quire::serve

@@ -1,16 +1,14 @@
-// What OpenAI's and SGLang's interfaces read alike: a body as JSON, sampling parameters with the same names and ranges,
-// and constraints on the output.
+// What OpenAI's and SGLang's interfaces read alike: a body as JSON, and sampling parameters with the same names and
+// ranges.
 #pragma once
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/strict_json.h"
 #include "engine/request.h"
-#include "grammar/call_grammars.h"
 #include "serve/caller.h"
 #include "serve/fields.h"
 #include "serve/service.h"
@@ -33,19 +31,5 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 
 int32_t read_priority(Fields& fields, const Caller& caller);  // above 0: only of those who may manage
 std::vector<std::string> read_stops(Fields& fields);          // stop: none is empty, nulls are none
-
-// A constraint in a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
-// Schemas are loose unless the fields are read strictly.
-std::optional<grammar::Source> read_source(Fields& fields, std::string_view name, grammar::Kind kind);
-
-// json_schema, regex or ebnf (at most one).
-std::optional<grammar::Source> read_constraint(Fields& fields);
-// Throws ApiError 400 about that field when the constraint cannot be compiled.
-void constrain(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
-               engine::Request& request);
-// Names what a loose source leaves out, as "response_format#/properties/tags/uniqueItems". Throws ApiError 400 for what
-// is no schema.
-void note_unenforced(const grammar::Source& source, const std::string& field, grammar::CallGrammars& grammars,
-                     Ignored& ignored);
 
 }  // namespace quire::serve

@@ -118,39 +118,6 @@ TEST_F(Sampling, WhatIsOutOfRangeIsNamed) {
   EXPECT_EQ(refusal(R"({"stop_token_ids": [-1]})"), "stop_token_ids[0]");
 }
 
-std::optional<grammar::Source> constraint(const std::string& body) {
-  const ordered_json object = ordered_json::parse(body);
-  Fields fields(object, "");
-  const auto source = read_constraint(fields);
-  fields.finish();
-  return source;
-}
-
-TEST(Constraint, IsOneOfThree) {
-  EXPECT_EQ(constraint("{}"), std::nullopt);
-  EXPECT_EQ(constraint(R"({"regex": "a+", "ebnf": null})"), (grammar::Source{grammar::Kind::regex, "a+"}));
-  EXPECT_EQ(constraint(R"({"ebnf": "root ::= \"a\""})"), (grammar::Source{grammar::Kind::ebnf, "root ::= \"a\""}));
-  const grammar::Source schema{grammar::Kind::json_schema, R"({"type":"object"})"};
-  EXPECT_EQ(constraint(R"({"json_schema": {"type": "object"}})"), schema);
-  EXPECT_EQ(constraint(R"({"json_schema": "{\"type\":\"object\"}"})"), schema);
-  EXPECT_THROW(constraint(R"({"regex": "a", "ebnf": "b"})"), ApiError);
-  EXPECT_THROW(constraint(R"({"regex": 1})"), ApiError);
-}
-
-TEST(Constraint, SchemasAreLooseUnlessReadStrictly) {
-  const ordered_json object = ordered_json::parse(R"({"json_schema": {"uniqueItems": true}, "regex": "a"})");
-  testing::TinyService tiny({.loop = false});
-  Ignored ignored, strict(true);
-  Fields tolerant(object, "", &ignored), fields(object, "", &strict);
-  const auto loose = read_source(tolerant, "json_schema", grammar::Kind::json_schema);
-  EXPECT_TRUE(loose->loose);
-  EXPECT_FALSE(read_source(fields, "json_schema", grammar::Kind::json_schema)->loose);
-  EXPECT_FALSE(read_source(tolerant, "regex", grammar::Kind::regex)->loose);
-  grammar::CallGrammars grammars(tiny.service().grammars());
-  note_unenforced(*loose, "sampling_params.json_schema", grammars, ignored);
-  EXPECT_EQ(ignored.header(), "sampling_params.json_schema#/uniqueItems");
-}
-
 TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {
   testing::TinyService tiny(
       {.change =
@@ -179,18 +146,6 @@ TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {
   EXPECT_EQ(some.top_p, 1);
   EXPECT_EQ(some.min_p, 0);
   EXPECT_EQ(some.repetition_penalty, 1);
-}
-
-TEST(Constraint, BecomesAMask) {
-  testing::TinyService tiny({.loop = false});
-  engine::Request request;
-  grammar::CallGrammars grammars(tiny.service().grammars());
-  constrain({grammar::Kind::regex, "[ab]"}, "regex", grammars, request);
-  const uint32_t* mask = request.mask->next();
-  ASSERT_NE(mask, nullptr);
-  const auto allowed = [&](int32_t token) { return (mask[token / 32] >> (token % 32)) & 1; };
-  EXPECT_TRUE(allowed('a') && allowed('b'));
-  EXPECT_FALSE(allowed('c') || allowed(kEnd) || allowed(testing::kBegin));
 }
 
 TEST(Stops, NullsAreNone) {

@@ -7,10 +7,10 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "serve/access.h"
 #include "serve/api_error.h"
 #include "serve/browser_guard.h"
 #include "serve/call_weight.h"
+#include "serve/caller.h"
 #include "serve/endpoints.h"
 #include "serve/workers.h"
 
@@ -71,17 +71,17 @@ struct Judgement {
 
 // Runs a function that answers the call; what it throws becomes an answer.
 template <class Body>
-void guarded(const std::shared_ptr<WatchedExchange>& call, Interface interface, Body&& body) {
+void guarded(const std::shared_ptr<WatchedExchange>& exchange, Interface interface, Body&& body) {
   const auto fail = [&](const ApiError& error) {
-    if (call->begun()) throw;  // too late for another answer: the connection is cut
-    call->respond(error_response(error, interface));
+    if (exchange->begun()) throw;  // too late for another answer: the connection is cut
+    exchange->respond(error_response(error, interface));
   };
   try {
     body();
   } catch (const ApiError& error) {
     fail(error);
   } catch (const std::exception& error) {
-    call->note_failure(error.what());
+    exchange->note([&](Answered& so_far) { so_far.failure = error.what(); });
     fail(ApiError(500, kServerFailed));
   }
 }
@@ -96,9 +96,9 @@ struct Routes::Impl {
         workers(options.workers) {}
 
   Judgement judged(const http::Request& head) const;
-  void start(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller);
+  void start(const std::shared_ptr<WatchedExchange>& exchange, const Endpoint& endpoint, const Caller& caller);
   Caller checked_caller(const http::Request& request, Access access) const;
-  void answer(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller);
+  void answer(const std::shared_ptr<WatchedExchange>& exchange, const Endpoint& endpoint, const Caller& caller);
 
   const RouteOptions options;
   const BrowserGuard browsers;
@@ -123,32 +123,35 @@ Judgement Routes::Impl::judged(const http::Request& head) const {
   }
 }
 
-void Routes::Impl::start(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint, const Caller& caller) {
-  if (endpoint.without_model) return endpoint.without_model(call);
-  const auto refuse = [&](const char* why) { call->respond(error_response(ApiError(503, why), endpoint.interface)); };
+void Routes::Impl::start(const std::shared_ptr<WatchedExchange>& exchange, const Endpoint& endpoint,
+                         const Caller& caller) {
+  if (endpoint.without_model) return endpoint.without_model(exchange);
+  const auto refuse = [&](const char* why) {
+    exchange->respond(error_response(ApiError(503, why), endpoint.interface));
+  };
   if (!service) return refuse("the model is still being loaded");
-  if (endpoint.effort == Effort::quick) return answer(call, endpoint, caller);
-  const http::Request& request = call->request();
-  const bool taken = workers.run(weight_of(request), turn_of(caller, request), [this, call, &endpoint, caller] {
-    if (call->gone()) return;  // nobody would hear the answer
+  if (endpoint.effort == Effort::quick) return answer(exchange, endpoint, caller);
+  const http::Request& request = exchange->request();
+  const bool taken = workers.run(weight_of(request), turn_of(caller, request), [this, exchange, &endpoint, caller] {
+    if (exchange->gone()) return;  // nobody would hear the answer
     try {
-      answer(call, endpoint, caller);
+      answer(exchange, endpoint, caller);
     } catch (...) {  // the exchange knows what to do with it, on its own thread
-      call->post([failure = std::current_exception()] { std::rethrow_exception(failure); });
+      exchange->post([failure = std::current_exception()] { std::rethrow_exception(failure); });
     }
   });
   if (!taken) refuse("too many calls wait to be read");
 }
 
-void Routes::Impl::answer(const std::shared_ptr<WatchedExchange>& call, const Endpoint& endpoint,
+void Routes::Impl::answer(const std::shared_ptr<WatchedExchange>& exchange, const Endpoint& endpoint,
                           const Caller& caller) {
   try {
-    guarded(call, endpoint.interface, [&] { endpoint.answer(call, *service, caller); });
+    guarded(exchange, endpoint.interface, [&] { endpoint.answer(exchange, *service, caller); });
   } catch (...) {  // jobs that were started must hear of their end all the same
-    call->release();
+    exchange->release();
     throw;
   }
-  call->release();
+  exchange->release();
 }
 
 Caller Routes::Impl::checked_caller(const http::Request& request, Access access) const {
@@ -176,14 +179,14 @@ std::optional<size_t> Routes::judge(const http::Request& head) const {
   return judgement.endpoint->body_bytes;
 }
 
-void Routes::handle(std::shared_ptr<http::Exchange> exchange) {
-  const http::Headers headers = impl_->browsers.headers(exchange->request());
+void Routes::handle(std::shared_ptr<http::Exchange> given) {
+  const http::Headers headers = impl_->browsers.headers(given->request());
   const auto report = [reports = impl_->reports](const Answered& answered) { reports->answered(answered); };
-  const auto call = WatchedExchange::watch(std::move(exchange), headers, report);
-  Judgement judgement = impl_->judged(call->request());
-  call->name_caller(judgement.caller.name);
-  if (judgement.refusal) return call->respond(*std::move(judgement.refusal));
-  impl_->start(call, *judgement.endpoint, judgement.caller);
+  const auto exchange = WatchedExchange::watch(std::move(given), headers, report);
+  Judgement judgement = impl_->judged(exchange->request());
+  exchange->note([&](Answered& so_far) { so_far.caller = judgement.caller.name; });
+  if (judgement.refusal) return exchange->respond(*std::move(judgement.refusal));
+  impl_->start(exchange, *judgement.endpoint, judgement.caller);
 }
 
 void Routes::report(const http::Refused& refused) const {

@@ -12,16 +12,11 @@
 
 #include "http/exchange.h"
 #include "http/server.h"
+#include "serve/caller.h"
 #include "serve/service.h"
 #include "serve/watched_exchange.h"
 
 namespace quire::serve {
-
-struct ApiKey {
-  std::string key;
-  std::string salt = {};  // Caller::salt
-  std::string name = {};  // Caller::name
-};
 
 struct RouteOptions {
   std::vector<ApiKey> keys = {};  // none: everyone may call

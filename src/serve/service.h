@@ -31,20 +31,21 @@
 namespace quire::serve {
 
 struct ServiceOptions {
-  std::string model_path = {};                  // as it was given
-  std::string served_model_name = {};           // what callers call it
-  std::vector<std::string> aliases = {};        // what they may call it, too
-  std::string tool_call_parser = {};            // "hermes", "llama3", "mistral"; "": by the chat template
-  std::string reasoning_parser = {};            // "qwen3", "smollm3", "deepseek-r1", "none"; "": by the chat template
-  std::string chat_template = {};               // "": the model's own
-  ops::SamplingParams sampling = {};            // where a call does not say how tokens are drawn
-  std::chrono::milliseconds queue_time{0};      // a request that waits longer gets 503; 0: no limit
-  std::chrono::milliseconds run_time{0};        // one that takes longer ends with what it has; 0: no limit
-  std::chrono::milliseconds heartbeat{15'000};  // between signs of life in a stream that waits (heartbeat.h); 0: none
-  int32_t most_choices = 64;                    // n, and texts of a batch
-  bool strict_fields = false;                   // a parameter that is not known gets 400; else it is ignored by name
-  int64_t most_logprobs = 16 << 20;             // of all calls together
-  int32_t max_completion_tokens = 0;            // of an answer; 0: as many as the context has room for
+  std::string model_path = {};              // as it was given
+  std::string served_model_name = {};       // what callers call it
+  std::vector<std::string> aliases = {};    // what they may call it, too
+  std::string tool_call_parser = {};        // "hermes", "llama3", "mistral"; "": by the chat template
+  std::string reasoning_parser = {};        // "qwen3", "smollm3", "deepseek-r1", "none"; "": by the chat template
+  std::string chat_template = {};           // "": the model's own
+  ops::SamplingParams sampling = {};        // where a call does not say how tokens are drawn
+  std::chrono::milliseconds queue_time{0};  // a request that waits longer gets 503; 0: no limit
+  std::chrono::milliseconds run_time{0};    // one that takes longer ends with what it has; 0: no limit
+  std::chrono::milliseconds heartbeat{
+      15'000};                        // between signs of life in a stream that waits (event_stream.h); 0: none
+  int32_t most_choices = 64;          // n, and texts of a batch
+  bool strict_fields = false;         // a parameter that is not known gets 400; else it is ignored by name
+  int64_t most_logprobs = 16 << 20;   // of all calls together
+  int32_t max_completion_tokens = 0;  // of an answer; 0: as many as the context has room for
 };
 
 struct JobSpec {

@@ -1,10 +1,10 @@
 #include "serve/sglang_answer.h"
 
 #include <utility>
-#include <variant>
 
 #include "base/check.h"
 #include "serve/json_text.h"
+#include "serve/openai_stream.h"
 
 namespace quire::serve {
 
@@ -14,17 +14,11 @@ std::string abort_reason(const std::string& message) {
   return cat(R"({"type":"abort","message":)", json_string(message), "}");
 }
 
-std::string matched_json(const End& end) {
-  if (const auto* token = std::get_if<int32_t>(&end.matched)) return std::to_string(*token);
-  if (const auto* text = std::get_if<std::string>(&end.matched)) return json_string(*text);
-  return "null";
-}
-
 std::string finish_reason(const std::optional<End>& end, int32_t generated) {
   if (!end) return "null";
   switch (end->reason) {
     case EndReason::stop:
-      return cat(R"({"type":"stop","matched":)", matched_json(*end), "}");
+      return cat(R"({"type":"stop","matched":)", matched_stop(*end), "}");
     case EndReason::length:
       return cat(R"({"type":"length","length":)", generated, "}");
     case EndReason::cancelled:

@@ -30,7 +30,7 @@ void abort_request(std::shared_ptr<http::Exchange> exchange, Service& service, c
   const std::string rid = fields.string("rid", kMostRidBytes).value_or("");
   fields.ignore("abort_message");
   fields.finish();
-  note_ignored(*exchange, ignored.header());
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = ignored.header(); });
   if (rid.empty() && !all) throw ApiError(400, "rid: expected the name of a request, or abort_all", "rid");
   if (all) check_may_manage(caller, "abort_all", "abort_all");
   const int aborted = service.abort(all ? "" : rid, caller.may_manage ? std::nullopt : std::optional(caller.key));

@@ -4,10 +4,7 @@
 #include <vector>
 
 #include "serve/api_error.h"
-#include "serve/end_error.h"
 #include "serve/event_stream.h"
-#include "serve/heartbeat.h"
-#include "serve/refusal_reason.h"
 #include "serve/request_reader.h"
 #include "serve/sglang.h"
 #include "serve/sglang_answer.h"
@@ -21,28 +18,28 @@ namespace {
 // A call that runs: its answers so far, and how they are sent. The exchange's order is its lock.
 class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
  public:
-  SglangAnswer(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateBody& call)
+  SglangAnswer(std::shared_ptr<http::Exchange> exchange, const Service& service, const GenerateBody& body)
       : exchange_(std::move(exchange)),
-        is_list_(call.is_list),
-        streams_(call.stream),
-        logprobs_(call.logprobs),
-        open_(call.jobs.size()) {
-    for (const GenerateText& job : call.jobs) answers_.emplace_back(service.tokenizer(), job.job.rid, job.logprobs);
+        is_list_(body.is_list),
+        streams_(body.stream),
+        logprobs_(body.logprobs),
+        open_(body.texts.size()) {
+    for (const GenerateText& text : body.texts) answers_.emplace_back(service.tokenizer(), text.job.rid, text.logprobs);
   }
 
   // Begun in the exchange's order, so that no progress comes before all jobs are known here.
-  void run(std::vector<GenerateText> jobs, Service& service) {
-    const auto shared = std::make_shared<std::vector<GenerateText>>(std::move(jobs));  // tasks are copied
+  void run(std::vector<GenerateText> texts, Service& service) {
+    const auto shared = std::make_shared<std::vector<GenerateText>>(std::move(texts));  // tasks are copied
     exchange_->post([self = shared_from_this(), shared, &service] { self->start(std::move(*shared), service); });
   }
 
  private:
-  void start(std::vector<GenerateText> jobs, Service& service) {
+  void start(std::vector<GenerateText> texts, Service& service) {
     std::vector<std::shared_ptr<JobHandle>> running;
     try {
-      for (size_t i = 0; i < jobs.size(); ++i)
+      for (size_t i = 0; i < texts.size(); ++i)
         running.push_back(
-            service.run(std::move(jobs[i].job), exchange_,
+            service.run(std::move(texts[i].job), exchange_,
                         [self = shared_from_this(), i](const Progress& progress) { self->hear(i, progress); }));
       if (streams_)
         beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
@@ -88,7 +85,9 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
       return exchange_->respond(error_response(*error, Interface::sglang));
     }
     begin_stream();
-    if (error) note_reason(*exchange_, refusal_reason(error_response(*error, Interface::sglang)));
+    if (error)
+      note(*exchange_,
+           [&](Answered& so_far) { so_far.reason = refusal_reason(error_response(*error, Interface::sglang)); });
     exchange_->write(event(error ? error_response(*error, Interface::sglang).body
                                  : answer.part(is_list_ ? std::optional(i) : std::nullopt)));
     if (open_ > 0) return;
@@ -119,10 +118,10 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
 }  // namespace
 
 void generate(std::shared_ptr<http::Exchange> exchange, Service& service, const Caller& caller) {
-  GenerateBody call = read_generate(body_of(exchange->request()), service, caller);
-  note_ignored(*exchange, call.ignored);
-  const auto running = std::make_shared<SglangAnswer>(std::move(exchange), service, call);
-  running->run(std::move(call.jobs), service);
+  GenerateBody body = read_generate(body_of(exchange->request()), service, caller);
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = body.ignored; });
+  const auto answer = std::make_shared<SglangAnswer>(std::move(exchange), service, body);
+  answer->run(std::move(body.texts), service);
 }
 
 }  // namespace quire::serve

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "serve/api_error.h"
 #include "serve/call_limits.h"
+#include "serve/constraint.h"
 #include "serve/fields.h"
 #include "serve/request_reader.h"
 
@@ -94,8 +95,8 @@ ordered_json options_of(Fields& fields, size_t text, size_t texts) {
 
 // --- one text
 
-void read_logprobs(Fields& options, const Service& service, GenerateText& job) {
-  engine::Request& request = job.job.request;
+void read_logprobs(Fields& options, const Service& service, GenerateText& text) {
+  engine::Request& request = text.job.request;
   const auto length = static_cast<int64_t>(request.prompt.size());
   const bool wanted = options.boolean("return_logprob").value_or(false);
   const int64_t from = options.integer("logprob_start_len", -1, length).value_or(-1);
@@ -103,7 +104,7 @@ void read_logprobs(Fields& options, const Service& service, GenerateText& job) {
   std::vector<int32_t> ids = options.token_ids("token_ids_logprob", kMostLogprobIds);
   check_token_ids(ids, service, "token_ids_logprob");
   if (!wanted) return;
-  job.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = job.logprobs.texts};
+  text.logprobs = {.wanted = true, .top = top > 0, .ids = !ids.empty(), .texts = text.logprobs.texts};
   request.top_logprobs = static_cast<int32_t>(top);
   request.logprob_ids = std::move(ids);
   request.prompt_logprobs_from = from < length ? static_cast<int32_t>(from) : -1;
@@ -127,7 +128,7 @@ int32_t new_tokens(Fields& params, const ordered_json& object) {
 
 struct Sampling {  // what read_params() finds beside the job
   int64_t choices;
-  std::optional<grammar::Source> constraint;
+  std::optional<Constraint> constraint;
 };
 
 // All of it is about the answer, so what is not known is refused, as SGLang does.
@@ -151,10 +152,10 @@ Sampling read_params(const ordered_json& object, const Service& service, JobSpec
   for (const char* name : {"stop_regex", "structural_tag", "custom_params"}) params.refuse(name, "is not supported");
   params.ignore("stream_interval");
   Sampling sampling{.choices = params.integer("n", 1, service.options().most_choices).value_or(1),
-                    .constraint = read_constraint(params)};
+                    .constraint = read_sglang_constraint(params)};
   params.finish();
-  if (sampling.constraint && sampling.constraint->kind == grammar::Kind::json_schema)
-    sampling.constraint->loose = !service.options().strict_fields;
+  if (sampling.constraint && sampling.constraint->source.kind == grammar::Kind::json_schema)
+    sampling.constraint->source.loose = !service.options().strict_fields;
   return sampling;
 }
 
@@ -210,17 +211,17 @@ class GenerateReader {
 
   GenerateBody read() {
     Prompts prompts = read_prompts(fields_, service_);
-    GenerateBody call{.is_list = prompts.is_list, .stream = fields_.boolean("stream").value_or(false), .jobs = {}};
+    GenerateBody body{.is_list = prompts.is_list, .stream = fields_.boolean("stream").value_or(false), .texts = {}};
     texts_ = prompts.tokens.size();
-    for (size_t text = 0; text < texts_; ++text) add_text(std::move(prompts.tokens[text]), text, call);
-    call.is_list |= choices_ > 1;
-    const auto rids = read_rids(fields_, texts_, static_cast<size_t>(choices_), call.is_list, service_);
-    for (size_t i = 0; i < rids.size(); ++i) call.jobs[i].job.rid = rids[i];
+    for (size_t i = 0; i < texts_; ++i) add_texts(std::move(prompts.tokens[i]), i, body);
+    body.is_list |= choices_ > 1;
+    const auto rids = read_rids(fields_, texts_, static_cast<size_t>(choices_), body.is_list, service_);
+    for (size_t i = 0; i < rids.size(); ++i) body.texts[i].job.rid = rids[i];
     refuse_what_is_missing_here(fields_);
     fields_.finish();
-    call.ignored = ignored_.header();
-    call.logprobs = logprobs_.share();
-    return call;
+    body.ignored = ignored_.header();
+    body.logprobs = logprobs_.share();
+    return body;
   }
 
  private:
@@ -230,31 +231,32 @@ class GenerateReader {
     return params ? of_text(*params, params->is_array(), text, texts_, "sampling_params") : kNone;
   }
 
-  GenerateText read_job(std::vector<int32_t> prompt, size_t text) {
-    GenerateText job;
-    job.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
-    engine::Request& request = job.job.request;
+  GenerateText read_text(std::vector<int32_t> prompt, size_t index) {
+    GenerateText text;
+    text.logprobs.texts = fields_.boolean("return_text_in_logprobs").value_or(false);
+    engine::Request& request = text.job.request;
     request.prompt = std::move(prompt);
     request.priority = read_priority(fields_, caller_);
-    job.job.key = caller_.key;
-    const ordered_json object = options_of(fields_, text, texts_);
+    text.job.key = caller_.key;
+    const ordered_json object = options_of(fields_, index, texts_);
     Fields options(object, "");
     request.salt = salt_of(options, caller_);
-    read_logprobs(options, service_, job);
-    return job;
+    read_logprobs(options, service_, text);
+    return text;
   }
 
-  void add_text(std::vector<int32_t> prompt, size_t text, GenerateBody& call) {
-    GenerateText job = read_job(std::move(prompt), text);
-    const Sampling sampling = read_params(params_of(text), service_, job.job);
-    check_choices(sampling.choices, text);
-    if (sampling.constraint) note_unenforced(*sampling.constraint, "sampling_params.json_schema", grammars_, ignored_);
-    logprobs_.add(job.job.request, choices_);
+  // Of one prompt, as many as n says.
+  void add_texts(std::vector<int32_t> prompt, size_t index, GenerateBody& body) {
+    GenerateText text = read_text(std::move(prompt), index);
+    const Sampling sampling = read_params(params_of(index), service_, text.job);
+    check_choices(sampling.choices, index);
+    if (sampling.constraint) note_unenforced(*sampling.constraint, grammars_, ignored_);
+    logprobs_.add(text.job.request, choices_);
     for (int64_t choice = 0; choice < choices_; ++choice) {
-      GenerateText& added = call.jobs.emplace_back(job);
+      GenerateText& added = body.texts.emplace_back(text);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);
       if (sampling.constraint)  // each has its own state
-        constrain(*sampling.constraint, "sampling_params", grammars_, added.job.request);
+        constrain(*sampling.constraint, grammars_, added.job.request);
     }
   }
 

@@ -24,8 +24,8 @@ struct GenerateText {
 struct GenerateBody {
   bool is_list;  // so is the answer: the call had a list of texts, or n > 1
   bool stream;
-  std::vector<GenerateText> jobs;  // in the order of the answer: all of the first text, then of the second
-  std::string ignored = {};        // names of parameters that are not known (ignored.h)
+  std::vector<GenerateText> texts;  // in the order of the answer: all of the first text, then of the second
+  std::string ignored = {};         // names of parameters that are not known (ignored.h)
   LogprobBudget::Share logprobs = {};
 };
 

@@ -23,8 +23,8 @@ class GenerateRequest : public ::testing::Test {
   }
   const JobSpec& only(const std::string& body) {
     call_ = read(body);
-    EXPECT_EQ(call_.jobs.size(), 1u);
-    return call_.jobs[0].job;
+    EXPECT_EQ(call_.texts.size(), 1u);
+    return call_.texts[0].job;
   }
   // The parameter that a 400 blames.
   std::string blamed(const std::string& body) {
@@ -103,9 +103,9 @@ TEST_F(GenerateRequest, ListsBecomeOneJobEach) {
       [{"max_new_tokens": 3}, {"max_new_tokens": 4, "stop": "s"}], "return_logprob": [false, true],
       "top_logprobs_num": [0, 2], "logprob_start_len": [0, 1], "token_ids_logprob": [[1], [2, 3]],
       "extra_key": ["k", "l"]})");
-  ASSERT_EQ(call.jobs.size(), 2u);
+  ASSERT_EQ(call.texts.size(), 2u);
   EXPECT_TRUE(call.is_list && call.stream);
-  const auto& [first, second] = std::tie(call.jobs[0], call.jobs[1]);
+  const auto& [first, second] = std::tie(call.texts[0], call.texts[1]);
   EXPECT_EQ(first.job.rid, "x");
   EXPECT_EQ(first.job.request.max_new_tokens, 3);
   EXPECT_EQ(first.job.request.top_logprobs, -1);
@@ -122,22 +122,22 @@ TEST_F(GenerateRequest, ListsBecomeOneJobEach) {
 TEST_F(GenerateRequest, ListsOfTokensBecomeOneJobEach) {
   const GenerateBody call = read(R"({"input_ids": [[1, 2], [3]], "rid": "r", "token_ids_logprob": [8],
       "return_logprob": true})");
-  ASSERT_EQ(call.jobs.size(), 2u);
-  EXPECT_EQ(call.jobs[1].job.request.prompt, Tokens{3});
-  EXPECT_EQ(call.jobs[0].job.rid, "r_0");
-  EXPECT_EQ(call.jobs[1].job.rid, "r_1");
-  for (const GenerateText& job : call.jobs) EXPECT_EQ(job.job.request.logprob_ids, Tokens{8});
+  ASSERT_EQ(call.texts.size(), 2u);
+  EXPECT_EQ(call.texts[1].job.request.prompt, Tokens{3});
+  EXPECT_EQ(call.texts[0].job.rid, "r_0");
+  EXPECT_EQ(call.texts[1].job.rid, "r_1");
+  for (const GenerateText& text : call.texts) EXPECT_EQ(text.job.request.logprob_ids, Tokens{8});
 }
 
 TEST_F(GenerateRequest, SeveralChoicesDifferInSeedAndName) {
   const GenerateBody call =
       read(R"({"text": ["a", "b"], "rid": ["x", "y"], "sampling_params": {"n": 3, "seed": 5, "regex": "[ab]+"}})");
-  ASSERT_EQ(call.jobs.size(), 6u);
+  ASSERT_EQ(call.texts.size(), 6u);
   EXPECT_TRUE(call.is_list);
   std::set<std::string> names;
   std::set<const engine::TokenMask*> masks;
   for (size_t i = 0; i < 6; ++i) {
-    const JobSpec& job = call.jobs[i].job;
+    const JobSpec& job = call.texts[i].job;
     EXPECT_EQ(job.request.prompt.back(), i < 3 ? 'a' : 'b');
     EXPECT_EQ(job.request.sampling.seed, 5 + i % 3);
     EXPECT_TRUE(job.rid.starts_with(i < 3 ? "x" : "y"));
@@ -152,9 +152,9 @@ TEST_F(GenerateRequest, SeveralChoicesDifferInSeedAndName) {
 TEST_F(GenerateRequest, OneTextWithSeveralChoicesIsAList) {
   const GenerateBody call = read(R"({"text": "a", "rid": "x", "sampling_params": {"n": 2}})");
   EXPECT_TRUE(call.is_list);
-  ASSERT_EQ(call.jobs.size(), 2u);
-  EXPECT_EQ(call.jobs[0].job.rid, "x_0");
-  EXPECT_EQ(call.jobs[1].job.rid, "x_1");
+  ASSERT_EQ(call.texts.size(), 2u);
+  EXPECT_EQ(call.texts[0].job.rid, "x_0");
+  EXPECT_EQ(call.texts[1].job.rid, "x_1");
 }
 
 TEST_F(GenerateRequest, LogprobsOfThePromptBeginWhereTheCallerSays) {
@@ -172,7 +172,7 @@ TEST_F(GenerateRequest, LogprobsOfThePromptBeginWhereTheCallerSays) {
 
 TEST_F(GenerateRequest, SaltsSeparateAndNeverJoin) {
   const auto salt = [&](const char* field, const Caller& caller) {
-    return read(cat(R"({"text": "a", ")", field, R"(": "s"})"), caller).jobs[0].job.request.salt;
+    return read(cat(R"({"text": "a", ")", field, R"(": "s"})"), caller).texts[0].job.request.salt;
   };
   EXPECT_EQ(salt("cache_salt", {}), salt("extra_key", {}));
   EXPECT_NE(salt("cache_salt", {}), salt("cache_salt", {.salt = "operator"}));

@@ -63,7 +63,7 @@ void tokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const bool special = fields.boolean("add_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
-  note_ignored(*exchange, ignored.header());
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = ignored.header(); });
 
   std::string tokens, counts;
   for (const std::string& text : texts) {
@@ -85,7 +85,7 @@ void detokenize(std::shared_ptr<http::Exchange> exchange, Service& service) {
   const bool skip_special = fields.boolean("skip_special_tokens").value_or(true);
   fields.ignore("model");
   fields.finish();
-  note_ignored(*exchange, ignored.header());
+  note(*exchange, [&](Answered& so_far) { so_far.ignored = ignored.header(); });
 
   const bool is_list = tokens.is_array() && !tokens.empty() && tokens[0].is_array();
   respond_json(

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "serve/api_error.h"
 #include "text/stop_text.h"
 #include "text/tokenizer.h"
 #include "text/utf8_stream.h"
@@ -66,5 +67,8 @@ class TextStream {
   text::StopText stop_;
   bool stopped_ = false, ended_ = false;
 };
+
+// What an end has to be told as, instead of an answer; none: what was generated is the answer.
+std::optional<ApiError> error_of(const End& end);
 
 }  // namespace quire::serve

@@ -36,13 +36,13 @@ CallReader::State CallReader::push(char byte, ToolEvents& events) {
 }
 
 CallReader::State CallReader::push_structure(char byte, ToolEvents& events) {
-  const auto go_on = [&](Expects next) {
+  const auto expect = [&](Expects next) {
     expects_ = next;
     return State::reading;
   };
   switch (expects_) {
     case Expects::object:
-      return byte == '{' ? go_on(Expects::key_or_end) : fail();
+      return byte == '{' ? expect(Expects::key_or_end) : fail();
     case Expects::key_or_end:
     case Expects::key:
       if (byte == '}' && expects_ == Expects::key_or_end) return end_object(events);
@@ -50,9 +50,9 @@ CallReader::State CallReader::push_structure(char byte, ToolEvents& events) {
       text_ = byte;
       span_.reset();
       span_.push(byte);
-      return go_on(Expects::in_key);
+      return expect(Expects::in_key);
     case Expects::colon:
-      return byte == ':' ? go_on(Expects::value) : fail();
+      return byte == ':' ? expect(Expects::value) : fail();
     case Expects::value:
       if (byte == ',' || byte == '}' || byte == ']') return fail();
       text_.clear();
@@ -60,7 +60,7 @@ CallReader::State CallReader::push_structure(char byte, ToolEvents& events) {
       expects_ = Expects::in_value;
       return push_value(byte, events);
     default:  // comma_or_end
-      if (byte == ',') return go_on(Expects::key);
+      if (byte == ',') return expect(Expects::key);
       return byte == '}' ? end_object(events) : fail();
   }
 }
@@ -73,8 +73,8 @@ CallReader::State CallReader::end_key() {
     field_ = Field::arguments;
   else
     field_ = Field::other;
-  // Objects of other kinds are told from calls early, so that they are shown as they come.
-  if (field_ == Field::other && !told_ && key != "id" && key != "type") return State::not_a_call;
+  // Objects of other kinds are distinguished from calls early, so that they are shown as they come.
+  if (field_ == Field::other && !announced_ && key != "id" && key != "type") return State::not_a_call;
   expects_ = Expects::colon;
   return State::reading;
 }
@@ -102,19 +102,19 @@ CallReader::State CallReader::end_value(ToolEvents& events) {
     has_arguments_ = true;
     if (was_streamed) return State::reading;
     arguments_ = text_ == "null" ? "{}" : unquoted(text_).value_or(text_);
-    if (told_) add_event(events, ToolEvent::Kind::arguments, arguments_);
+    if (announced_) add_event(events, ToolEvent::Kind::arguments, arguments_);
   }
   return State::reading;
 }
 
 CallReader::State CallReader::end_object(ToolEvents& events) {
-  if (!told_) return State::not_a_call;
+  if (!announced_) return State::not_a_call;
   if (!has_arguments_) add_event(events, ToolEvent::Kind::arguments, "{}");
   return State::done;
 }
 
 void CallReader::tell(ToolEvents& events) {
-  told_ = true;
+  announced_ = true;
   add_event(events, ToolEvent::Kind::call, name_);
   add_event(events, ToolEvent::Kind::arguments, arguments_);
 }

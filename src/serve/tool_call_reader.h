@@ -1,5 +1,5 @@
 // One call of a function as models write it, {"name": "f", "arguments": {...}}, read byte by byte. As soon as the name
-// is known, the call is told, and its arguments as they come, in the very bytes that the model writes.
+// is known, the call is announced, and its arguments follow as they come, in the very bytes that the model writes.
 //
 // The keys may come in any order; "parameters" means "arguments". Arguments that are a string of JSON are unwrapped.
 // What is written after the name is not judged: like a caller of OpenAI's, ours gets what the model wrote.
@@ -32,13 +32,13 @@ class CallReader {
   enum class State {
     reading,
     done,        // with the byte just pushed
-    not_a_call,  // nothing was told; the byte is not taken
-    broken       // the call was told, and then something came that is no JSON; the byte is not taken
+    not_a_call,  // nothing was announced; the byte is not taken
+    broken       // the call was announced, and then something came that is no JSON; the byte is not taken
   };
   explicit CallReader(const std::vector<std::string>& names) : names_(names) {}
 
   State push(char byte, ToolEvents& events);
-  bool told() const { return told_; }
+  bool announced() const { return announced_; }
 
  private:
   enum class Expects { object, key_or_end, key, in_key, colon, value, in_value, comma_or_end };
@@ -49,8 +49,8 @@ class CallReader {
   State push_value(char byte, ToolEvents& events);
   State end_value(ToolEvents& events);
   State end_object(ToolEvents& events);
-  State fail() const { return told_ ? State::broken : State::not_a_call; }
-  bool streams() const { return told_ && field_ == Field::arguments && text_[0] != '"' && text_[0] != 'n'; }
+  State fail() const { return announced_ ? State::broken : State::not_a_call; }
+  bool streams() const { return announced_ && field_ == Field::arguments && text_[0] != '"' && text_[0] != 'n'; }
   void tell(ToolEvents& events);
 
   const std::vector<std::string>& names_;
@@ -59,7 +59,7 @@ class CallReader {
   JsonSpan span_;
   std::string text_;              // of the key or the value that is being read
   std::string name_, arguments_;  // arguments that came before the name
-  bool told_ = false, has_arguments_ = false;
+  bool announced_ = false, has_arguments_ = false;
 };
 
 }  // namespace quire::serve

@@ -49,7 +49,7 @@ ToolEvents ToolParser::push(std::string_view text) {
 
 ToolEvents ToolParser::finish() {
   if (state_ == State::content || state_ == State::opened || state_ == State::in_name ||
-      (state_ == State::in_call && !reader_->told()))
+      (state_ == State::in_call && !reader_->announced()))
     no_call();
   if (state_ == State::between) show(after_separators(raw_));  // the beginning of a marker
   if (calls_ == 0) add_event(events_, Kind::content, spaces_);
@@ -105,7 +105,7 @@ void ToolParser::push_call(char byte) {
   ToolEvents events;
   const CallReader::State state = reader_->push(byte, events);
   take(events);
-  if (reader_->told()) raw_.clear();
+  if (reader_->announced()) raw_.clear();
   switch (state) {
     case CallReader::State::reading:
       return;

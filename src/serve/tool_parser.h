@@ -74,7 +74,7 @@ class ToolParser {
   const std::vector<std::string> names_;
   const int most_calls_;
   State state_;
-  std::string raw_;     // since the opener, until a call is told; or what may become an opener or a closer
+  std::string raw_;     // since the opener, until a call is announced; or what may become an opener or a closer
   std::string spaces_;  // the last of the content: dropped if a call follows
   std::unique_ptr<CallReader> reader_;
   JsonSpan span_;

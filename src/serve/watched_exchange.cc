@@ -3,8 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "serve/api_error.h"
 #include "serve/ignored.h"
-#include "serve/refusal_reason.h"
 
 namespace quire::serve {
 
@@ -14,15 +14,12 @@ WatchedExchange::WatchedExchange(std::shared_ptr<http::Exchange> exchange, http:
 
 std::shared_ptr<WatchedExchange> WatchedExchange::watch(std::shared_ptr<http::Exchange> exchange, http::Headers headers,
                                                         OnAnswered on_answered) {
-  const std::shared_ptr<WatchedExchange> call(
+  const std::shared_ptr<WatchedExchange> watched(
       new WatchedExchange(std::move(exchange), std::move(headers), std::move(on_answered)));
-  call->exchange_->on_gone([weak = std::weak_ptr(call)] {
-    const auto alive = weak.lock();
-    if (!alive) return;
-    const std::lock_guard lock(alive->mutex_);
-    alive->gone_ = true;
+  watched->exchange_->on_gone([weak = std::weak_ptr(watched)] {
+    if (const auto alive = weak.lock()) alive->note([](Answered& so_far) { so_far.client_left = true; });
   });
-  return call;
+  return watched;
 }
 
 WatchedExchange::~WatchedExchange() { report(false); }
@@ -46,19 +43,19 @@ void WatchedExchange::finish() {
 void WatchedExchange::begin(http::Response& response) {
   response.headers.insert(response.headers.end(), headers_.begin(), headers_.end());
   const std::lock_guard lock(mutex_);
-  if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
-  if (status_ == 0) {  // a second answer is for the exchange to refuse
-    status_ = response.status;
-    reason_ = refusal_reason(response);
+  if (!answered_.ignored.empty()) response.headers.emplace_back(kIgnoredHeader, answered_.ignored);
+  if (answered_.status == 0) {  // a second answer is for the exchange to refuse
+    answered_.status = response.status;
+    answered_.reason = refusal_reason(response);
   }
 }
 
 void WatchedExchange::post(std::function<void()> given) {
-  std::function<void()> task = [call = weak_from_this(), given = std::move(given)] {
+  std::function<void()> task = [weak = weak_from_this(), given = std::move(given)] {
     try {
       given();
     } catch (const std::exception& error) {  // the exchange answers it, and does not say why
-      if (const auto alive = call.lock()) alive->note_failure(error.what());
+      if (const auto alive = weak.lock()) alive->note([&](Answered& so_far) { so_far.failure = error.what(); });
       throw;
     }
   };
@@ -86,38 +83,17 @@ void WatchedExchange::release() {
 
 bool WatchedExchange::gone() const {
   const std::lock_guard lock(mutex_);
-  return gone_;
+  return answered_.client_left;
 }
 
 bool WatchedExchange::begun() const {
   const std::lock_guard lock(mutex_);
-  return status_ != 0;
+  return answered_.status != 0;
 }
 
-void WatchedExchange::count_tokens(int32_t prompt, int32_t generated) {
+void WatchedExchange::note(const Note& change) {
   const std::lock_guard lock(mutex_);
-  prompt_tokens_ += prompt;
-  generated_tokens_ += generated;
-}
-
-void WatchedExchange::note_failure(std::string what) {
-  const std::lock_guard lock(mutex_);
-  failure_ = std::move(what);
-}
-
-void WatchedExchange::note_ignored(std::string names) {
-  const std::lock_guard lock(mutex_);
-  ignored_ = std::move(names);
-}
-
-void WatchedExchange::note_reason(std::string reason) {
-  const std::lock_guard lock(mutex_);
-  reason_ = std::move(reason);
-}
-
-void WatchedExchange::name_caller(std::string name) {
-  const std::lock_guard lock(mutex_);
-  caller_ = std::move(name);
+  change(answered_);
 }
 
 void WatchedExchange::report(bool complete) {
@@ -126,40 +102,20 @@ void WatchedExchange::report(bool complete) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(reported_, true)) return;
-    answered = {.method = request().method,
-                .path = request().path,
-                .peer = request().peer,
-                .id = request().id,
-                .caller = caller_,
-                .status = status_            ? status_
-                          : failure_.empty() ? kClientClosed
-                                             : kFailed,
-                .complete = complete && !gone_,
-                .client_left = gone_,
-                .time = std::chrono::steady_clock::now() - began_,
-                .prompt_tokens = prompt_tokens_,
-                .generated_tokens = generated_tokens_,
-                .reason = reason_,
-                .failure = failure_,
-                .ignored = ignored_};
+    answered = answered_;
   }
+  answered.method = request().method;
+  answered.path = request().path;
+  answered.peer = request().peer;
+  answered.id = request().id;
+  if (answered.status == 0) answered.status = answered.failure.empty() ? kClientClosed : kFailed;
+  answered.complete = complete && !answered.client_left;
+  answered.time = std::chrono::steady_clock::now() - began_;
   if (on_answered_) on_answered_(answered);
 }
 
-void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated) {
-  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->count_tokens(prompt, generated);
-}
-
-void note_failure(http::Exchange& exchange, const std::string& what) {
-  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_failure(what);
-}
-
-void note_ignored(http::Exchange& exchange, const std::string& names) {
-  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_ignored(names);
-}
-
-void note_reason(http::Exchange& exchange, const std::string& reason) {
-  if (auto* call = dynamic_cast<WatchedExchange*>(&exchange)) call->note_reason(reason);
+void note(http::Exchange& exchange, const Note& change) {
+  if (auto* watched = dynamic_cast<WatchedExchange*>(&exchange)) watched->note(change);
 }
 
 }  // namespace quire::serve

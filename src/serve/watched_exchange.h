@@ -1,5 +1,5 @@
 // A call that is being answered: the client's exchange, watched. It notes how the answer begins and when it is
-// complete, counts the tokens behind it, and tells so once.
+// complete, and whatever else of it the log should say, and reports it once.
 //
 // Deliveries to the exchange (post) are held back while the function that answers it still runs, so that such functions
 // may run on threads of their own and yet need no locks against what they started.
@@ -17,18 +17,20 @@
 namespace quire::serve {
 
 struct Answered {
-  std::string method, path, peer;
+  std::string method = {}, path = {}, peer = {};
   std::string id = {};      // of the request
   std::string caller = {};  // Caller::name
-  int status;               // 499: none was given, mostly because the client left; 500: nor any, for the failure below
+  int status = 0;           // 499: none was given, mostly because the client left; 500: nor any, for the failure below
   bool complete = true;     // false: the client left, or the answer was cut off
   bool client_left = false;
   std::chrono::duration<double> time = {};
   int64_t prompt_tokens = 0, generated_tokens = 0;
   std::string reason = {};   // of a refusal, as its caller was told, but without what the caller sent
-  std::string failure = {};  // of the server itself, for its log
-  std::string ignored = {};  // parameters without an effect (ignored.h)
+  std::string failure = {};  // of the server itself, for its log; what tasks throw is noted by itself
+  std::string ignored = {};  // parameters without an effect (ignored.h); noted before the answer, which has them as a
+                             // header
 };
+using Note = std::function<void(Answered& so_far)>;
 using OnAnswered = std::function<void(const Answered&)>;  // from any thread
 
 class WatchedExchange final : public http::Exchange, public std::enable_shared_from_this<WatchedExchange> {
@@ -48,11 +50,7 @@ class WatchedExchange final : public http::Exchange, public std::enable_shared_f
 
   bool begun() const;
   bool gone() const;  // the client has left
-  void count_tokens(int32_t prompt, int32_t generated);
-  void note_failure(std::string what);   // a fault of the server; what tasks throw is noted by itself
-  void note_ignored(std::string names);  // before it is answered: the answer has them in a header
-  void note_reason(std::string reason);  // of a stream that ends with an error
-  void name_caller(std::string name);
+  void note(const Note& change);
   void release();  // the function that answers it has returned: what was posted meanwhile is delivered
 
  private:
@@ -66,17 +64,11 @@ class WatchedExchange final : public http::Exchange, public std::enable_shared_f
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 
   mutable std::mutex mutex_;
-  int status_ = 0;  // 0: not begun
-  int64_t prompt_tokens_ = 0, generated_tokens_ = 0;
-  std::string failure_, ignored_, caller_, reason_;
-  bool gone_ = false, reported_ = false, held_ = true;
+  Answered answered_;  // so far; status 0: not begun
+  bool reported_ = false, held_ = true;
   std::vector<std::function<void()>> waiting_;
 };
 
-// On the call that an exchange is; nothing on others.
-void count_tokens(http::Exchange& exchange, int32_t prompt, int32_t generated);
-void note_failure(http::Exchange& exchange, const std::string& what);
-void note_ignored(http::Exchange& exchange, const std::string& names);
-void note_reason(http::Exchange& exchange, const std::string& reason);
+void note(http::Exchange& exchange, const Note& change);  // of a watched one; nothing of others
 
 }  // namespace quire::serve

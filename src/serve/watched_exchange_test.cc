@@ -26,8 +26,9 @@ struct Watched {
 
 TEST(WatchedExchange, ReportsAnAnswerOnce) {
   Watched watched(http::Headers{{"added", "1"}});
-  watched.call->count_tokens(3, 4);
-  count_tokens(*watched.call, 1, 1);
+  watched.call->note([](Answered& so_far) { so_far.prompt_tokens = 3; });
+  note(*watched.call, [](Answered& so_far) { so_far.generated_tokens += 5; });
+  note(*watched.exchange, [](Answered&) { FAIL() << "that one is not watched"; });
   EXPECT_FALSE(watched.call->begun());
   watched.call->respond({.status = 201, .body = "b", .headers = {{"own", "2"}}});
   EXPECT_TRUE(watched.call->begun());
@@ -38,18 +39,18 @@ TEST(WatchedExchange, ReportsAnAnswerOnce) {
   const Answered& answered = watched.answers[0];
   EXPECT_EQ(answered.method + answered.path, "POST/x");
   EXPECT_EQ(answered.status, 201);
-  EXPECT_EQ(answered.prompt_tokens, 4);
+  EXPECT_EQ(answered.prompt_tokens, 3);
   EXPECT_EQ(answered.generated_tokens, 5);
   EXPECT_TRUE(answered.complete);
 }
 
 TEST(WatchedExchange, NamesWhatWasIgnored) {
   Watched one, stream;
-  note_ignored(*one.call, "store, user");
+  note(*one.call, [](Answered& so_far) { so_far.ignored = "store, user"; });
   one.call->respond({});
   EXPECT_EQ(one.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store, user"}}));
   EXPECT_EQ(one.answers.at(0).ignored, "store, user");
-  note_ignored(*stream.call, "store");
+  note(*stream.call, [](Answered& so_far) { so_far.ignored = "store"; });
   stream.call->start_stream({});
   EXPECT_EQ(stream.exchange->response().headers, (http::Headers{{"x-quire-ignored", "store"}}));
 }

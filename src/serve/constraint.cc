@@ -1,11 +1,10 @@
-#include "serve/openai_constraint.h"
+#include "serve/constraint.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "serve/request_reader.h"
 
 namespace quire::serve {
 namespace {
@@ -16,16 +15,34 @@ using nlohmann::ordered_json;
 
 constexpr size_t kMostTypeBytes = 64, kMostChoices = 1024, kMostChoiceBytes = 4096;
 
+// In a field of that name, as the text that it is or, for schemas, as JSON itself; none: it is not there.
+std::optional<Source> read_source(Fields& fields, std::string_view name, ConstraintKind kind) {
+  const ordered_json* value = fields.raw(name);
+  if (!value) return std::nullopt;
+  const bool is_schema = kind == ConstraintKind::json_schema;
+  Source source{.kind = kind, .loose = is_schema && !fields.strict()};
+  if (value->is_string())
+    source.text = value->get<std::string>();
+  else if (is_schema && (value->is_object() || value->is_boolean()))
+    source.text = value->dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  else
+    refuse(fields.path_of(name), "expected a string or, for schemas, an object");
+  return source;
+}
+
 class ConstraintReader {
  public:
   explicit ConstraintReader(Fields& fields) : fields_(fields) {}
 
-  std::optional<Constraint> read() {
+  std::optional<Constraint> read_sglangs() {
+    add_sglangs();
+    return std::move(found_);
+  }
+
+  std::optional<Constraint> read_all() {
     read_response_format();
-    read_named(fields_, {{"json_schema", ConstraintKind::json_schema},
-                         {"regex", ConstraintKind::regex},
-                         {"ebnf", ConstraintKind::ebnf},
-                         {"guided_json", ConstraintKind::json_schema},
+    add_sglangs();
+    read_named(fields_, {{"guided_json", ConstraintKind::json_schema},
                          {"guided_regex", ConstraintKind::regex},
                          {"guided_grammar", ConstraintKind::ebnf},
                          {"grammar", ConstraintKind::ebnf}});
@@ -35,6 +52,12 @@ class ConstraintReader {
   }
 
  private:
+  void add_sglangs() {
+    read_named(fields_, {{"json_schema", ConstraintKind::json_schema},
+                         {"regex", ConstraintKind::regex},
+                         {"ebnf", ConstraintKind::ebnf}});
+  }
+
   void add(Source source, std::string field) {
     if (found_) refuse(field, cat("cannot be combined with ", found_->field));
     found_ = Constraint{std::move(source), std::move(field)};
@@ -110,6 +133,23 @@ class ConstraintReader {
 
 }  // namespace
 
-std::optional<Constraint> read_openai_constraint(Fields& fields) { return ConstraintReader(fields).read(); }
+std::optional<Constraint> read_openai_constraint(Fields& fields) { return ConstraintReader(fields).read_all(); }
+std::optional<Constraint> read_sglang_constraint(Fields& fields) { return ConstraintReader(fields).read_sglangs(); }
+
+void constrain(const Constraint& constraint, grammar::CallGrammars& grammars, engine::Request& request) {
+  try {
+    request.mask = grammars.mask(constraint.source);
+  } catch (const grammar::Refused& refused) {
+    refuse(constraint.field, refused.what());
+  }
+}
+
+void note_unenforced(const Constraint& constraint, grammar::CallGrammars& grammars, Ignored& ignored) {
+  try {
+    for (const std::string& place : grammars.unenforced(constraint.source)) ignored.add(cat(constraint.field, place));
+  } catch (const grammar::Refused& refused) {
+    refuse(constraint.field, refused.what());
+  }
+}
 
 }  // namespace quire::serve

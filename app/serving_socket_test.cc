@@ -1,4 +1,4 @@
-#include "serving_address.h"
+#include "serving_socket.h"
 
 #include <gtest/gtest.h>
 

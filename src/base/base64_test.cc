@@ -1,8 +1,8 @@
-#include "serve/base64.h"
+#include "base/base64.h"
 
 #include <gtest/gtest.h>
 
-namespace quire::serve {
+namespace quire {
 namespace {
 
 TEST(Base64, IsThatOfTheStandard) {  // RFC 4648, section 10
@@ -14,4 +14,4 @@ TEST(Base64, IsThatOfTheStandard) {  // RFC 4648, section 10
 }
 
 }  // namespace
-}  // namespace quire::serve
+}  // namespace quire

@@ -1,4 +1,4 @@
-#include "serve/openai_constraint.h"
+#include "serve/constraint.h"
 
 #include <gtest/gtest.h>
 
@@ -80,6 +80,52 @@ TEST(OpenaiConstraint, WhatIsRefused) {
   expect(R"({"structured_outputs": {"regex": "a", "choice": ["b"]}})", "structured_outputs.choice");
   expect(R"({"structured_outputs": {"structural_tag": "a"}})", "structured_outputs.structural_tag");
   expect(R"({"response_format": {"type": "json_object"}, "guided_choice": ["a"]})", "guided_choice");
+}
+
+std::optional<Source> of_sglang(const std::string& body) {
+  const ordered_json object = ordered_json::parse(body);
+  Fields fields(object, "");
+  const auto read = read_sglang_constraint(fields);
+  fields.finish();
+  return read ? std::optional(read->source) : std::nullopt;
+}
+
+TEST(SglangConstraint, IsOneOfThree) {
+  EXPECT_EQ(of_sglang("{}"), std::nullopt);
+  EXPECT_EQ(of_sglang(R"({"regex": "a+", "ebnf": null})"), (Source{Kind::regex, "a+"}));
+  EXPECT_EQ(of_sglang(R"({"ebnf": "root ::= \"a\""})"), (Source{Kind::ebnf, "root ::= \"a\""}));
+  const Source schema{Kind::json_schema, R"({"type":"object"})"};
+  EXPECT_EQ(of_sglang(R"({"json_schema": {"type": "object"}})"), schema);
+  EXPECT_EQ(of_sglang(R"({"json_schema": "{\"type\":\"object\"}"})"), schema);
+  EXPECT_THROW(of_sglang(R"({"regex": "a", "ebnf": "b"})"), ApiError);
+  EXPECT_THROW(of_sglang(R"({"regex": 1})"), ApiError);
+}
+
+TEST(SglangConstraint, SchemasAreLooseUnlessReadStrictly) {
+  const ordered_json schema = ordered_json::parse(R"({"json_schema": {"uniqueItems": true}})");
+  const ordered_json regex = ordered_json::parse(R"({"regex": "a"})");
+  testing::TinyService tiny({.loop = false});
+  Ignored ignored, strict(true);
+  Fields tolerant(schema, "sampling_params", &ignored), strictly(schema, "", &strict), other(regex, "", &ignored);
+  const auto loose = read_sglang_constraint(tolerant);
+  EXPECT_TRUE(loose->source.loose);
+  EXPECT_FALSE(read_sglang_constraint(strictly)->source.loose);
+  EXPECT_FALSE(read_sglang_constraint(other)->source.loose);
+  grammar::CallGrammars grammars(tiny.service().grammars());
+  note_unenforced(*loose, grammars, ignored);
+  EXPECT_EQ(ignored.header(), "sampling_params.json_schema#/uniqueItems");
+}
+
+TEST(Constraint, BecomesAMask) {
+  testing::TinyService tiny({.loop = false});
+  engine::Request request;
+  grammar::CallGrammars grammars(tiny.service().grammars());
+  constrain({{Kind::regex, "[ab]"}, "regex"}, grammars, request);
+  const uint32_t* mask = request.mask->next();
+  ASSERT_NE(mask, nullptr);
+  const auto allowed = [&](int32_t token) { return (mask[token / 32] >> (token % 32)) & 1; };
+  EXPECT_TRUE(allowed('a') && allowed('b'));
+  EXPECT_FALSE(allowed('c') || allowed(testing::kEnd) || allowed(testing::kBegin));
 }
 
 }  // namespace

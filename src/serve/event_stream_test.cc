@@ -1,4 +1,4 @@
-#include "serve/heartbeat.h"
+#include "serve/event_stream.h"
 
 #include <gtest/gtest.h>
 
