@@ -206,10 +206,12 @@ class Interpreter {
       const size_t placed = arguments.positional.size();
       check(placed <= parameters.size(), "the macro '", definition_.name, "' takes at most ", parameters.size(),
             " arguments");
-      for (const auto& [name, value] : arguments.named) {
-        const bool known = name == "caller" || std::any_of(parameters.begin() + static_cast<std::ptrdiff_t>(placed),
-                                                           parameters.end(), [&](auto& p) { return p.name == name; });
-        check(known, "the macro '", definition_.name, "' has no parameter '", name, "'");
+      for (const auto& argument : arguments.named) {
+        const auto takes = [&](const Parameter& parameter) { return parameter.name == argument.first; };
+        const bool known =
+            argument.first == "caller" ||
+            std::any_of(parameters.begin() + static_cast<std::ptrdiff_t>(placed), parameters.end(), takes);
+        check(known, "the macro '", definition_.name, "' has no parameter '", argument.first, "'");
       }
     }
 
