@@ -24,8 +24,12 @@ KnownPreTokenizer gpt2_after_single_digits() {
   return {.normalizer = {}, .steps = {Split{"\\p{N}"}, Split{std::string(kGpt2)}}};
 }
 
+KnownPreTokenizer dbrx() { return {.normalizer = {}, .steps = {Split{newer("\\p{N}{1,3}")}}}; }
+
 KnownPreTokenizer llama3() {
-  return {.normalizer = {}, .steps = {Split{newer("\\p{N}{1,3}")}}, .ignore_merges = true, .add_bos = true};
+  KnownPreTokenizer known = dbrx();
+  known.ignore_merges = known.add_bos = true;
+  return known;
 }
 
 KnownPreTokenizer qwen2() { return {.normalizer = {UnicodeForm::nfc}, .steps = {Split{newer("\\p{N}")}}}; }
@@ -39,6 +43,7 @@ constexpr Known kKnown[] = {
     {"smollm", gpt2_after_single_digits},
     {"starcoder", gpt2_after_single_digits},
     {"refact", gpt2_after_single_digits},
+    {"dbrx", dbrx},  // OLMo 2
     {"llama-bpe", llama3},
     {"llama3", llama3},
     {"llama-v3", llama3},

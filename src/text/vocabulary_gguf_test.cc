@@ -88,6 +88,8 @@ TEST(VocabularyGguf, ByteLevel) {
 TEST(VocabularyGguf, BosIsAddedAsTheFileOrTheKindSays) {
   const auto with_bos = [](const std::string& pre) { return byte_bpe(pre).number("tokenizer.ggml.bos_token_id", 4); };
   EXPECT_EQ(read(with_bos("llama-bpe")).prefix, Ids{4});
+  EXPECT_TRUE(read(with_bos("dbrx")).prefix.empty());
+  EXPECT_TRUE(read(byte_bpe("llama-bpe")).ignore_merges && !read(byte_bpe("dbrx")).ignore_merges);
   EXPECT_TRUE(read(with_bos("llama-bpe").flag("tokenizer.ggml.add_bos_token", false)).prefix.empty());
   EXPECT_TRUE(read(with_bos("qwen2")).prefix.empty());
   EXPECT_EQ(read(with_bos("qwen2").flag("tokenizer.ggml.add_bos_token", true)).prefix, Ids{4});
