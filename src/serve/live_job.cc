@@ -11,25 +11,25 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
-LiveJob::LiveJob(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules,
+LiveJob::LiveJob(std::shared_ptr<JobResources> resources, Name name, TextRules rules,
                  std::shared_ptr<http::Exchange> exchange, OnProgress on_progress)
-    : around_(std::move(around)),
+    : resources_(std::move(resources)),
       name_(std::move(name)),
       began_(exchange->request().arrived),
-      text_(around_->tokenizer, std::move(rules)),
+      text_(resources_->tokenizer, std::move(rules)),
       on_progress_(std::move(on_progress)),
       exchange_(std::move(exchange)) {}
 
 void LiveJob::start(engine::Request request, const TimeLimits& limits) {
   const std::shared_ptr<http::Exchange> exchange = exchange_;
-  number_ = around_->registry.add(shared_from_this());
+  number_ = resources_->registry.add(shared_from_this());
   try {
     submit(std::move(request));
   } catch (...) {
-    around_->registry.remove(number_);
+    resources_->registry.remove(number_);
     throw;
   }
-  around_->metrics.request_started();
+  resources_->metrics.request_started();
   watch_time(limits);
   exchange->on_gone([job = weak_from_this()] {
     if (const auto alive = job.lock()) alive->cancel();
@@ -38,14 +38,14 @@ void LiveJob::start(engine::Request request, const TimeLimits& limits) {
 
 // The engine may call back, and somebody may cancel, before the request's id is noted here.
 void LiveJob::submit(engine::Request request) {
-  const auto listener = [job = shared_from_this()](const engine::Output& output) { job->hear(output); };
-  const engine::RequestId id = around_->engine.submit(std::move(request), listener);
+  const auto listener = [job = shared_from_this()](const engine::Output& output) { job->on_output(output); };
+  const engine::RequestId id = resources_->engine.submit(std::move(request), listener);
   {
     const std::lock_guard lock(mutex_);
     id_ = id;
     if (!cancelled_for_) return;
   }
-  around_->engine.cancel(id);
+  resources_->engine.cancel(id);
 }
 
 // --- how it can end early
@@ -54,7 +54,7 @@ void LiveJob::watch_time(const TimeLimits& limits) {
   std::vector<Deadlines::Key> keys;
   const auto watch = [&](std::chrono::milliseconds limit, auto action) {
     if (limit.count() == 0) return;
-    keys.push_back(around_->deadlines.add(began_ + limit, [job = weak_from_this(), action] {
+    keys.push_back(resources_->deadlines.add(began_ + limit, [job = weak_from_this(), action] {
       if (const auto alive = job.lock()) action(*alive);
     }));
   };
@@ -70,7 +70,7 @@ void LiveJob::waited_too_long() {
     const std::lock_guard lock(mutex_);
     gave_up_waiting_ = true;
   }
-  around_->engine.give_up_waiting(*id_);
+  resources_->engine.give_up_waiting(*id_);
 }
 
 void LiveJob::cancel_for(EndReason reason) {
@@ -80,12 +80,12 @@ void LiveJob::cancel_for(EndReason reason) {
     cancelled_for_ = reason;
     if (!id_) return;  // submit() will see it
   }
-  around_->engine.cancel(*id_);
+  resources_->engine.cancel(*id_);
 }
 
 // --- from the engine to the exchange
 
-void LiveJob::hear(const engine::Output& output) {
+void LiveJob::on_output(const engine::Output& output) {
   std::shared_ptr<http::Exchange> exchange;
   {
     const std::lock_guard lock(mutex_);
@@ -127,15 +127,15 @@ void LiveJob::deliver() {
 
 void LiveJob::take(const Event& event, Progress& progress) {
   if (event.output.token >= 0) count_token(event);
-  text_.hear(event.output, progress);
+  text_.on_output(event.output, progress);
   if (text_.stopped()) cancel();
 }
 
 void LiveJob::count_token(const Event& event) {
   if (event.output.generated <= 1)
-    around_->metrics.first_token(seconds(event.time - began_), event.output.queued_seconds);
+    resources_->metrics.first_token(seconds(event.time - began_), event.output.queued_seconds);
   else
-    around_->metrics.inter_token(seconds(event.time - last_token_), 1);
+    resources_->metrics.inter_token(seconds(event.time - last_token_), 1);
   last_token_ = event.time;
 }
 
@@ -167,10 +167,10 @@ void LiveJob::close(const Totals& totals) {
     deadlines = std::move(deadlines_);
     mail_.clear();
   }
-  for (const Deadlines::Key& key : deadlines) around_->deadlines.call_off(key);
-  around_->metrics.request_ended(seconds(Clock::now() - began_), totals.prompt, totals.cached, totals.generated,
-                                 totals.aborted);
-  around_->registry.remove(number_);
+  for (const Deadlines::Key& key : deadlines) resources_->deadlines.call_off(key);
+  resources_->metrics.request_ended(seconds(Clock::now() - began_), totals.prompt, totals.cached, totals.generated,
+                                    totals.aborted);
+  resources_->registry.remove(number_);
 }
 
 }  // namespace quire::serve

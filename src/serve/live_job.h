@@ -1,6 +1,6 @@
 // One job on its way: the engine's outputs into a mailbox, and out of it, in the exchange's order, as progress.
 //
-//   engine thread     hear: an output into the mailbox; a delivery is posted if none is on its way
+//   engine thread     on_output: an output into the mailbox; a delivery is posted if none is on its way
 //   io threads        deliver: what lies in the mailbox becomes text; the last time with an end
 //   any thread        cancel, out_of_time, waited_too_long
 //
@@ -26,7 +26,7 @@
 namespace quire::serve {
 
 // What jobs need of their service. Its owner keeps it until no job is left.
-struct JobSurroundings {
+struct JobResources {
   engine::Engine& engine;
   const text::Tokenizer& tokenizer;
   Metrics metrics;
@@ -40,7 +40,7 @@ class LiveJob final : public JobHandle, public std::enable_shared_from_this<Live
     std::string rid;
     int32_t key;  // by whom; Caller::key
   };
-  LiveJob(std::shared_ptr<JobSurroundings> around, Name name, TextRules rules, std::shared_ptr<http::Exchange> exchange,
+  LiveJob(std::shared_ptr<JobResources> resources, Name name, TextRules rules, std::shared_ptr<http::Exchange> exchange,
           OnProgress on_progress);
 
   const Name& name() const { return name_; }
@@ -68,7 +68,7 @@ class LiveJob final : public JobHandle, public std::enable_shared_from_this<Live
   void watch_time(const TimeLimits& limits);
   void waited_too_long();
   void cancel_for(EndReason reason);
-  void hear(const engine::Output& output);
+  void on_output(const engine::Output& output);
   void deliver();
   std::vector<Event> take_mail();
   void take(const Event& event, Progress& progress);
@@ -77,7 +77,7 @@ class LiveJob final : public JobHandle, public std::enable_shared_from_this<Live
   static Totals totals_of(const Progress& last);
   void close(const Totals& totals);
 
-  const std::shared_ptr<JobSurroundings> around_;
+  const std::shared_ptr<JobResources> resources_;
   const Name name_;
   const Clock::time_point began_;  // when the request arrived
   uint64_t number_ = 0;            // in the registry, since before the engine knew of it

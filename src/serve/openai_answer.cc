@@ -28,7 +28,7 @@ void OpenAiAnswer::start(std::vector<JobSpec> jobs, Service& service) {
   try {
     for (size_t i = 0; i < jobs.size(); ++i)
       jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {
-        self->hear(i, std::move(progress));
+        self->on_progress(i, std::move(progress));
       }));
     if (terms_.stream)
       beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
@@ -41,7 +41,7 @@ void OpenAiAnswer::start(std::vector<JobSpec> jobs, Service& service) {
 }
 
 bool OpenAiAnswer::beat() {
-  if (over_ || heard_) return false;
+  if (over_ || has_progress_) return false;
   begin_stream();
   exchange_->write(std::string(kHeartbeat));
   return true;
@@ -51,9 +51,9 @@ void OpenAiAnswer::begin_stream() {
   if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
 }
 
-void OpenAiAnswer::hear(size_t choice, Progress progress) {
+void OpenAiAnswer::on_progress(size_t choice, Progress progress) {
   if (over_) return;
-  heard_ = true;
+  has_progress_ = true;
   count(choice, progress);
   const std::optional<ApiError> error = progress.end ? error_of(*progress.end) : std::nullopt;
   if (error) return fail(*error);

@@ -32,7 +32,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   void run(std::vector<JobSpec> jobs, Service& service);  // a job for each choice
 
  protected:
-  void hear(size_t choice, Progress progress);
+  void on_progress(size_t choice, Progress progress);
 
   // What came for one choice. If the answer is a stream, its chunks are added to the part.
   virtual void take(size_t choice, Progress& progress, std::string& part) = 0;
@@ -59,7 +59,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
   std::vector<Usage> usages_;  // [choices]
   size_t running_;             // choices without an end
   bool begun_ = false;         // the stream
-  bool heard_ = false;         // of any choice
+  bool has_progress_ = false;  // of any choice
   bool over_ = false;
 };
 

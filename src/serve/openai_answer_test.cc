@@ -13,7 +13,7 @@ using testing::TestingExchange;
 // An answer whose choices are nothing but their text.
 class PlainAnswer final : public OpenAiAnswer {
  public:
-  using OpenAiAnswer::hear;
+  using OpenAiAnswer::on_progress;
   PlainAnswer(std::shared_ptr<http::Exchange> exchange, Terms terms)
       : OpenAiAnswer(std::move(exchange), std::move(terms)) {}
 
@@ -42,8 +42,9 @@ TEST(OpenAiAnswer, InOnePieceWhenAllHaveEnded) {
   Answered call({.head = kHead, .choices = 4, .choices_of_a_prompt = 2});
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_FALSE(call.exchange->begun());
-    call.answer->hear(i, {.text = "a"});
-    call.answer->hear(i, {.text = "b", .end = kStopped, .prompt_tokens = 10, .cached_tokens = 3, .generated = 2});
+    call.answer->on_progress(i, {.text = "a"});
+    call.answer->on_progress(i,
+                             {.text = "b", .end = kStopped, .prompt_tokens = 10, .cached_tokens = 3, .generated = 2});
   }
   EXPECT_EQ(ordered_json::parse(call.exchange->body()), ordered_json::parse(R"({"id": "id-1", "object": "answer",
       "created": 7, "model": "tiny", "choices": "abababab", "usage": {"prompt_tokens": 20, "completion_tokens": 8,
@@ -53,13 +54,13 @@ TEST(OpenAiAnswer, InOnePieceWhenAllHaveEnded) {
 TEST(OpenAiAnswer, AStreamBeginsWithItsFirstProgress) {
   Answered call({.head = kHead, .stream = true, .stream_usage = true, .choices = 2, .choices_of_a_prompt = 2});
   EXPECT_FALSE(call.exchange->begun());
-  call.answer->hear(1, {});
+  call.answer->on_progress(1, {});
   EXPECT_TRUE(call.exchange->streams());
   EXPECT_EQ(call.exchange->body(), "");
-  call.answer->hear(1, {.text = "x", .end = kStopped, .prompt_tokens = 5, .generated = 1});
-  call.answer->hear(0, {.text = "y", .prompt_tokens = 5, .generated = 1});
+  call.answer->on_progress(1, {.text = "x", .end = kStopped, .prompt_tokens = 5, .generated = 1});
+  call.answer->on_progress(0, {.text = "y", .prompt_tokens = 5, .generated = 1});
   EXPECT_FALSE(call.exchange->ended());
-  call.answer->hear(0, {.end = kStopped, .prompt_tokens = 5, .cached_tokens = 4, .generated = 2});
+  call.answer->on_progress(0, {.end = kStopped, .prompt_tokens = 5, .cached_tokens = 4, .generated = 2});
   EXPECT_TRUE(call.exchange->ended());
   const std::vector<ordered_json> events = testing::events_of(call.exchange->body());
   ASSERT_EQ(events.size(), 3u);
@@ -72,34 +73,34 @@ TEST(OpenAiAnswer, AStreamBeginsWithItsFirstProgress) {
 TEST(OpenAiAnswer, AFailureBeforeAnythingWasSentHasAStatus) {
   for (const bool stream : {false, true}) {
     Answered call({.head = kHead, .stream = stream, .choices = 2});
-    call.answer->hear(0, {.end = End{EndReason::failed, {}, "broken"}});
+    call.answer->on_progress(0, {.end = End{EndReason::failed, {}, "broken"}});
     EXPECT_EQ(call.exchange->status(), 500);
     EXPECT_FALSE(call.exchange->streams());
     const ordered_json body = ordered_json::parse(call.exchange->body());
     EXPECT_EQ(body["error"]["message"], kServerFailed);
-    call.answer->hear(1, {.text = "late", .end = kStopped});  // is not told any more
+    call.answer->on_progress(1, {.text = "late", .end = kStopped});  // is not told any more
   }
 }
 
 TEST(OpenAiAnswer, AFailureInAStreamIsItsLastEvent) {
   Answered call({.head = kHead, .stream = true, .stream_usage = true, .choices = 2});
-  call.answer->hear(0, {.text = "a"});
-  call.answer->hear(1, {.end = End{EndReason::failed, {}, "broken"}});
+  call.answer->on_progress(0, {.text = "a"});
+  call.answer->on_progress(1, {.end = End{EndReason::failed, {}, "broken"}});
   EXPECT_TRUE(call.exchange->ended());
   const std::vector<ordered_json> events = testing::events_of(call.exchange->body());
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[1]["error"]["message"], kServerFailed);
   EXPECT_EQ(events[1]["error"]["type"], "server_error");
-  call.answer->hear(0, {.text = "late", .end = kStopped});
+  call.answer->on_progress(0, {.text = "late", .end = kStopped});
 }
 
 TEST(OpenAiAnswer, WaitingTooLongIsToldRunningTooLongIsAnAnswer) {
   Answered waited({.head = kHead, .stream = true});
-  waited.answer->hear(0, {.end = End{EndReason::timeout, {}, "busy"}});
+  waited.answer->on_progress(0, {.end = End{EndReason::timeout, {}, "busy"}});
   EXPECT_EQ(waited.exchange->status(), 503);
 
   Answered ran({.head = kHead});
-  ran.answer->hear(0, {.text = "some", .end = End{EndReason::timeout}});
+  ran.answer->on_progress(0, {.text = "some", .end = End{EndReason::timeout}});
   EXPECT_EQ(ran.exchange->status(), 200);
   EXPECT_EQ(finish_reason(End{EndReason::timeout}), "abort");
 }

@@ -104,14 +104,15 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     job.request.pooling = body_.pooling;
     job.request.salt = body_.salt;
     try {
-      jobs_.push_back(service_.run(std::move(job), exchange_,
-                                   [self = shared_from_this(), i](Progress progress) { self->hear(i, progress); }));
+      jobs_.push_back(service_.run(std::move(job), exchange_, [self = shared_from_this(), i](Progress progress) {
+        self->on_progress(i, progress);
+      }));
     } catch (const ApiError& error) {
       fail(error);
     }
   }
 
-  void hear(size_t i, const Progress& progress) {
+  void on_progress(size_t i, const Progress& progress) {
     if (over_ || !progress.end) return;
     const End& end = *progress.end;
     if (end.reason == EndReason::failed) return fail(ApiError(500, kServerFailed));

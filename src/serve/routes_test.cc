@@ -54,14 +54,14 @@ class HeldExchange : public TestingExchange {
   using TestingExchange::TestingExchange;
   void respond(http::Response response) override {
     asked_.set_value();
-    go_on_.get_future().wait();
+    may_respond_.get_future().wait();
     TestingExchange::respond(std::move(response));
   }
   void wait_until_asked() { asked_.get_future().wait(); }
-  void let_go() { go_on_.set_value(); }
+  void let_go() { may_respond_.set_value(); }
 
  private:
-  std::promise<void> asked_, go_on_;
+  std::promise<void> asked_, may_respond_;
 };
 
 constexpr const char* kOneToken = R"({"text": "a", "sampling_params": {"max_new_tokens": 1}})";

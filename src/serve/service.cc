@@ -29,7 +29,7 @@ struct Service::Impl {
         options(asked),
         chat_template(template_of(asked, given.tokenizer)),
         logprobs(asked.most_logprobs),
-        around(new JobSurroundings{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
+        resources(new JobResources{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
 
   std::string piece_of(const std::optional<int32_t>& id) const {
     return id ? std::string(parts.tokenizer.piece(*id)) : "";
@@ -39,7 +39,7 @@ struct Service::Impl {
   const ServiceOptions options;
   const std::optional<text::ChatTemplate> chat_template;
   LogprobBudget logprobs;
-  const std::shared_ptr<JobSurroundings> around;
+  const std::shared_ptr<JobResources> resources;
   std::atomic<bool> draining = false;
 };
 
@@ -47,9 +47,9 @@ Service::Service(const Parts& parts, const ServiceOptions& options) : impl_(std:
 
 Service::~Service() {
   drain();
-  impl_->around->deadlines.stop();
+  impl_->resources->deadlines.stop();
   abort("");
-  impl_->around->registry.clear();  // it is theirs, too: they would keep each other alive
+  impl_->resources->registry.clear();  // it is theirs, too: they would keep each other alive
 }
 
 const ServiceOptions& Service::options() const { return impl_->options; }
@@ -94,7 +94,7 @@ std::string Service::new_id(std::string_view prefix) const {
 std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
   if (draining()) throw ApiError(503, "the server is shutting down");
   try {
-    const auto run = std::make_shared<LiveJob>(impl_->around, LiveJob::Name{std::move(job.rid), job.key},
+    const auto run = std::make_shared<LiveJob>(impl_->resources, LiveJob::Name{std::move(job.rid), job.key},
                                                std::move(job.text), std::move(exchange), std::move(on_progress));
     run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
     return run;
@@ -108,18 +108,18 @@ std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Excha
 }
 
 int Service::abort(std::string_view rid_prefix, std::optional<int32_t> key) {
-  const auto jobs = impl_->around->registry.named(rid_prefix, key);
+  const auto jobs = impl_->resources->registry.named(rid_prefix, key);
   for (const auto& job : jobs) job->cancel();
   return static_cast<int>(jobs.size());
 }
 
 void Service::flush_cache() { impl_->parts.engine.flush_cache(); }
 engine::EngineStats Service::stats() const { return impl_->parts.engine.stats(); }
-Metrics& Service::metrics() { return impl_->around->metrics; }
-int32_t Service::jobs() const { return impl_->around->registry.size(); }
+Metrics& Service::metrics() { return impl_->resources->metrics; }
+int32_t Service::jobs() const { return impl_->resources->registry.size(); }
 
 void Service::later(std::chrono::milliseconds delay, std::function<void()> action) {
-  impl_->around->deadlines.add(std::chrono::steady_clock::now() + delay, std::move(action));
+  impl_->resources->deadlines.add(std::chrono::steady_clock::now() + delay, std::move(action));
 }
 
 bool Service::works() const { return impl_->parts.engine.accepts(); }

@@ -37,7 +37,7 @@ std::string finish_reason(const std::optional<End>& end, int32_t generated) {
 GenerateAnswer::GenerateAnswer(const text::Tokenizer& tokenizer, std::string rid, LogprobRules logprobs)
     : rid_(std::move(rid)), logprobs_(tokenizer, logprobs) {}
 
-void GenerateAnswer::hear(const Progress& progress) {
+void GenerateAnswer::on_progress(const Progress& progress) {
   append_escaped(text_, progress.text);
   for (const engine::TokenLogprob& token : progress.tokens) {
     if (!ids_.empty()) ids_ += ',';

@@ -16,7 +16,7 @@ class GenerateAnswer {
  public:
   GenerateAnswer(const text::Tokenizer& tokenizer, std::string rid, LogprobRules logprobs);
 
-  void hear(const Progress& progress);
+  void on_progress(const Progress& progress);
   const std::optional<End>& end() const { return end_; }
   std::string json(std::optional<size_t> index = {}) const;  // all so far; the index is that in a list of texts
   std::string part(std::optional<size_t> index);             // the same, as the next part of a stream

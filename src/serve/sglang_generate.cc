@@ -40,7 +40,7 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
       for (size_t i = 0; i < texts.size(); ++i)
         running.push_back(
             service.run(std::move(texts[i].job), exchange_,
-                        [self = shared_from_this(), i](const Progress& progress) { self->hear(i, progress); }));
+                        [self = shared_from_this(), i](const Progress& progress) { self->on_progress(i, progress); }));
       if (streams_)
         beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
           const auto self = weak.lock();
@@ -54,7 +54,7 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
   }
 
   bool beat() {
-    if (heard_ || given_up_) return false;
+    if (has_progress_ || given_up_) return false;
     begin_stream();
     exchange_->write(std::string(kHeartbeat));
     return true;
@@ -64,11 +64,11 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
     if (!std::exchange(begun_, true)) exchange_->start_stream(event_stream_head());
   }
 
-  void hear(size_t i, const Progress& progress) {
+  void on_progress(size_t i, const Progress& progress) {
     if (given_up_) return;
-    heard_ = true;
+    has_progress_ = true;
     GenerateAnswer& answer = answers_[i];
-    answer.hear(progress);
+    answer.on_progress(progress);
     if (progress.end) --open_;
     if (streams_)
       send_part(answer, i);
@@ -109,10 +109,10 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
   const bool is_list_, streams_;
   const LogprobBudget::Share logprobs_;
   std::vector<GenerateAnswer> answers_;
-  size_t open_;            // answers that have not ended
-  bool begun_ = false;     // the stream
-  bool heard_ = false;     // of any answer
-  bool given_up_ = false;  // the error is the answer
+  size_t open_;                // answers that have not ended
+  bool begun_ = false;         // the stream
+  bool has_progress_ = false;  // of any answer
+  bool given_up_ = false;      // the error is the answer
 };
 
 }  // namespace

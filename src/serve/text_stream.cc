@@ -38,7 +38,7 @@ TextStream::TextStream(const text::Tokenizer& tokenizer, TextRules rules)
       characters_(rules_.drop_first_space && tokenizer.drops_first_space()),
       stop_(rules_.stops) {}
 
-void TextStream::hear(const engine::Output& output, Progress& progress) {
+void TextStream::on_output(const engine::Output& output, Progress& progress) {
   if (ended_) return;
   progress.prompt_tokens = output.prompt_tokens;
   progress.cached_tokens = output.cached_tokens;

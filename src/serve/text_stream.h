@@ -53,7 +53,7 @@ class TextStream {
  public:
   TextStream(const text::Tokenizer& tokenizer, TextRules rules);
   // Adds to `progress`. After the end nothing more comes.
-  void hear(const engine::Output& output, Progress& progress);
+  void on_output(const engine::Output& output, Progress& progress);
   bool stopped() const { return stopped_; }  // by a stop text: the engine's request is to be cancelled
 
  private:

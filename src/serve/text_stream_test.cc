@@ -24,12 +24,13 @@ const text::Tokenizer& tokenizer() {
 struct Answer {
   explicit Answer(TextRules rules) : stream(tokenizer(), std::move(rules)) {}
 
-  void hear(int32_t token, Finish finish = Finish::none) {
+  void on_output(int32_t token, Finish finish = Finish::none) {
     const auto count = static_cast<int32_t>(++heard);
-    stream.hear({.token = token, .finish = finish, .prompt_tokens = 3, .cached_tokens = 1, .generated = count}, all);
+    stream.on_output({.token = token, .finish = finish, .prompt_tokens = 3, .cached_tokens = 1, .generated = count},
+                     all);
   }
   void hear_bytes(std::string_view bytes) {
-    for (const char byte : bytes) hear(static_cast<unsigned char>(byte));
+    for (const char byte : bytes) on_output(static_cast<unsigned char>(byte));
   }
   std::string matched_text() const { return std::get<std::string>(all.end.value().matched); }
 
@@ -43,7 +44,7 @@ TEST(TextStream, GivesTextTokensAndCounts) {
   answer.hear_bytes("ab");
   EXPECT_EQ(answer.all.text, "ab");
   EXPECT_FALSE(answer.all.end);
-  answer.hear('c', Finish::length);
+  answer.on_output('c', Finish::length);
   EXPECT_EQ(answer.all.text, "abc");
   ASSERT_EQ(answer.all.tokens.size(), 3u);
   EXPECT_EQ(answer.all.tokens[2].token, 'c');
@@ -58,14 +59,14 @@ TEST(TextStream, CharactersComeWhole) {
   Answer answer({});
   answer.hear_bytes("a\xE2\x82");
   EXPECT_EQ(answer.all.text, "a");
-  answer.hear(0xAC);
+  answer.on_output(0xAC);
   EXPECT_EQ(answer.all.text, "a\u20AC");
 }
 
 TEST(TextStream, HalfACharacterAtTheEndIsReplaced) {
   Answer answer({});
   answer.hear_bytes("a\xE2\x82");
-  answer.hear(kEnd, Finish::stop);
+  answer.on_output(kEnd, Finish::stop);
   EXPECT_EQ(answer.all.text, "a\uFFFD");
   EXPECT_EQ(std::get<int32_t>(answer.all.end.value().matched), kEnd);
 }
@@ -75,13 +76,13 @@ TEST(TextStream, AStopTextOverSeveralTokensEndsTheAnswer) {
   answer.hear_bytes("one ENEN");
   EXPECT_EQ(answer.all.text, "one EN");
   EXPECT_FALSE(answer.stream.stopped());
-  answer.hear('D');
+  answer.on_output('D');
   EXPECT_EQ(answer.all.text, "one EN");
   EXPECT_EQ(answer.all.end.value().reason, EndReason::stop);
   EXPECT_EQ(answer.matched_text(), "END");
   EXPECT_TRUE(answer.stream.stopped());
 
-  answer.hear('x', Finish::cancelled);  // the engine's own end comes later, and is nobody's business
+  answer.on_output('x', Finish::cancelled);  // the engine's own end comes later, and is nobody's business
   EXPECT_EQ(answer.all.text, "one EN");
   EXPECT_EQ(answer.all.end->reason, EndReason::stop);
   EXPECT_EQ(answer.all.tokens.size(), 9u);
@@ -91,7 +92,7 @@ TEST(TextStream, WhatOnlyBeganLikeAStopTextIsShownAtTheEnd) {
   Answer answer({.stops = {"END"}});
   answer.hear_bytes("one E");
   EXPECT_EQ(answer.all.text, "one ");
-  answer.hear('N', Finish::length);
+  answer.on_output('N', Finish::length);
   EXPECT_EQ(answer.all.text, "one EN");
 }
 
@@ -103,8 +104,8 @@ TEST(TextStream, StopsCanBeKept) {
 
   for (const bool keep : {false, true}) {
     Answer token({.keep_stop = keep});
-    token.hear('a');
-    token.hear('.', Finish::stop);
+    token.on_output('a');
+    token.on_output('.', Finish::stop);
     EXPECT_EQ(token.all.text, keep ? "a." : "a");
     EXPECT_EQ(std::get<int32_t>(token.all.end.value().matched), '.');
   }
@@ -113,9 +114,9 @@ TEST(TextStream, StopsCanBeKept) {
 TEST(TextStream, SpecialTokensAreLeftOutUnlessWanted) {
   for (const bool skip : {false, true}) {
     Answer answer({.skip_special = skip, .keep_stop = true});
-    answer.hear(kAssistant);
-    answer.hear('a');
-    answer.hear(kEnd, Finish::stop);
+    answer.on_output(kAssistant);
+    answer.on_output('a');
+    answer.on_output(kEnd, Finish::stop);
     EXPECT_EQ(answer.all.text, skip ? "a" : "<|assistant|>a</s>");
     EXPECT_EQ(answer.all.tokens.size(), 3u);
   }
@@ -123,8 +124,8 @@ TEST(TextStream, SpecialTokensAreLeftOutUnlessWanted) {
 
 TEST(TextStream, TheLastTokenMayBringAStopTextAndTheLimit) {
   Answer answer({.stops = {"b"}});
-  answer.hear('a');
-  answer.hear('b', Finish::length);
+  answer.on_output('a');
+  answer.on_output('b', Finish::length);
   EXPECT_EQ(answer.all.text, "a");
   EXPECT_EQ(answer.all.end.value().reason, EndReason::stop);
 }
@@ -138,7 +139,7 @@ TEST(TextStream, PassesOnWhatElseCame) {
                         .embedding = {1, 2},
                         .finish = Finish::failed,
                         .error = "broken"};
-  stream.hear(output, progress);
+  stream.on_output(output, progress);
   EXPECT_EQ(progress.tokens.at(0).token, 'a');
   EXPECT_EQ(progress.tokens.at(0).logprob, -0.5f);
   EXPECT_EQ(progress.tokens.at(0).top.size(), 1u);
@@ -160,7 +161,8 @@ TEST(TextStream, PartsAddUp) {
     for (int i = 0; i < 40; ++i) {
       ids.push_back(static_cast<int32_t>(random() % testing::kVocabulary));
       Progress part;
-      stream.hear({.token = ids.back(), .finish = i == 39 ? Finish::length : Finish::none, .generated = i + 1}, part);
+      stream.on_output({.token = ids.back(), .finish = i == 39 ? Finish::length : Finish::none, .generated = i + 1},
+                       part);
       text += part.text;
     }
     EXPECT_EQ(text, tokenizer().decode(ids, true));
