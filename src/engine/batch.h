@@ -40,13 +40,12 @@ struct Share {
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};
   std::shared_ptr<AheadMask> mask = {};  // null: any token may be drawn
-  std::vector<int32_t> history = {};     // all tokens of a request that draws by them (penalties); else none
 
   struct Slice {
     int32_t begin = 0, count = 0;
   };
-  int32_t first_row = 0;                       // in the batch; this and what follows is filled by Batch::add
-  Slice drawn = {}, scored = {}, pooled = {};  // its part of the batch's lists
+  int32_t first_row = 0;  // in the batch; this and what follows is filled by Batch::add
+  Slice drawn = {}, scored = {}, pooled = {}, history = {};  // its part of the batch's lists
 
   int32_t end() const { return position + count; }
 };
@@ -61,6 +60,7 @@ struct Batch {
   std::vector<Share> shares = {};
   std::vector<int32_t> token_ids = {};                          // [rows]
   std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
+  std::vector<int32_t> history = {};                            // all tokens of those that draw with penalties
 
   bool empty() const { return shares.empty(); }
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
@@ -84,13 +84,17 @@ struct Batch {
       share.pooled = list(pooled, share.kept, false);
     else
       share.scored = list(scored, share.kept, true);
+    if (share.draws && share.request && penalises(share.request->sampling)) {
+      share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size())};
+      history.insert(history.end(), tokens.begin(), tokens.end());
+    }
     for (int32_t p = share.position; p < share.end(); ++p)
       token_ids.push_back(p < std::ssize(tokens) ? tokens[p] : kFutureToken);
     shares.push_back(std::move(share));
   }
   void clear() {
     shares.clear();
-    token_ids.clear();
+    for (std::vector<int32_t>* ids : {&token_ids, &history}) ids->clear();
     for (std::vector<WantedRow>* rows : {&drawn, &scored, &pooled}) rows->clear();
   }
 };

@@ -122,7 +122,7 @@ struct Engine::Impl {
   bool step();
   void take_mail();
   void launch(Batch batch);
-  StepResults compute(Batch& batch);
+  void compute(Step& step);
   void settle_oldest();
   void resolve_future_tokens(Batch& batch) const;
   void begin_masks(const Batch& batch);
@@ -143,7 +143,7 @@ struct Engine::Impl {
   MaskThreads masks;
   Mail taken;
   std::deque<Step> in_flight;          // launched and not settled, oldest first
-  Batch spare;                         // of a settled step, for its memory
+  Step spare;                          // a settled one, for its memory
   std::vector<int32_t> newest_tokens;  // [request rows] what a future token of the row stands for
   int64_t steps = 0;
   Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
@@ -188,7 +188,7 @@ bool Engine::Impl::step() {
   const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0 || !in_flight.empty();
   taken.clear();
   computing = {};
-  Batch batch = scheduler.plan(std::move(spare));
+  Batch batch = scheduler.plan(std::move(spare.batch));
   if (!batch.empty()) {
     launch(std::move(batch));
     while (std::ssize(in_flight) > options.steps_in_flight) settle_oldest();
@@ -221,31 +221,29 @@ void Engine::Impl::launch(Batch batch) {
   ++steps;
   scheduler.advance(batch);
   const Clock::time_point start = Clock::now();
-  Step step;
+  Step& step = in_flight.emplace_back(std::move(batch), std::move(spare.results));
   try {
-    step.results = compute(batch);
+    compute(step);
   } catch (const CheckError& refused) {
     step.error = refused.what();
   }
   step.results.time = computing = Clock::now() - start;
-  step.batch = std::move(batch);
-  in_flight.push_back(std::move(step));
 }
 
-StepResults Engine::Impl::compute(Batch& batch) {
+void Engine::Impl::compute(Step& step) {
+  auto& [batch, results, error] = step;
   begin_masks(batch);
   resolve_future_tokens(batch);
   const Runner::Outputs outputs = runner.run(batch);
   wait_for_masks(batch);
-  StepResults results;
   sampler.run(batch, outputs.logits, results);
   results.width = static_cast<int32_t>(outputs.pooled.dim);
+  results.pooled.clear();
   for (int64_t i = 0; i < outputs.pooled.rows; ++i)
     results.pooled.insert(results.pooled.end(), outputs.pooled.row(i), outputs.pooled.row(i) + results.width);
   for (size_t i = 0; i < batch.drawn.size(); ++i)
     if (!results.drawn[i].tokens.empty())
       newest_tokens[batch.shares[batch.drawn[i].share].row.value] = results.drawn[i].tokens.back().token;
-  return results;
 }
 
 void Engine::Impl::resolve_future_tokens(Batch& batch) const {
@@ -256,14 +254,13 @@ void Engine::Impl::resolve_future_tokens(Batch& batch) const {
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
 void Engine::Impl::settle_oldest() {
-  Step step = std::move(in_flight.front());
+  spare = std::move(in_flight.front());
   in_flight.pop_front();
-  if (step.error.empty())
-    scheduler.settle(step.batch, std::move(step.results));
+  if (spare.error.empty())
+    scheduler.settle(spare.batch, spare.results);
   else
-    scheduler.fail(step.batch, step.error);
-  spare = std::move(step.batch);
-  spare.clear();  // what it holds of its requests goes with them
+    scheduler.fail(spare.batch, spare.error);
+  spare.batch.clear();  // what it holds of its requests goes with them
 }
 
 void Engine::Impl::begin_masks(const Batch& batch) {

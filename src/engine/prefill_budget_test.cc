@@ -142,7 +142,7 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
     scheduler.advance(batch);
     StepResults results = model.run(batch, scheduler.table());
     results.time = std::chrono::duration<double>(time);
-    scheduler.settle(batch, std::move(results));
+    scheduler.settle(batch, results);
   }
   result.prompt_share = of_prompts / whole;
   return result;

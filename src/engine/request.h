@@ -38,6 +38,11 @@ struct Request {
   Pooling pooling = Pooling::none;        // else max_new_tokens is 0
 };
 
+// Whether a draw depends on the tokens before it: on more than the logits have of them.
+inline bool penalises(const ops::SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
+}
+
 // How likely a token was, and others in its place.
 struct TokenLogprob {
   int32_t token = -1;

@@ -173,8 +173,7 @@ Share Scheduler::share_of(const Sequence& sequence, int32_t count) {
           .generated = sequence.length_ahead() - sequence.prompt_tokens,
           .kept = sequence.kept_rows(sequence.computed + count),
           .request = sequence.request,
-          .mask = draws ? sequence.mask : nullptr,
-          .history = draws && penalises(sequence.request->sampling) ? sequence.tokens : std::vector<int32_t>()};
+          .mask = draws ? sequence.mask : nullptr};
 }
 
 bool Scheduler::all_await_masks() const {
@@ -400,7 +399,7 @@ void Scheduler::advance(const Batch& batch) {
   }
 }
 
-void Scheduler::settle(const Batch& batch, StepResults results) {
+void Scheduler::settle(const Batch& batch, StepResults& results) {
   check(batch.step == settled_ + 1 && in_flight(), "step ", batch.step, " was settled after step ", settled_);
   check(results.drawn.size() == batch.drawn.size() && results.scored.size() == batch.scored.size() &&
             results.pooled.size() == batch.pooled.size() * results.width,

@@ -97,7 +97,7 @@ class Scheduler {
   // step in flight is settled. recycled: any batch, for its memory.
   Batch plan(Batch recycled = {});
   void advance(const Batch& batch);                          // the planned batch, which is not empty
-  void settle(const Batch& batch, StepResults results);      // the oldest in flight
+  void settle(const Batch& batch, StepResults& results);     // the oldest in flight; results are moved from
   void fail(const Batch& batch, const std::string& reason);  // the oldest in flight
 
   void check_idle() const;  // check_pages_are_back() when nobody runs or waits and no step is in flight

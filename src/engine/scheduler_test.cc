@@ -91,7 +91,7 @@ class World {
     const Batch batch = pop_oldest();
     StepResults results = model_.answer();
     if (change) change(batch, results);
-    scheduler_.settle(batch, std::move(results));
+    scheduler_.settle(batch, results);
     look();
   }
   void fail_oldest(const std::string& reason) {
@@ -927,7 +927,7 @@ TEST(StepsInFlight, WhoDrawsByItsTextWaitsForItsTokens) {
   EXPECT_EQ(batch.token_ids[0], world.heard(masked).tokens[0]);
   Tokens history = text(20, 1);
   history.push_back(world.heard(penalised).tokens[0]);
-  EXPECT_EQ(batch.shares[1].history, history);
+  EXPECT_EQ(batch.history, history);
   EXPECT_EQ(batch.token_ids[2], kFutureToken);
   world.launch(batch);
   world.settle_answered(false);
@@ -1021,9 +1021,10 @@ TEST(StepsInFlight, AreSettledInTheOrderOfTheirLaunch) {
   world.launch(first);
   const Batch second = world.plan();
   world.launch(second);
-  expect_refused([&] { world.scheduler().settle(second, {}); }, "step 2 was settled after step 0");
+  StepResults none;
+  expect_refused([&] { world.scheduler().settle(second, none); }, "step 2 was settled after step 0");
   expect_refused([&] { world.scheduler().advance(second); }, "step 2 was launched after step 2");
-  expect_refused([&] { world.scheduler().settle(first, {}); }, "0 tokens, 0 scores and 0 numbers of 0");
+  expect_refused([&] { world.scheduler().settle(first, none); }, "0 tokens, 0 scores and 0 numbers of 0");
 }
 
 // --- random schedules

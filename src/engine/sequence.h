@@ -23,11 +23,6 @@ namespace quire::engine {
 
 using Clock = std::chrono::steady_clock;
 
-// Whether a draw depends on the tokens before it: on more than the logits have of them.
-inline bool penalises(const ops::SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
-}
-
 struct Sequence {
   RequestId id;                            // ascending in order of arrival
   std::shared_ptr<const Request> request;  // its prompt was moved to tokens

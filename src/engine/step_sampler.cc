@@ -10,10 +10,12 @@ namespace {
 
 // What a row cannot do, its request is told.
 template <class Compute>
-RowResult result_of(const Compute& compute) {
-  RowResult result;
+void fill(RowResult& result, const Compute& compute) {
+  result.tokens.clear();
+  result.error.clear();
+  result.refused = false;
   try {
-    result.tokens.push_back(compute());
+    compute(result.tokens);
   } catch (const ConstraintRefused& refused) {
     result.error = refused.what();
     result.refused = true;
@@ -22,7 +24,6 @@ RowResult result_of(const Compute& compute) {
   } catch (...) {
     result.error = "the mask of allowed tokens threw";
   }
-  return result;
 }
 
 }  // namespace
@@ -36,43 +37,42 @@ void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults&
   results.scored.resize(batch.scored.size());
   exec_.parallel(batch.with_logits(), [&](int64_t i, int thread) {
     const WantedRow& row = i < draws ? batch.drawn[i] : batch.scored[i - draws];
-    RowResult& result = i < draws ? results.drawn[i] : results.scored[i - draws];
     const Share& share = batch.shares[row.share];
-    result = i < draws ? draw(share, logits.row(i), thread) : score(share, row.token, logits.row(i), thread);
+    fill(i < draws ? results.drawn[i] : results.scored[i - draws], [&](std::vector<ops::Sampled>& tokens) {
+      if (i >= draws)
+        tokens.push_back(score(share, row.token, logits.row(i), thread));
+      else if (!share.mask || share.mask->ready())
+        tokens.push_back(draw(batch, share, logits.row(i), thread));
+    });
   });
 }
 
-RowResult StepSampler::draw(const Share& share, const float* logits, int thread) {
-  if (share.mask && !share.mask->ready()) return {};
-  return result_of([&] {
-    const Request& request = *share.request;
-    const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
-    const std::span history(share.history);
-    const size_t generated = history.empty() ? 0 : share.generated;
-    ops::Sampled sampled =
-        sampler_.sample({.logits = logits,
-                         .params = &request.sampling,
-                         .prompt = history.first(history.size() - generated),
-                         .generated = history.last(generated),
-                         .position = share.end(),
-                         .mask = allowed_tokens(request, share.generated, own, vocabulary_, masks_[thread]),
-                         .top_logprobs = request.top_logprobs,
-                         .logprob_ids = request.logprob_ids},
-                        thread);
-    if (share.mask) share.mask->drew(sampled.token);
-    return sampled;
-  });
+ops::Sampled StepSampler::draw(const Batch& batch, const Share& share, const float* logits, int thread) {
+  const Request& request = *share.request;
+  const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
+  const auto history = std::span(batch.history).subspan(share.history.begin, share.history.count);
+  const size_t generated = history.empty() ? 0 : share.generated;
+  ops::Sampled sampled =
+      sampler_.sample({.logits = logits,
+                       .params = &request.sampling,
+                       .prompt = history.first(history.size() - generated),
+                       .generated = history.last(generated),
+                       .position = share.end(),
+                       .mask = allowed_tokens(request, share.generated, own, vocabulary_, masks_[thread]),
+                       .top_logprobs = request.top_logprobs,
+                       .logprob_ids = request.logprob_ids},
+                      thread);
+  if (share.mask) share.mask->drew(sampled.token);
+  return sampled;
 }
 
-RowResult StepSampler::score(const Share& share, int32_t token, const float* logits, int thread) {
-  return result_of([&] {
-    return sampler_.score({.logits = logits,
-                           .params = nullptr,
-                           .position = 0,
-                           .top_logprobs = std::max(share.request->top_logprobs, 0),
-                           .logprob_ids = share.request->logprob_ids},
-                          token, thread);
-  });
+ops::Sampled StepSampler::score(const Share& share, int32_t token, const float* logits, int thread) {
+  return sampler_.score({.logits = logits,
+                         .params = nullptr,
+                         .position = 0,
+                         .top_logprobs = std::max(share.request->top_logprobs, 0),
+                         .logprob_ids = share.request->logprob_ids},
+                        token, thread);
 }
 
 }  // namespace quire::engine

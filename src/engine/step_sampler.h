@@ -18,12 +18,13 @@ class StepSampler {
  public:
   StepSampler(int32_t vocabulary, Exec& exec);  // exec outlives it
 
-  // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business.
+  // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business. results may be those
+  // of an earlier step, whose memory is used again.
   void run(const Batch& batch, Rows<const float> logits, StepResults& results);
 
  private:
-  RowResult draw(const Share& share, const float* logits, int thread);
-  RowResult score(const Share& share, int32_t token, const float* logits, int thread);
+  ops::Sampled draw(const Batch& batch, const Share& share, const float* logits, int thread);
+  ops::Sampled score(const Share& share, int32_t token, const float* logits, int thread);
 
   int32_t vocabulary_;
   Exec& exec_;
