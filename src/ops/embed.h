@@ -20,7 +20,7 @@ struct EmbedArgs {
 };
 using EmbedFn = void(const EmbedArgs&, Exec&);
 namespace cpu {
-EmbedFn embed;
+EmbedFn embed;  // plain loops, the meaning itself; so is gather_rows
 }
 EmbedFn embed;  // for callers; records while exec captures
 

@@ -69,7 +69,7 @@ class DenseTiles {
     for (int n = 0; n < N; ++n) {
       find_place(run.target, (first + n) / kVectors, at.kept, place);
       const int column = static_cast<int>((first + n) % kVectors * S::kWidth);
-      for (int r = 0; r < R; ++r) put<S>(place, at.row + r, at.swept + r, column, sums[r][n]);
+      for (int r = 0; r < R; ++r) put<S, true>(place, at.row + r, at.swept + r, column, sums[r][n]);
     }
   }
 };

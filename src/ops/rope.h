@@ -48,7 +48,7 @@ struct RopeAnglesArgs {
 };
 using RopeAnglesFn = void(const RopeAnglesArgs&, Exec&);
 namespace cpu {
-RopeAnglesFn rope_angles;
+RopeAnglesFn rope_angles;  // plain loops, the meaning itself
 }
 RopeAnglesFn rope_angles;  // for callers; records while exec captures
 
