@@ -1027,6 +1027,16 @@ TEST(StepsInFlight, AreSettledInTheOrderOfTheirLaunch) {
   expect_refused([&] { world.scheduler().settle(first, none); }, "0 tokens, 0 scores and 0 numbers of 0");
 }
 
+// Where the rows of the next step lie depends on how many there are.
+TEST(StepsInFlight, SeveralTokensAreForThoseWithNothingElseInFlight) {
+  World world(limits_of(20), 1);
+  world.add(text(20), 10);
+  world.step();
+  world.launch(world.plan());
+  const auto doubled = [](const Batch&, StepResults& results) { results.drawn[0].tokens.push_back({.token = 1}); };
+  expect_refused([&] { world.settle_oldest(doubled); }, "several tokens for a request that has gone on already");
+}
+
 // --- random schedules
 
 class RandomSchedule {
