@@ -69,28 +69,26 @@ struct Batch {
   int32_t wanted_rows() const { return with_logits() + static_cast<int32_t>(pooled.size()); }
 
   // tokens: of the share's request, as far as they are known.
-  void add(Share share, std::span<const int32_t> tokens) {
+  void add(Share given, std::span<const int32_t> tokens) {
     const auto index = static_cast<int32_t>(shares.size());
+    Share& share = shares.emplace_back(std::move(given));
     share.first_row = rows();
-    const auto list = [&](std::vector<WantedRow>& rows, PositionRange positions, bool scores) {
-      const Share::Slice slice{static_cast<int32_t>(rows.size()), positions.count()};
-      for (int32_t p = positions.begin; p < positions.end; ++p)
-        rows.push_back({share.first_row + p - share.position, index, scores ? tokens[p + 1] : -1});
-      return slice;
-    };
-    const bool pools = share.request && share.request->pooling != Pooling::none;
-    if (share.draws) share.drawn = list(drawn, {share.end() - 1, share.end()}, false);
-    if (pools)
-      share.pooled = list(pooled, share.kept, false);
-    else
-      share.scored = list(scored, share.kept, true);
+    for (int32_t p = share.position; p < share.end(); ++p)
+      token_ids.push_back(p < std::ssize(tokens) ? tokens[p] : kFutureToken);
+    if (share.draws) {
+      share.drawn = {static_cast<int32_t>(drawn.size()), 1};
+      drawn.push_back({rows() - 1, index});
+    }
     if (share.draws && share.request && penalises(share.request->sampling)) {
       share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size())};
       history.insert(history.end(), tokens.begin(), tokens.end());
     }
-    for (int32_t p = share.position; p < share.end(); ++p)
-      token_ids.push_back(p < std::ssize(tokens) ? tokens[p] : kFutureToken);
-    shares.push_back(std::move(share));
+    if (share.kept.empty()) return;
+    const bool pools = share.request && share.request->pooling != Pooling::none;
+    std::vector<WantedRow>& list = pools ? pooled : scored;
+    (pools ? share.pooled : share.scored) = {static_cast<int32_t>(list.size()), share.kept.count()};
+    for (int32_t p = share.kept.begin; p < share.kept.end; ++p)
+      list.push_back({share.first_row + p - share.position, index, pools ? -1 : tokens[p + 1]});
   }
   void clear() {
     shares.clear();

@@ -173,7 +173,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order of turns: pages are taken from the back
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
-  std::vector<Unread> unread_;
+  std::vector<Unread> unread_;      // that steps in flight may read
   PrefillBudget prefill_budget_;
   int64_t plans_ = 0;
   int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds

@@ -72,8 +72,8 @@ class World {
     return shares;
   }
   Batch plan() {
-    const Batch batch = scheduler_.plan();
-    look();
+    Batch batch = scheduler_.plan();
+    look_at_pages();
     return batch;
   }
   void launch(const Batch& batch) {
@@ -158,9 +158,12 @@ class World {
     return batch;
   }
   // After whatever may have freed pages.
-  void look() {
+  void look_at_pages() {
     model_.overwrite_free_pages(scheduler_.pool());
     EXPECT_EQ(model_.overwritten_reads(), 0) << "a step read a page that had returned to the pool";
+  }
+  void look() {
+    look_at_pages();
     scheduler_.audit();
   }
   void hear(const Output& output) {
@@ -1027,6 +1030,16 @@ TEST(StepsInFlight, AreSettledInTheOrderOfTheirLaunch) {
   expect_refused([&] { world.scheduler().settle(first, none); }, "0 tokens, 0 scores and 0 numbers of 0");
 }
 
+// Where the rows of the next step lie depends on how many there are.
+TEST(StepsInFlight, SeveralTokensAreForThoseWithNothingElseInFlight) {
+  World world(limits_of(20), 1);
+  world.add(text(20), 10);
+  world.step();
+  world.launch(world.plan());
+  const auto doubled = [](const Batch&, StepResults& results) { results.drawn[0].tokens.push_back({.token = 1}); };
+  expect_refused([&] { world.settle_oldest(doubled); }, "several tokens for a request that has gone on already");
+}
+
 // --- random schedules
 
 class RandomSchedule {
@@ -1229,7 +1242,7 @@ class SchedulerWithDevice : public ::testing::TestWithParam<Device> {};
 // gets alone, exactly one end, and all pages come back; no step reads a page that had returned to the pool.
 TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
   int64_t retractions = 0, cached = 0;
-  for (uint32_t seed = 0; seed < 350; ++seed) {
+  for (uint32_t seed = 0; seed < 280; ++seed) {
     RandomSchedule schedule(seed, GetParam().depth, GetParam().most_tokens);
     SCOPED_TRACE(cat("seed ", seed, ": ", schedule.text()));
     schedule.run();
@@ -1237,8 +1250,8 @@ TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
     cached += schedule.cached();
     if (HasFailure()) break;
   }
-  EXPECT_GT(retractions, 100) << "the pools are too large to test retraction";
-  EXPECT_GT(cached, 8000) << "the prompts share too little to test the cache";
+  EXPECT_GT(retractions, 80) << "the pools are too large to test retraction";
+  EXPECT_GT(cached, 6000) << "the prompts share too little to test the cache";
 }
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,

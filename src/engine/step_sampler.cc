@@ -10,7 +10,7 @@ namespace {
 
 // What a row cannot do, its request is told.
 template <class Compute>
-void fill(RowResult& result, const Compute& compute) {
+void fill_result(RowResult& result, const Compute& compute) {
   result.tokens.clear();
   result.error.clear();
   result.refused = false;
@@ -38,7 +38,7 @@ void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults&
   exec_.parallel(batch.with_logits(), [&](int64_t i, int thread) {
     const WantedRow& row = i < draws ? batch.drawn[i] : batch.scored[i - draws];
     const Share& share = batch.shares[row.share];
-    fill(i < draws ? results.drawn[i] : results.scored[i - draws], [&](std::vector<ops::Sampled>& tokens) {
+    fill_result(i < draws ? results.drawn[i] : results.scored[i - draws], [&](std::vector<ops::Sampled>& tokens) {
       if (i >= draws)
         tokens.push_back(score(share, row.token, logits.row(i), thread));
       else if (!share.mask || share.mask->ready())
