@@ -6,7 +6,7 @@
 
 #include "attention_lines.h"
 #include "attention_world.h"
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "base/check.h"
 #include "bench.h"
 #include "progress.h"

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 // Beside itself and base, which everyone may use. The programs put the house together, so they may use all of it.
 const std::map<std::string, std::set<std::string>> kMayUse = {
     {"app", {"serve", "http", "hub", "grammar", "text", "jinja", "engine", "model", "ops", "attn", "kv"}},
-    {"serve", {"http", "grammar", "text", "engine", "model", "ops"}},
+    {"serve", {"http", "grammar", "text", "engine", "model"}},
     {"grammar", {"engine"}},
     {"http", {}},
     {"hub", {}},

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "attn/attention.h"
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 
 namespace quire::attn {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "attn/attention.h"
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 
 namespace quire::attn::cpu {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 
 namespace quire::attn::cpu {
 namespace {

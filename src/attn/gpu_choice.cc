@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "attn/gpu_sizes.h"
 
 namespace quire::attn {

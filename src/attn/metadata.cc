@@ -4,7 +4,7 @@
 #include <iterator>
 #include <limits>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "base/check.h"
 
 namespace quire::attn {

@@ -173,7 +173,7 @@ std::string to_string(Buf id);  // "draft.branch.page_table"
 bool is_read_on(const BufferSpec& buffer, Device device);
 bool is_held(const BufferSpec& buffer, const Limits& limits);
 
-// The most (query row, head) results that split sequences can leave behind in one call; see choose.h.
+// The most (query row, head) results that split sequences can leave behind in one call; see cpu_choice.h.
 int64_t partial_rows(const Limits& limits);
 // Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
 int64_t split_rows(const Limits& limits);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "base/expect_refused.h"
 
 namespace quire::attn {

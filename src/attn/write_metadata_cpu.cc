@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "attn/sequence.h"
 #include "attn/write_metadata.h"
 

@@ -2,7 +2,7 @@
 // writers are compared with.
 #include <cstdint>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "attn/sequence.h"
 #include "attn/write_metadata.h"
 

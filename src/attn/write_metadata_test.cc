@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "attn/sequence.h"
 #include "base/cuda.h"
 #include "base/expect_refused.h"

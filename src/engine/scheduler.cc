@@ -324,7 +324,7 @@ int32_t Scheduler::tokens_that_fit(const Sequence& sequence, int32_t wanted) {
 Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   while (!table_.reserve(sequence.row, {tokens})) {
     if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages()) > 0) continue;
-    if (!unread_.empty()) return Pages::awaited;
+    if (!retired_.empty()) return Pages::awaited;
     if (running_.back() == &sequence) return Pages::none;
     retract(*running_.back());
   }
@@ -340,7 +340,7 @@ void Scheduler::cache_pages(Sequence& sequence) {
   for (const auto& [index, page] : tree_.insert(sequence.request->salt, tokens, own)) {
     if (in_flight(sequence)) {
       pool_.retain(own[index]);
-      unread_.push_back({.step = sequence.last_step, .row = {0}, .page = own[index]});
+      retired_.push_back({.step = sequence.last_step, .row = {0}, .page = own[index]});
     }
     pool_.retain(page);
     table_.replace_page(sequence.row, index, page);
@@ -362,8 +362,8 @@ void Scheduler::leave(Sequence& sequence) {
     std::erase(waiting_, &sequence);
     return;
   }
-  unread_.push_back({.step = sequence.last_step, .row = sequence.row, .page = {0}});
-  release_read_pages();
+  retired_.push_back({.step = sequence.last_step, .row = sequence.row, .page = {0}});
+  release_retired();
   sequence.row = {0};
   sequence.computed = sequence.settled = 0;
   sequence.prefills = sequence.late = false;
@@ -373,13 +373,13 @@ void Scheduler::leave(Sequence& sequence) {
 }
 
 // Those that no step in flight reads.
-void Scheduler::release_read_pages() {
-  std::erase_if(unread_, [&](const Unread& unread) {
-    if (unread.step > settled_) return false;
-    if (unread.row.value != 0)
-      table_.close(unread.row);
+void Scheduler::release_retired() {
+  std::erase_if(retired_, [&](const Retired& retired) {
+    if (retired.step > settled_) return false;
+    if (retired.row.value != 0)
+      table_.close(retired.row);
     else
-      pool_.release(unread.page);
+      pool_.release(retired.page);
     ++departures_;
     return true;
   });
@@ -411,7 +411,7 @@ void Scheduler::settle(const Batch& batch, StepResults& results) {
   for (const Share& share : batch.shares)
     if (const auto found = sequences_.find(share.id); found != sequences_.end())  // else it has ended since
       settle_share(*found->second, share, results.of(share));
-  release_read_pages();
+  release_retired();
 }
 
 // Nothing but the size of chunks depends on it.
@@ -477,7 +477,7 @@ void Scheduler::fail(const Batch& batch, const std::string& reason) {
   settled_ = batch.step;
   std::sort(failed.begin(), failed.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
   for (Sequence* sequence : failed) finish(*sequence, {.finish = Finish::failed, .error = reason});
-  release_read_pages();
+  release_retired();
 }
 
 void Scheduler::finish(Sequence& sequence, Output last) {
@@ -524,9 +524,10 @@ void Scheduler::audit() const {
   check(std::is_sorted(waiting_.begin(), waiting_.end(), waits_before), "audit: waiting requests are out of order");
   check(evictable_pages() == tree_.evictable_pages(), "audit: of ", cached_pages(), " cached pages ", evictable_pages(),
         " count as evictable and ", tree_.evictable_pages(), " are");
-  const auto unread = std::count_if(unread_.begin(), unread_.end(), [](const Unread& u) { return u.row.value != 0; });
-  check(table_.open_rows() == running() + unread, "audit: ", table_.open_rows(), " rows are open for ", running(),
-        " requests and ", unread, " that are read by steps in flight");
+  const auto retired_rows =
+      std::count_if(retired_.begin(), retired_.end(), [](const Retired& retired) { return retired.row.value != 0; });
+  check(table_.open_rows() == running() + retired_rows, "audit: ", table_.open_rows(), " rows are open for ", running(),
+        " requests and ", retired_rows, " that are read by steps in flight");
   check_idle();
 }
 

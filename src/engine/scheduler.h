@@ -154,13 +154,13 @@ class Scheduler {
   void finish(Sequence& sequence, Output last);
 
   bool in_flight(const Sequence& sequence) const { return sequence.last_step > settled_; }
-  void release_read_pages();
+  void release_retired();
 
   struct Planned {
     Sequence* sequence;
     int32_t count;
   };
-  struct Unread {  // freed when its step is settled
+  struct Retired {  // steps in flight may read it: freed when the last of them is settled
     int64_t step;
     RequestRow row;  // with its pages; 0: only the page
     PageId page;
@@ -173,7 +173,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order of turns: pages are taken from the back
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
-  std::vector<Unread> unread_;      // that steps in flight may read
+  std::vector<Retired> retired_;    // that steps in flight may read
   PrefillBudget prefill_budget_;
   int64_t plans_ = 0;
   int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds

@@ -1,19 +1,16 @@
 // The request table's mirror in a GPU's memory, and the journal through which it follows the table that the host keeps.
 //
-//   host   RequestTable::take_changes    what changed since the last step > runs of page ids in the step's inputs
-//   GPU    apply_journal                 the step's first kernel: those runs > the mirror, which all kernels after it
-//   read
+//   host   RequestTable::take_changes   what changed since the last step > runs of page ids in the step's inputs
+//   GPU    apply_journal                the step's first kernel: those runs > the mirror, read by all kernels after it
 //
 // The host's own table changes under steps that are still in flight. The mirror changes in stream order alone, so a
 // step sees the table as it was when the step was launched, even if a row has been closed and given to another request
 // since.
 //
 // Bounded  a step's inputs have room for so many runs and page ids. What does not fit stays in the journal, in order:
-// the
-//          caller sends what it got ahead in a step of nobody (live 0), and takes again, until all is taken.
+//          the caller sends what it got ahead in a step of nobody (live 0), and takes again, until all is taken.
 // Holds    of each open row the entries [first_page, pages). Others are nobody's: they may differ from the table's.
-// Cost     the host keeps one range of entries a row, whatever happens in it, so several changes of a row become one
-// run.
+// Cost     the host keeps one range of entries a row, whatever happens in it: several changes of a row become one run.
 //
 // A CPU reads the table in place and keeps no journal. So far only tests make a mirror: models do not run on GPUs yet.
 #pragma once

@@ -1,6 +1,6 @@
 // Families of models: each turns the keys and tensors of its files into specs (config.h). A dense family is one file
-// family_NAME.cc and one line in the table of family.cc; what it shares with llama it takes from read_dense, and
-// changes what is different.
+// family_NAME.cc, and its name in family.cc and in CMakeLists.txt; what it shares with llama it takes from read_dense,
+// and changes what is different.
 #pragma once
 #include <cstdint>
 #include <span>

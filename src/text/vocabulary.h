@@ -18,7 +18,7 @@ class GgufFile;
 namespace quire::text {
 
 enum class VocabularyKind {
-  byte_bpe,  // tokens are bytes, written in the byte alphabet (byte_alphabet.h); pairs of bytes merge
+  byte_bpe,  // tokens are bytes, written in the byte alphabet (byte_token.h); pairs of bytes merge
   spm_bpe,   // tokens are characters, spaces written as U+2581; pairs of characters merge; rare ones fall back to bytes
 };
 

@@ -196,7 +196,27 @@ def test_the_start_line_is_that_of_the_readme():
         server.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
+PAGES = ["README.md", "DESIGN.md", "bench/README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+NO_FILES_OF_OURS = {"x_test.cc", "x_cpu.cc", "family_NAME.cc", "bench_serving.py"}  # patterns, and SGLang's
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_documents_name_only_files_that_there_are(page):
+    """In backticks, or in DESIGN.md's list of the house: by name or by the end of the path, a{b,c}.h for both."""
+    folders = ("app", "bench", "cmake", "docs", "fuzz", "src", "tests", "web")
+    files = [*ROOT.glob("*"), *(file for folder in folders for file in (ROOT / folder).rglob("*"))]
+    paths = "\n".join(f"/{file.relative_to(ROOT)}" for file in files) + "\n"
+    text = (ROOT / page).read_text()
+    house = text.split("```")[1:2] if page == "DESIGN.md" else []
+    for quoted in [*re.findall(r"`([^`\n]+)`", text), *house]:
+        for name in re.findall(r"[\w./{},-]+\.(?:h|cc|cu|cuh|py|sh|md|cmake)\b(?!\.\w)", quoted):
+            before, *one_of = re.split(r"[{}]", name)
+            names = [before + part + one_of[1] for part in one_of[0].split(",")] if one_of else [name]
+            for each in set(names) - NO_FILES_OF_OURS:
+                assert f"/{each}\n" in paths, each
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_documents_name_only_what_there_is(page):
     """Every `quire COMMAND --option` in them is one that the program has, and every file that they link to is there."""
     for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "attn/attend_row_ref.h"
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 #include "attn/sequence.h"
 
 namespace quire::attn::testing {
@@ -263,7 +263,7 @@ class Reader {
   }
   int64_t keys_of(int32_t b) const { return sequences_.lengths[b] + most_branch_tokens(shape_.mode, limits_); }
 
-  // The division of work follows the rule of choose.h.
+  // The division of work follows the rule of cpu_choice.h.
   void check_items(const SequenceBuffers& buffers) const {
     int64_t total = 0, items = 0, splits = 0;
     for (int32_t b = 0; b < sequences_.live; ++b) total += tiles_of(b) * keys_of(b);

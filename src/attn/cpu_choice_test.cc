@@ -1,4 +1,4 @@
-#include "attn/choose.h"
+#include "attn/cpu_choice.h"
 
 #include <gtest/gtest.h>
 

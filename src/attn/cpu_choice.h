@@ -1,5 +1,5 @@
-// Which kernel, which tile, how the work is cut: pure functions of the problem and the machine, so that they can be
-// printed and tested anywhere.
+// On a CPU: which kernel, which tile, how the work is cut. Pure functions of the problem and the machine, so that they
+// can be printed and tested anywhere. (A GPU's: gpu_choice.h.)
 //
 // The reduction is fixed and independent of every choice here. Keys are taken in blocks of kBlock positions and ranges
 // of kRange positions, both anchored at position 0; blocks fold into a range, ranges fold left to right into the row.
