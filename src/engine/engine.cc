@@ -224,8 +224,8 @@ void Engine::Impl::launch(Batch batch) {
   Step& step = in_flight.emplace_back(std::move(batch), std::move(spare.results));
   try {
     compute(step);
-  } catch (const CheckError& refused) {
-    step.error = refused.what();
+  } catch (const std::exception& error) {  // memory, too
+    step.error = error.what();
   }
   step.results.time = computing = Clock::now() - start;
 }

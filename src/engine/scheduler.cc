@@ -226,7 +226,10 @@ void Scheduler::plan_chunk(Sequence& sequence, Budget& budget) {
   const int32_t wanted = rows_within(sequence, budget);
   if (wanted == 0) return;  // others keep all that a step can keep; its turn comes when they are done
   const int32_t count = std::max(1, tokens_that_fit(sequence, wanted)), end = sequence.computed + count;
-  if (reserve_pages(sequence, end) != Pages::reserved) return;  // those before it go on
+  const Pages pages = reserve_pages(sequence, end);
+  // Those before it go on, or else all of them await their masks and may need its pages when they go on.
+  if (pages == Pages::none && planned_.empty()) retract(sequence);
+  if (pages != Pages::reserved) return;
   planned_.push_back({&sequence, count});
   budget.rows -= count;
   budget.kept -= sequence.kept_rows(end).count();
@@ -244,7 +247,8 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
 Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
   if (table_.open_rows() == limits_.running || sequence.refused_at == departures_) return Admission::no_room;
   if (in_flight(sequence)) return Admission::awaits_others;  // it was retracted, and may end
-  if (sequence.awaited && sequence.awaited->settled < sequence.awaited_tokens) return Admission::awaits_others;
+  const Sequence* const awaited = sequence.awaited;
+  if (awaited && !awaited->awaits_mask() && awaited->settled < sequence.awaited_tokens) return Admission::awaits_others;
   std::vector<PageId> matched;
   if (limits_.prefix_cache) {
     matched = tree_.match(sequence.request->salt, std::span(sequence.tokens).first(sequence.shareable()));
@@ -263,13 +267,14 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
   return Admission::admitted;
 }
 
-// Only for what runs, has no later turn and a common prefix longer than what the tree has: that will be there.
+// Only for what runs, awaits no mask, has no later turn and a common prefix longer than what the tree has: that will be
+// there.
 bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
   const int32_t page_tokens = limits_.page_size.tokens();
   sequence.awaited = nullptr;
   for (const Sequence* other : running_) {
     const bool in_prompt = other->prefills || other->settled < other->prompt_tokens;
-    if (!in_prompt || other->turn > sequence.turn) continue;
+    if (!in_prompt || other->awaits_mask() || other->turn > sequence.turn) continue;
     if (other->request->salt != sequence.request->salt) continue;
     const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.shareable());
     const int32_t whole = common / page_tokens * page_tokens;

@@ -298,12 +298,13 @@ TEST(Scheduler, UnderLoadHigherPrioritiesWaitMuchLess) {
   EXPECT_GT(low / lows, 100) << "there is more to do than can be done";
 }
 
+class Unused final : public TokenMask {
+  const uint32_t* next() override { return nullptr; }
+  void accept(int32_t) override {}
+};
+
 // The row that could not draw is computed again; a prompt's other rows are not.
 TEST(Scheduler, LateRowsAreComputedAgainWhenTheMaskIsReady) {
-  class Unused final : public TokenMask {
-    const uint32_t* next() override { return nullptr; }
-    void accept(int32_t) override {}
-  };
   World world(limits_of(40));
   const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
   const RequestId other = world.add(text(20, 1), 20);
@@ -332,10 +333,6 @@ TEST(Scheduler, LateRowsAreComputedAgainWhenTheMaskIsReady) {
 }
 
 TEST(Scheduler, AStepMayBeEmptyWhileAllAwaitTheirMasks) {
-  class Unused final : public TokenMask {
-    const uint32_t* next() override { return nullptr; }
-    void accept(int32_t) override {}
-  };
   World world(limits_of(40));
   const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
   world.step_with([](const Batch&, StepResults& results) { results.drawn[0].tokens.clear(); });
@@ -344,6 +341,42 @@ TEST(Scheduler, AStepMayBeEmptyWhileAllAwaitTheirMasks) {
   world.scheduler().cancel(id);
   EXPECT_TRUE(world.scheduler().plan().empty());
   EXPECT_FALSE(world.busy());
+}
+
+// The masked one has grown past what was foreseen when the prompt behind it was admitted.
+TEST(Scheduler, APromptGivesItsPagesUpWhereAllBeforeItAwaitTheirMasks) {
+  SchedulerLimits limits = limits_of(16);
+  limits.mixed_chunk = 1;
+  World world(limits);
+  const RequestId masked = world.add({.prompt = text(20), .max_new_tokens = 200, .mask = std::make_shared<Unused>()});
+  world.step();
+  const RequestId prompt = world.add(text(150, 1), 5);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(world.step(), (Planned{{masked, 1}, {prompt, 1}}));
+  std::shared_ptr<AheadMask> mask;
+  world.step_with([&](const Batch& batch, StepResults& results) {
+    mask = batch.shares[0].mask;
+    results.drawn[0].tokens.clear();
+  });
+  for (int i = 0; i < 5; ++i) world.step();
+  EXPECT_EQ(world.scheduler().retracted(), 1);
+  EXPECT_TRUE(world.scheduler().all_await_masks());
+  MaskThreads threads;
+  threads.begin(mask);
+  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, NobodyWaitsForAPrefixWhoseOwnerAwaitsItsMask) {
+  World world(limits_of(40));
+  const RequestId masked = world.add({.prompt = text(64), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
+  const RequestId other = world.add(text(80), 5);  // begins with the same 64 tokens
+  world.step_with([&](const Batch& batch, StepResults& results) {
+    ASSERT_EQ(batch.shares[0].id, masked);
+    results.drawn[0].tokens.clear();
+  });
+  while (world.heard(other).finish == Finish::none) ASSERT_FALSE(world.step().empty());
+  world.expect_right(other);
 }
 
 TEST(Scheduler, TakesCachedPrefixesButComputesTheLastToken) {
@@ -912,10 +945,6 @@ TEST(StepsInFlight, PagesComeBackWhenTheLastStepThatReadsThemIsSettled) {
 
 // A mask, like penalties, has to be told the token before the next is drawn.
 TEST(StepsInFlight, WhoDrawsByItsTextWaitsForItsTokens) {
-  class Unused final : public TokenMask {
-    const uint32_t* next() override { return nullptr; }
-    void accept(int32_t) override {}
-  };
   World world(limits_of(40), 2);
   const RequestId masked = world.add({.prompt = text(100), .max_new_tokens = 3, .mask = std::make_shared<Unused>()});
   EXPECT_EQ(world.step(), (Planned{{masked, 64}}));
@@ -994,10 +1023,6 @@ TEST(StepsInFlight, ARetractedRequestIsNotAdmittedBeforeItsTokensHaveCome) {
 }
 
 TEST(StepsInFlight, ALateMaskHasItsRowComputedAgain) {
-  class Unused final : public TokenMask {
-    const uint32_t* next() override { return nullptr; }
-    void accept(int32_t) override {}
-  };
   World world(limits_of(40), 2);
   const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
   const RequestId other = world.add(text(20, 1), 20);
