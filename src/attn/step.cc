@@ -270,6 +270,23 @@ void check_wanted_rows(const StepView& step, int64_t rows) {
            "] = ", inputs.wanted_rows[i], " is none of ", rows, " query rows");
 }
 
+// The mirror has the table's rows and width: what a run says is where apply_journal writes.
+void check_journal(const StepView& step) {
+  const auto& [shape, inputs, limits] = step;
+  expect(step, inputs.journal_count, "no journal_count is given");
+  const int32_t runs = *inputs.journal_count;
+  expect(step, runs >= 0 && runs <= limits.batch, "journal_count is ", runs, ", the limits allow ", limits.batch);
+  for (int32_t i = 0; i < runs; ++i) {
+    const auto [row, first, count, begin] = inputs.journal_runs[i];
+    expect(step, row.value > 0 && row.value < shape.table.rows, "journal_runs[", i, "] is of row ", row.value,
+           ", the request table has 1 to ", shape.table.rows - 1);
+    expect(step, first >= 0 && count >= 0 && first <= shape.table.width - count, "journal_runs[", i, "] has ", count,
+           " entries from ", first, ", a row of the request table has ", shape.table.width);
+    expect(step, begin >= 0 && begin <= limits.journal_pages - count, "journal_runs[", i, "] has ", count,
+           " pages from ", begin, ", the limits allow ", limits.journal_pages);
+  }
+}
+
 }  // namespace
 
 void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits) {
@@ -279,6 +296,7 @@ void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& 
   check_table(step, "the request table", shape.table);
   if (shape.window_table) check_table(step, "the window table", *shape.window_table);
   check_counts(step);
+  if (limits.journal_pages > 0) check_journal(step);
   if (step.live() > 0) check_given(step);
   for (int32_t b = 0; b < step.live(); ++b) check_request(step, b);
   const int64_t rows = checked_query_rows(step);

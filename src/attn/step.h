@@ -114,9 +114,9 @@ class StepInputBuffers {
 };
 
 // Throws CheckError that names the request and prints the offending values unless the step fits the limits and the
-// tables: counts, lengths, rows, slots; and its query rows the shape, and what a model is given of them. O(batch x its
-// small inputs); changes nothing. Call it on the host before a step is sent, written or replayed, with the shape that
-// was recorded: what may lie on a device by then, nobody looks at again.
+// tables: counts, lengths, rows, slots, the journal's runs; and its query rows the shape, and what a model is given of
+// them. O(batch x its small inputs); changes nothing. Call it on the host before a step is sent, written or replayed,
+// with the shape that was recorded: what may lie on a device by then, nobody looks at again.
 void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& limits);
 
 // The check for tables that a RequestTable does not vouch for: every page id that the step may read lies in the

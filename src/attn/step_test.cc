@@ -285,6 +285,33 @@ TEST_F(CheckStep, DraftStepsAndDraftTokens) {
   for (const Mode mode : {Mode::verify, Mode::verify_tree}) refuses(shape(mode), "the limits have no draft tokens");
 }
 
+// A step of nobody brings changes too. Without room for them nobody reads the count.
+TEST_F(CheckStep, TheJournalsRuns) {
+  inputs.journal_count() = 1 << 30;
+  accepts(shape(Mode::decode));
+  limits.journal_pages = 5;
+  const StepInputBuffers mirrored(limits);
+  mirrored.live() = 0;
+  const auto refused = [&](const kv::PageRun& run, const std::string& part) {
+    mirrored.journal_runs()[1] = run;
+    expect_refused([&] { check_step(shape(Mode::decode), mirrored.inputs(), limits); }, part);
+  };
+  for (const int32_t count : {-1, 5}) {
+    mirrored.journal_count() = count;
+    refused({}, cat("decode step: journal_count is ", count, ", the limits allow 4"));
+  }
+  mirrored.journal_count() = 2;
+  mirrored.journal_runs()[0] = mirrored.journal_runs()[1] = {.row = {3}, .first = 1, .count = 5, .begin = 0};
+  EXPECT_NO_THROW(check_step(shape(Mode::decode), mirrored.inputs(), limits));
+  for (const int32_t row : {-1, 0, kRows})
+    refused({.row = {row}, .first = 0, .count = 1, .begin = 0}, cat("journal_runs[1] is of row ", row));
+  refused({.row = {1}, .first = 2, .count = 5, .begin = 0}, "journal_runs[1] has 5 entries from 2");
+  refused({.row = {1}, .first = -1, .count = 1, .begin = 0}, "journal_runs[1] has 1 entries from -1");
+  refused({.row = {1}, .first = 0, .count = -1, .begin = 0}, "journal_runs[1] has -1 entries from 0");
+  refused({.row = {1}, .first = 0, .count = 2, .begin = 4}, "journal_runs[1] has 2 pages from 4, the limits allow 5");
+  refused({.row = {1}, .first = 0, .count = 2, .begin = -1}, "journal_runs[1] has 2 pages from -1");
+}
+
 TEST_F(CheckStep, InputsThatTheModeNeedsMustBeGiven) {
   const auto refused_without = [&](Mode mode, const std::function<void(StepInputs&)>& take, const std::string& part) {
     StepInputs given = inputs.inputs();

@@ -141,6 +141,64 @@ TEST(ResidualBlock, PreciseRowsAreTwoReadingsAddedBeforeTheResidual) {
     }
 }
 
+// With a norm after the product, both readings are added before it, not after.
+TEST(ResidualBlock, PreciseRowsAreAddedBeforeTheNormOfTheProduct) {
+  const Weights weights(BlockType::q8_0, kWidth, kInputs, 3);
+  const PackedMatrix matrix = packed(weights);
+  const std::vector<float> norm = random_floats(kWidth, 4);
+  LayerSpec spec = some_spec();
+  spec.norm_after = true;
+  spec.residual_scale = 0.22f;
+  World plain, world;
+  const std::vector<float> before = plain.x;
+  plain.x.assign(plain.x.size(), 0);
+  run_residual(some_spec(), matrix, {}, true, plain);  // the products alone
+  run_residual(spec, matrix, norm, true, world);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto first = plain.x.begin() + row * kWidth;
+    const std::vector<double> expected = normed({first, first + kWidth}, norm);
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const int64_t at = row * kWidth + i;
+      EXPECT_NEAR(world.x[at], before[at] + spec.residual_scale * expected[i], 1e-5) << row << ", " << i;
+    }
+  }
+}
+
+TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
+  constexpr int64_t kVocabulary = 48;
+  constexpr float kScale = 0.3f;
+  const Weights weights(BlockType::q8_0, kVocabulary, kWidth, 8);
+  const PackedMatrix matrix = packed(weights);
+  const std::vector<float> norm = random_floats(kWidth, 9);
+  struct Outputs {
+    std::vector<float> normed = std::vector<float>(kRows * kWidth);
+    std::vector<float> logits = std::vector<float>(kRows * kVocabulary, -1);
+  };
+  const int32_t logits_rows = kRows - 1;
+  const auto run = [&](float scale, bool precise) {
+    World world;
+    Outputs out;
+    choose_blocks(some_spec(), Device::cpu, kRows)
+        .head.run({.weights = &matrix,
+                   .norm = &norm,
+                   .rows = world.rows(precise),
+                   .normed = {out.normed.data(), kRows, kWidth, kWidth},
+                   .logits = {out.logits.data(), kRows, kVocabulary, kVocabulary},
+                   .logits_rows = &logits_rows,
+                   .logits_scale = scale},
+                  team());
+    return out;
+  };
+  for (const bool precise : {false, true}) {
+    const Outputs plain = run(1, precise), scaled = run(kScale, precise);
+    EXPECT_EQ(scaled.normed, plain.normed);
+    for (int64_t i = 0; i < logits_rows * kVocabulary; ++i)
+      EXPECT_FLOAT_EQ(scaled.logits[i], plain.logits[i] * kScale) << precise << ", " << i;
+    for (int64_t i = logits_rows * kVocabulary; i < kRows * kVocabulary; ++i)
+      EXPECT_EQ(scaled.logits[i], -1) << "nobody wants the logits of the last row";
+  }
+}
+
 TEST(GateUpBlock, ReadsTheStreamItselfWhereALayerHasNoNormBefore) {
   const Weights gate(BlockType::f32, kInputs, kWidth, 5), up(BlockType::f32, kInputs, kWidth, 6);
   for (const bool before : {false, true}) {

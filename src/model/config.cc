@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/errors_about.h"
 #include "base/strict_json.h"
 #include "model/family.h"
 
@@ -18,14 +19,24 @@ constexpr int kMostConfigDepth = 16;
 void check_heads(const AttentionSpec& spec, const ModelConfig& config, std::string_view file) {
   check(spec.heads % spec.kv_heads == 0, file, ": ", spec.heads, " heads are no multiple of ", spec.kv_heads,
         " kv heads");
-  check(spec.key_dim % 16 == 0, file, ": heads of ", spec.key_dim, " dims; attention takes multiples of 16 up to ",
-        kMostHeadDim);
+  for (const int32_t dim : {spec.key_dim, spec.value_dim})
+    check(is_head_dim(dim), file, ": heads of ", dim, " dims; attention takes multiples of ", kLeastHeadDim, " up to ",
+          kMostHeadDim);
   check(spec.q_width() <= kMostWidth, file, ": ", spec.heads, " heads of ", spec.key_dim, " dims are more than ",
         kMostWidth);
   check(spec.q_width() % 32 == 0, file, ": ", spec.heads, " heads of ", spec.key_dim, " dims are no multiple of 32");
   for (const RopeSpec& rope : config.ropes)
     check(rope.rotary % 2 == 0 && rope.rotary >= 0 && rope.rotary <= spec.key_dim, file, ": ", rope.rotary,
           " rotated dims in heads of ", spec.key_dim);
+}
+
+// Numbers that make sense one by one may still overflow together: the table itself is asked.
+void check_rope(const RopeSpec& rope, std::string_view file) {
+  const auto finite = [](float value) { return std::isfinite(value); };
+  const ops::RopeTable table =
+      errors_about(file, [&] { return ops::rope_table(rope.rotary, rope.theta, rope.scaling); });
+  check(std::ranges::all_of(table.inverse_frequency, finite) && finite(table.magnitude) && table.magnitude > 0, file,
+        ": rope's theta and scaling make angles or magnitudes that are no numbers");
 }
 
 // What a spec can say and nobody computes yet.
@@ -63,6 +74,7 @@ void check_config(const ModelConfig& config, std::string_view file) {
     check(layer.feed_forward.width % 32 == 0, file, ": a feed-forward width of ", layer.feed_forward.width,
           " is no multiple of 32");
   }
+  for (const RopeSpec& rope : config.ropes) check_rope(rope, file);
 }
 
 ModelConfig config_from_gguf(const GgufFile& file) {

@@ -94,8 +94,10 @@ inline constexpr int32_t kMostLayers = 1000;
 inline constexpr int32_t kMostWidth = 1 << 17;  // of the residual stream, and of all heads together
 inline constexpr int32_t kMostFfnWidth = 1 << 20;
 inline constexpr int32_t kMostHeads = 1024;
-inline constexpr int32_t kMostHeadDim = 256;
+inline constexpr int32_t kLeastHeadDim = 16, kMostHeadDim = 256;  // attention takes the multiples of the least
 inline constexpr int32_t kMostVocabulary = 1 << 20;
 inline constexpr int32_t kMostContext = 1 << 26;
+
+inline bool is_head_dim(int32_t dim) { return dim > 0 && dim <= kMostHeadDim && dim % kLeastHeadDim == 0; }
 
 }  // namespace quire::model

@@ -103,6 +103,10 @@ TEST(ConfigFolder, LayersWithoutPositions) {
   EXPECT_EQ(ropes(read("smollm3", {{"no_rope_layers", {1, 0, 0, 1, 1, 0}}})), (ByLayer{0, -1, -1, 0, 0}));
   expect_bad_folder({{"no_rope_layers", {1, 0}}}, "no_rope_layers has 2 elements for 5 layers", "smollm3");
   EXPECT_EQ(ropes(read("llama", {{"no_rope_layers", {1, 0}}})), ByLayer(5, 0));
+  const auto with = [](const json& flag) { return json{{"no_rope_layers", {1, 0, 1, flag, 1}}}; };
+  expect_bad_folder(with("x"), "config.json: no_rope_layers[3] is not a whole number but string", "smollm3");
+  expect_bad_folder(with(false), "no_rope_layers[3] is not a whole number but boolean", "smollm3");
+  expect_bad_folder(with(2), "no_rope_layers[3] = 2", "smollm3");
 }
 
 TEST(ConfigFolder, Windows) {
@@ -120,6 +124,10 @@ TEST(ConfigFolder, Windows) {
   EXPECT_EQ(windows(read("qwen3", listed)), (ByLayer{15, -1, -1, -1, 15}));
   listed["layer_types"][2] = "chunked_attention";
   expect_bad_folder(listed, "layer_types[2]", "qwen3");
+  listed["layer_types"] = {"full_attention", "sliding_attention"};
+  expect_bad_folder(listed, "layer_types has 2 elements for 5 layers", "qwen3");
+  listed["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(read("qwen3", listed)), ByLayer(5, -1)) << "no window, whatever layers are listed";
   EXPECT_EQ(windows(read("smollm3", {{"sliding_window", 16}, {"use_sliding_window", true}})),
             (ByLayer{-1, -1, -1, 15, -1}));
 }
@@ -142,6 +150,9 @@ TEST(ConfigFolder, GraniteMultiplies) {
   EXPECT_EQ(config.layers[4].residual_scale, 0.22f);
   EXPECT_EQ(read("granite").attention().scale, 1.0f) << "what Hugging Face's own code takes when the key is missing";
   expect_bad_folder({{"logits_scaling", 0}}, "logits_scaling = 0", "granite");
+  expect_bad_folder({{"logits_scaling", 1e-42}}, "config.json: logits_scaling = 1e-42 is not between", "granite");
+  for (const char* key : {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"})
+    for (const double value : {-1.0, 1e39}) expect_bad_folder({{key, value}}, key, "granite");
 }
 
 TEST(ConfigFolder, RopeScalingInBothSpellings) {
@@ -189,7 +200,47 @@ TEST(ConfigFolder, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
   EXPECT_EQ(context(163840, {{"original_max_position_embeddings", 4096}}), 163840) << "longer than the factor says";
   EXPECT_EQ(context(2048, json::object()), 8192);
   expect_bad_folder({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 1e9}}}}, "yarn stretches a context of 2048");
-  expect_bad_folder({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", -4}}}}, "yarn stretches a context of 2048");
+  expect_bad_folder({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", -4}}}},
+                    "config.json: rope_scaling: factor = -4 is not");
+}
+
+TEST(ConfigFolder, HeadsThatFollowFromTheWidthAreChecked) {
+  const auto heads = [](int32_t width, int32_t count) {
+    return json{{"hidden_size", width}, {"num_attention_heads", count}, {"num_key_value_heads", 1}};
+  };
+  EXPECT_EQ(read("llama", heads(1024, 4)).attention().key_dim, 256);
+  expect_bad_folder(heads(32, 64), "config.json: hidden_size = 32 and num_attention_heads = 64 make no heads");
+  expect_bad_folder(heads(1024, 2), "hidden_size = 1024 and num_attention_heads = 2 make no heads");
+  expect_bad_folder(heads(131072, 1), "hidden_size = 131072 and num_attention_heads = 1 make no heads");
+  expect_bad_folder(heads(128, 3), "hidden_size = 128 and num_attention_heads = 3 make no heads");
+  json said = heads(128, 3);
+  said["head_dim"] = 64;
+  EXPECT_EQ(read("llama", said).attention().key_dim, 64) << "nothing to divide";
+}
+
+TEST(ConfigFolder, RopesNumbersArePositive) {
+  const auto scaled = [](json scaling, const char* key, const json& value) {
+    scaling[key] = value;
+    return json{{"rope_scaling", scaling}};
+  };
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}}, linear = {{"rope_type", "linear"}};
+  const json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  for (const json& theta : {json(-1), json(0)})
+    expect_bad_folder({{"rope_theta", theta}}, cat("config.json: rope_theta = ", theta.dump(), " is not a positive"));
+  expect_bad_folder({{"rope_parameters", {{"rope_theta", -1}}}}, "rope_parameters: rope_theta = -1 is not a positive");
+  expect_bad_folder({{"rms_norm_eps", -1e-5}}, "rms_norm_eps = -1e-05 is not a positive");
+  for (const char* key : {"factor", "beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings"})
+    for (const int value : {-5, 0})
+      expect_bad_folder(scaled(yarn, key, value), cat("rope_scaling: ", key, " = ", value, " is not a positive"));
+  for (const char* key : {"low_freq_factor", "high_freq_factor"})
+    expect_bad_folder(scaled(llama3, key, -1), cat(key, " = -1 is not a positive"));
+  expect_bad_folder(scaled(linear, "factor", -2), "factor = -2 is not a positive");
+  // One by one they are numbers, together they are none that angles can be made of.
+  expect_bad_folder(scaled(yarn, "beta_slow", 64), "config.json: rope scaling between beta fast 32");
+  expect_bad_folder(scaled(llama3, "low_freq_factor", 4), "config.json: rope scaling between frequency factors 4");
+  expect_bad_folder(scaled(linear, "factor", 1e-300), "config.json: rope's theta and scaling");
+  expect_bad_folder(scaled(yarn, "attention_factor", 1e39), "config.json: rope's theta and scaling");
+  expect_bad_folder({{"rope_theta", 1e-300}}, "config.json: rope's theta and scaling");
 }
 
 TEST(ConfigFolder, BadValuesAreRefusedByName) {
@@ -203,6 +254,7 @@ TEST(ConfigFolder, BadValuesAreRefusedByName) {
   expect_bad_folder({{"vocab_size", nullptr}}, "the key \"vocab_size\" is missing");
   expect_bad_folder({{"num_key_value_heads", 3}}, "4 heads are no multiple of 3 kv heads");
   expect_bad_folder({{"head_dim", 24}}, "heads of 24 dims");
+  expect_bad_folder({{"head_dim", 8}}, "head_dim = 8 is not between 16 and 256");
   expect_bad_folder({{"mlp_bias", true}}, "mlp_bias");
   expect_bad_folder({{"mlp_bias", 1}}, "mlp_bias is not true or false");
   expect_bad_folder({{"hidden_act", "gelu"}}, "hidden_act = \"gelu\"");

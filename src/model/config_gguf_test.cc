@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/expect_refused.h"
 #include "model/config.h"
 #include "model/testing.h"
@@ -102,6 +104,10 @@ TEST(ConfigGguf, GraniteMultiplies) {
   EXPECT_EQ(granite("granite.rope.scaling.finetuned", false).attention().rope, -1);
   expect_refused([&] { granite("granite.residual_scale", -1.0f); }, "granite.residual_scale = -1");
   expect_refused([&] { granite("granite.expert_count", 8u); }, "granite.expert_count = 8");
+  expect_refused([&] { granite("granite.logit_scale", 1e-42f); }, "granite.logit_scale = 1.00053e-42 is not between");
+  for (const char* key : {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"})
+    for (const float value : {std::nanf(""), INFINITY, 1e38f})
+      expect_refused([&] { granite(cat("granite.", key).c_str(), value); }, cat("granite.", key, " = "));
 }
 
 TEST(ConfigGguf, WhatIsMissingFollowsFromTheRest) {
@@ -119,6 +125,9 @@ TEST(ConfigGguf, AWindowCountsTheRowItself) {
   const ModelConfig config = config_of({.window = 8});
   for (const LayerSpec& layer : config.layers) EXPECT_EQ(layer.attention.window, 7);
   EXPECT_NE(to_string(config).find("window of 8 in 3 layers"), std::string::npos);
+  for (const char* name : {"qwen2", "qwen3"})
+    for (const LayerSpec& layer : config_of({.architecture = name, .window = 8}).layers)
+      EXPECT_EQ(layer.attention.window, 7) << name;
 }
 
 TEST(ConfigGguf, RopeScaling) {
@@ -129,6 +138,13 @@ TEST(ConfigGguf, RopeScaling) {
   });
   EXPECT_EQ(linear.ropes[0].scaling.kind, ops::RopeScaling::Kind::linear);
   EXPECT_EQ(linear.ropes[0].scaling.factor, 4);
+  const auto old_style = [](float factor) {
+    return changed([&](GgufWriter& file) { file.set("llama.rope.scale_linear", factor); }).ropes[0].scaling;
+  };
+  EXPECT_EQ(old_style(4).kind, ops::RopeScaling::Kind::linear);
+  EXPECT_EQ(old_style(4).factor, 4);
+  for (const float off : {0.0f, 1.0f}) EXPECT_EQ(old_style(off).kind, ops::RopeScaling::Kind::none);
+  expect_refused([&] { old_style(-4); }, "llama.rope.scale_linear = -4 is not a positive");
   const ModelConfig yarn = changed([](GgufWriter& file) {
     file.set("llama.rope.scaling.type", "yarn");
     file.set("llama.rope.scaling.factor", 8.0f);
@@ -149,6 +165,36 @@ TEST(ConfigGguf, RopeScaling) {
         });
       },
       "llama.rope.scaling.type = \"longrope\"");
+}
+
+TEST(ConfigGguf, NumbersArePositiveAndFinite) {
+  for (const char* key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"})
+    for (const float value : {-1.0f, std::nanf(""), INFINITY}) expect_bad_gguf(key, value, cat(key, " = "));
+  for (const char* key : {"factor", "original_context_length", "yarn_beta_fast", "yarn_beta_slow"})
+    for (const float value : {-1.0f, std::nanf(""), INFINITY}) {
+      const std::string name = cat("llama.rope.scaling.", key);
+      SCOPED_TRACE(name);
+      const auto yarn = [&](GgufWriter& file) {
+        file.set("llama.rope.scaling.type", "yarn");
+        file.set("llama.rope.scaling.factor", 8.0f);
+        file.set(name, value);
+      };
+      expect_refused([&] { changed(yarn); }, cat(name, " = "));
+    }
+}
+
+TEST(ConfigGguf, HeadsThatFollowFromTheWidthAreChecked) {
+  const auto heads = [](uint32_t count) {
+    return changed([&](GgufWriter& file) {
+      for (const char* key : {"key_length", "value_length"}) file.unset(cat("llama.attention.", key));
+      file.set("llama.attention.head_count", count);
+      file.set("llama.attention.head_count_kv", 1u);
+    });
+  };
+  EXPECT_EQ(heads(2).attention().key_dim, 32);
+  for (const uint32_t count : {3u, 8u, 128u})
+    expect_refused([&] { heads(count); },
+                   cat("llama.embedding_length = 64 and llama.attention.head_count = ", count, " make no heads"));
 }
 
 TEST(ConfigGguf, YarnStretchesTheContextWhereTheFileGivesTheShortOne) {
@@ -179,8 +225,9 @@ TEST(ConfigGguf, BadCountsAreRefusedByName) {
   expect_bad_gguf("llama.attention.head_count", 5u, "5 heads are no multiple of 2 kv heads");
   expect_bad_gguf("llama.attention.key_length", 32u, "values of 16 dims beside keys of 32 are not computed yet");
   expect_bad_gguf("llama.attention.key_length", 512u, "llama.attention.key_length = 512");
+  expect_bad_gguf("llama.attention.value_length", 8u, "llama.attention.value_length = 8 is not between 16 and 256");
   expect_bad_gguf("llama.rope.dimension_count", 18u, "18 rotated dims in heads of 16");
-  expect_bad_gguf("llama.attention.layer_norm_rms_epsilon", 0.0f, "the norm's epsilon");
+  expect_bad_gguf("llama.attention.layer_norm_rms_epsilon", 0.0f, "layer_norm_rms_epsilon = 0 is not a positive");
   expect_bad_gguf("llama.expert_count", 8u, "llama.expert_count = 8");
   for (const char* key :
        {"llama.attention.scale", "llama.embedding_scale", "llama.residual_scale", "llama.logit_scale"})
@@ -200,6 +247,8 @@ TEST(ConfigGguf, SpecsThatNobodyComputesAreRefused) {
   refused("latent attention is not computed yet", [](AttentionSpec& spec) { spec.latent_rank = 64; });
   refused("attention of the kind local", [](AttentionSpec& spec) { spec.kind = attn::LayerKind::local; });
   refused("values of 32 dims beside keys of 16", [](AttentionSpec& spec) { spec.value_dim = 32; });
+  refused("heads of 0 dims", [](AttentionSpec& spec) { spec.key_dim = spec.value_dim = 0; });
+  refused("heads of 512 dims", [](AttentionSpec& spec) { spec.key_dim = spec.value_dim = 512; });
   refused("layers with heads of different shapes", [](AttentionSpec& spec) { spec.kv_heads = 4; });
 }
 

@@ -65,23 +65,34 @@ int32_t vocabulary_of(const GgufFile& file) {
   return static_cast<int32_t>(embedding->dims[0]);
 }
 
+constexpr Key kWidth = {"hidden_size", "embedding_length"};
+constexpr Key kHeads = {"num_attention_heads", "attention.head_count"};
+
 void read_globals(const Keys& keys, const DenseDefaults& defaults, ModelConfig& config) {
   const GgufFile* file = keys.gguf();
-  config.width = keys.count({"hidden_size", "embedding_length"}, 1, kMostWidth);
+  config.width = keys.count(kWidth, 1, kMostWidth);
   config.context = keys.count({"max_position_embeddings", "context_length"}, 1, kMostContext);
   config.vocabulary = file ? vocabulary_of(*file) : keys.count({"vocab_size"}, 1, kMostVocabulary);
-  config.norm_eps = static_cast<float>(keys.number({"rms_norm_eps", "attention.layer_norm_rms_epsilon"}));
+  config.norm_eps = static_cast<float>(keys.positive({"rms_norm_eps", "attention.layer_norm_rms_epsilon"}));
   config.tied_embedding = file ? !file->tensor("output.weight") : keys.flag_or({"tie_word_embeddings"}, defaults.tied);
+}
+
+// Of a file that does not say.
+int32_t default_head_dim(const Keys& keys, const DenseDefaults& defaults, int32_t width, int32_t heads) {
+  if (!keys.gguf() && defaults.head_dim > 0) return defaults.head_dim;
+  check(width % heads == 0 && is_head_dim(width / heads), keys.path(), ": ", keys.shown(kWidth), " and ",
+        keys.shown(kHeads), " make no heads of a multiple of ", kLeastHeadDim, " dims up to ", kMostHeadDim);
+  return width / heads;
 }
 
 AttentionSpec read_attention(const Keys& keys, const DenseDefaults& defaults, const ModelConfig& config) {
   AttentionSpec spec{};
-  spec.heads = keys.count({"num_attention_heads", "attention.head_count"}, 1, kMostHeads);
+  spec.heads = keys.count(kHeads, 1, kMostHeads);
   spec.kv_heads = keys.count_or({"num_key_value_heads", "attention.head_count_kv"}, spec.heads, 1, kMostHeads);
-  const int32_t by_width = config.width / spec.heads;
-  spec.key_dim = keys.count_or({"head_dim", "attention.key_length"},
-                               keys.gguf() || defaults.head_dim == 0 ? by_width : defaults.head_dim, 1, kMostHeadDim);
-  spec.value_dim = keys.count_or({nullptr, "attention.value_length"}, spec.key_dim, 1, kMostHeadDim);
+  constexpr Key kHeadDim = {"head_dim", "attention.key_length"};
+  spec.key_dim = keys.has(kHeadDim) ? keys.count(kHeadDim, kLeastHeadDim, kMostHeadDim)
+                                    : default_head_dim(keys, defaults, config.width, spec.heads);
+  spec.value_dim = keys.count_or({nullptr, "attention.value_length"}, spec.key_dim, kLeastHeadDim, kMostHeadDim);
   spec.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.key_dim)));
   spec.qkv_bias =
       keys.gguf() ? keys.gguf()->tensor("blk.0.attn_q.bias") != nullptr : keys.flag_or({"attention_bias"}, false);
@@ -109,9 +120,9 @@ RopeScaling::Kind kind_of(const Keys& rope) {
 }
 
 void read_yarn(const Keys& rope, RopeScaling& scaling) {
-  scaling.beta_fast = rope.number_or({"beta_fast"}, scaling.beta_fast);
-  scaling.beta_slow = rope.number_or({"beta_slow"}, scaling.beta_slow);
-  scaling.attention_factor = rope.number_or({"attention_factor"}, 0);
+  scaling.beta_fast = rope.positive_or({"beta_fast"}, scaling.beta_fast);
+  scaling.beta_slow = rope.positive_or({"beta_slow"}, scaling.beta_slow);
+  scaling.attention_factor = rope.positive_or({"attention_factor"}, 0);
   check(rope.flag_or({"truncate"}, true), rope.path(), ": truncate = false is not something that quire computes");
   check(!rope.has({"mscale"}) && !rope.has({"mscale_all_dim"}), rope.path(),
         ": mscale is not something that quire computes");
@@ -122,12 +133,12 @@ RopeScaling folder_scaling(const Keys& keys, const Keys& rope, int32_t context) 
   RopeScaling scaling;
   scaling.kind = kind_of(rope);
   if (scaling.kind == RopeScaling::Kind::none) return {};
-  scaling.factor = rope.number({"factor"});
+  scaling.factor = rope.positive({"factor"});
   if (scaling.kind == RopeScaling::Kind::linear) return scaling;
-  scaling.original_context = rope.number_or(kOriginal, keys.number_or(kOriginal, context));
+  scaling.original_context = rope.positive_or(kOriginal, keys.positive_or(kOriginal, context));
   if (scaling.kind == RopeScaling::Kind::llama3) {
-    scaling.low_frequency_factor = rope.number({"low_freq_factor"});
-    scaling.high_frequency_factor = rope.number({"high_freq_factor"});
+    scaling.low_frequency_factor = rope.positive({"low_freq_factor"});
+    scaling.high_frequency_factor = rope.positive({"high_freq_factor"});
   } else {
     read_yarn(rope, scaling);
   }
@@ -135,20 +146,26 @@ RopeScaling folder_scaling(const Keys& keys, const Keys& rope, int32_t context) 
 }
 
 RopeScaling gguf_scaling(const Keys& keys, int32_t context) {
-  const auto number = [&](const char* name, double otherwise) { return keys.number_or({nullptr, name}, otherwise); };
+  const auto positive = [&](const char* name, double otherwise) {
+    return keys.positive_or({nullptr, name}, otherwise);
+  };
+  constexpr Key kMix = {nullptr, "rope.scaling.yarn_ext_factor"};
   RopeScaling scaling;
   const std::string kind = keys.text_or({nullptr, "rope.scaling.type"}, "linear");
-  scaling.factor = number("rope.scaling.factor", number("rope.scale_linear", 1));
-  if (kind == "none" || scaling.factor == 0 || (kind == "linear" && scaling.factor == 1)) return {};
+  constexpr Key kFactor = {nullptr, "rope.scaling.factor"}, kOldFactor = {nullptr, "rope.scale_linear"};
+  const Key factor = keys.has(kFactor) ? kFactor : kOldFactor;
+  if (kind == "none" || keys.number_or(factor, 1) == 0) return {};
+  scaling.factor = keys.positive_or(factor, 1);
+  if (kind == "linear" && scaling.factor == 1) return {};
   check(kind == "linear" || kind == "yarn", keys.path(), ": ", keys.name({nullptr, "rope.scaling.type"}), " = ",
         in_quotes(kind), " is not one of none, linear, yarn");
   scaling.kind = kind == "yarn" ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear;
-  scaling.original_context = number("rope.scaling.original_context_length", context);
-  scaling.beta_fast = number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
-  scaling.beta_slow = number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
-  const double mix = number("rope.scaling.yarn_ext_factor", 1);
-  check(mix == 1 || mix < 0, keys.path(), ": ", keys.name({nullptr, "rope.scaling.yarn_ext_factor"}), " = ", mix,
-        ": only 1 is computed");
+  const double mix = keys.number_or(kMix, 1);
+  check(mix == 1 || mix < 0, keys.path(), ": ", keys.name(kMix), " = ", mix, ": only 1 is computed");
+  if (scaling.kind == RopeScaling::Kind::linear) return scaling;
+  scaling.original_context = positive("rope.scaling.original_context_length", context);
+  scaling.beta_fast = positive("rope.scaling.yarn_beta_fast", scaling.beta_fast);
+  scaling.beta_slow = positive("rope.scaling.yarn_beta_slow", scaling.beta_slow);
   return scaling;
 }
 
@@ -156,14 +173,14 @@ RopeSpec read_rope(const Keys& keys, const DenseDefaults& defaults, const ModelC
   if (keys.gguf())
     return {.rotary = keys.count_or({nullptr, "rope.dimension_count"}, head_dim, 2, kMostHeadDim),
             .adjacent_pairs = false,
-            .theta = keys.number_or({nullptr, "rope.freq_base"}, 1e4),
+            .theta = keys.positive_or({nullptr, "rope.freq_base"}, 1e4),
             .scaling = gguf_scaling(keys, config.context)};
   const Keys rope = rope_keys(keys);
   check(rope.number_or({"partial_rotary_factor"}, 1) == 1, rope.path(),
         ": partial_rotary_factor: only whole heads are rotated");
   return {.rotary = head_dim,
           .adjacent_pairs = false,
-          .theta = rope.number_or({"rope_theta"}, keys.number_or({"rope_theta"}, defaults.theta)),
+          .theta = rope.positive_or({"rope_theta"}, keys.positive_or({"rope_theta"}, defaults.theta)),
           .scaling = folder_scaling(keys, rope, config.context)};
 }
 

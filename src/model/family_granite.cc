@@ -1,7 +1,5 @@
 // Granite 3: llama's layers with four multipliers. Attention's is the scale of its dots; the others stay numbers of the
 // spec, because quantised weights cannot be multiplied without being rounded again.
-#include <cmath>
-
 #include "base/check.h"
 #include "model/family.h"
 
@@ -14,12 +12,16 @@ constexpr Key kEmbedding = {"embedding_multiplier", "embedding_scale"};
 constexpr Key kLogits = {"logits_scaling", "logit_scale"};  // divides
 constexpr std::string_view kComputed[] = {kAttention.gguf, kResidual.gguf, kEmbedding.gguf, kLogits.gguf};
 
+// What lies outside is a broken file: it, or its reciprocal, would overflow what it multiplies.
+constexpr double kLeastMultiplier = 1e-6, kMostMultiplier = 1e6;
+
 float multiplier(const Keys& keys, Key key, float otherwise) {
-  const auto value = static_cast<float>(keys.number_or(key, otherwise));
+  if (!keys.has(key)) return otherwise;
+  const double value = keys.number(key);
   if (keys.gguf() && value == 0) return otherwise;  // off
-  check(std::isfinite(value) && value > 0, keys.path(), ": ", keys.name(key), " = ", value,
-        " is not a positive number");
-  return value;
+  check(value >= kLeastMultiplier && value <= kMostMultiplier, keys.path(), ": ", keys.shown(key),
+        " is not between a millionth and a million");
+  return static_cast<float>(value);
 }
 
 void read_granite(const Keys& keys, ModelConfig& config) {

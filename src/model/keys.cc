@@ -1,5 +1,7 @@
 #include "model/keys.h"
 
+#include <cmath>
+
 #include "base/check.h"
 #include "base/errors_about.h"
 #include "base/in_quotes.h"
@@ -22,6 +24,10 @@ bool is_zero(const GgufFile::Value& value) {
 
 }  // namespace
 
+std::string Keys::shown(Key key) const {
+  return cat(name(key), " = ", file_ ? to_string(*file_->find(name(key))) : object_->at(key.folder).dump());
+}
+
 bool Keys::has(Key key) const {
   if (file_) return key.gguf && file_->has(name(key));
   return key.folder && !optional_field(*object_, key.folder).is_null();
@@ -40,6 +46,12 @@ double Keys::number(Key key) const {
   return errors_about(path_, [&] { return number_field(*object_, key.folder); });
 }
 
+double Keys::positive(Key key) const {
+  const double value = number(key);
+  check(std::isfinite(value) && value > 0, path_, ": ", shown(key), " is not a positive number");
+  return value;
+}
+
 bool Keys::flag_or(Key key, bool otherwise) const {
   if (!has(key)) return otherwise;
   if (file_) return file_->flag(name(key), otherwise);
@@ -55,6 +67,7 @@ int32_t Keys::count_or(Key key, int32_t otherwise, int32_t least, int32_t most) 
   return has(key) ? count(key, least, most) : otherwise;
 }
 double Keys::number_or(Key key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+double Keys::positive_or(Key key, double otherwise) const { return has(key) ? positive(key) : otherwise; }
 std::string Keys::text_or(Key key, std::string_view otherwise) const {
   return has(key) ? text(key) : std::string(otherwise);
 }

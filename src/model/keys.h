@@ -27,12 +27,15 @@ class Keys {
   const GgufFile* gguf() const { return file_; }  // null: JSON
   const std::string& path() const { return path_; }
   std::string name(Key key) const { return file_ ? prefix_ + key.gguf : key.folder; }  // as the file spells it
+  std::string shown(Key key) const;  // "name = value", for refusals; of a key that the file has
 
   bool has(Key key) const;  // JSON's null counts as missing
   int32_t count(Key key, int32_t least, int32_t most) const;
   int32_t count_or(Key key, int32_t otherwise, int32_t least, int32_t most) const;
   double number(Key key) const;  // integers too
   double number_or(Key key, double otherwise) const;
+  double positive(Key key) const;  // and finite
+  double positive_or(Key key, double otherwise) const;
   bool flag_or(Key key, bool otherwise) const;
   std::string text(Key key) const;
   std::string text_or(Key key, std::string_view otherwise) const;
