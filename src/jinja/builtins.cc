@@ -202,7 +202,7 @@ Value call(Runtime& runtime, const Value& callee, const Arguments& arguments) {
 }
 
 Value Namespace::attribute(Runtime& runtime, std::string_view name) {
-  runtime.meter.step(attributes_.size() / 8);
+  runtime.meter.walk(attributes_.size());
   for (const auto& [key, value] : attributes_)
     if (key == name) return value;
   return Object::attribute(runtime, name);
@@ -210,7 +210,7 @@ Value Namespace::attribute(Runtime& runtime, std::string_view name) {
 
 void Namespace::set(Runtime& runtime, std::string_view name, const Value& value) {
   check(!name.starts_with('_'), "a namespace's attribute must not begin with an underscore: '", name, "'");
-  runtime.meter.step(attributes_.size() / 8);
+  runtime.meter.walk(attributes_.size());
   for (auto& [key, old] : attributes_)
     if (key == name) {
       old = value;

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "jinja/strings.h"
 #include "jinja/value.h"
 
 namespace quire::jinja {
@@ -131,7 +132,9 @@ bool refused_method(const Value& value, std::string_view name);
 // Methods, macros and functions; throws for anything else.
 Value call(Runtime& runtime, const Value& callee, const Arguments& arguments);
 
-// Shared by filters and methods of the same name.
+// Shared by filters and methods of the same name, or nearly.
+// Without the code points of the first argument at its ends; without an argument, whitespace.
+Value strip_ends(Runtime& runtime, std::string_view text, Side side, const Bound& bound);
 Value replace_parts(Runtime& runtime, std::string_view text, std::string_view old, std::string_view with, Integer most);
 Value format_percent(Runtime& runtime, std::string_view format, const Value& values);  // "%s %d" % values
 

@@ -18,8 +18,7 @@ Value changed(Runtime& runtime, const Value& input, const Bound&) {
 }
 
 Value trim(Runtime& runtime, const Value& input, const Bound& bound) {
-  const std::string text = str(runtime.meter, input);
-  return runtime.text(bound.given(0) ? strip(text, Side::both, bound.text(0)) : strip(text, Side::both));
+  return strip_ends(runtime, str(runtime.meter, input), Side::both, bound);
 }
 
 Value replace_filter(Runtime& runtime, const Value& input, const Bound& bound) {
@@ -40,9 +39,10 @@ Value format_filter(Runtime& runtime, const Value& input, const Bound& bound) {
 
 // An argument that is a number of blanks or the text itself.
 std::string indentation(Runtime& runtime, const Bound& bound, size_t parameter) {
-  if (bound.given(parameter) && bound[parameter].text()) return bound[parameter].text()->bytes;
+  if (bound.given(parameter) && bound[parameter].text()) return str(runtime.meter, bound[parameter]);
   const Integer width = std::clamp(bound.integer(parameter, 4), Integer{0}, Integer{1} << 40);
   runtime.meter.check_bytes(static_cast<size_t>(width));
+  runtime.meter.work_on_bytes(static_cast<size_t>(width));
   return std::string(static_cast<size_t>(width), ' ');
 }
 
@@ -51,7 +51,8 @@ Value indent(Runtime& runtime, const Value& input, const Bound& bound) {
   const std::string margin = indentation(runtime, bound, 0);
   std::string result = bound.flag(1) ? margin : "";
   bool first = true;
-  for (const std::string_view line : split_lines(lines_with_end)) {
+  for (std::string_view rest = lines_with_end; !rest.empty();) {
+    const std::string_view line = take_line(rest);
     if (!first) result += '\n';
     if (!first && (bound.flag(2) || !line.empty())) result += margin;
     first = false;
@@ -76,6 +77,7 @@ Value tojson(Runtime& runtime, const Value& input, const Bound& bound) {
     check(separators.size() == 2, "tojson: 'separators' must be two strings");
     style.between = text_of(separators[0], "tojson");
     style.after_key = text_of(separators[1], "tojson");
+    runtime.meter.work_on_bytes(style.between.size() + style.after_key.size());
   }
   return runtime.text(to_json(runtime.meter, input, style));
 }
@@ -91,15 +93,17 @@ std::optional<double> read_number(std::string_view text) {
   return whole ? std::optional(value) : std::nullopt;
 }
 
-Value to_float(Runtime&, const Value& input, const Bound& bound) {
+Value to_float(Runtime& runtime, const Value& input, const Bound& bound) {
   input.check_defined();
+  if (input.text()) runtime.meter.work_on_bytes(input.text()->bytes.size());
   const auto number = input.text() ? read_number(input.text()->bytes) : input.number();
   return number ? Value::real(*number) : bound.value_or(0, Value::real(0));
 }
 
 // Digits are read exactly; other numbers lose their fraction.
-Value to_int(Runtime&, const Value& input, const Bound& bound) {
+Value to_int(Runtime& runtime, const Value& input, const Bound& bound) {
   input.check_defined();
+  if (input.text()) runtime.meter.work_on_bytes(input.text()->bytes.size());
   if (const auto integer = input.integer()) return Value::integer(*integer);
   if (const Text* text = input.text()) {
     const std::string_view digits = strip(text->bytes, Side::both);

@@ -17,16 +17,23 @@ namespace {
 // the end of the rendering. All others go with the statement that opened them.
 class Scope {
  public:
-  Scope(Meter& meter, Scope* parent) : parent_(parent), hold_(meter, sizeof(Scope)) {}
+  Scope(Meter& meter, Scope* parent) : meter_(meter), parent_(parent), hold_(meter, sizeof(Scope)) {}
 
   const Value* find(Symbol symbol) const {
-    for (const Scope* scope = this; scope; scope = scope->parent_)
-      for (const auto& [name, value] : scope->values_)
-        if (name == symbol) return &value;
-    return nullptr;
+    size_t walked = 0;
+    const Value* found = nullptr;
+    for (const Scope* scope = this; scope && !found; scope = scope->parent_) {
+      const auto& values = scope->values_;
+      const auto at = std::find_if(values.begin(), values.end(), [&](auto& entry) { return entry.first == symbol; });
+      walked += static_cast<size_t>(at - values.begin());
+      if (at != values.end()) found = &at->second;
+    }
+    meter_.walk(walked);
+    return found;
   }
 
   void set(Symbol symbol, const Value& value) {
+    meter_.walk(values_.size());
     for (auto& [name, old] : values_)
       if (name == symbol) {
         old = value;
@@ -43,6 +50,7 @@ class Scope {
   bool kept() const { return kept_; }
 
  private:
+  Meter& meter_;
   Scope* parent_;
   Meter::Hold hold_;
   std::vector<std::pair<Symbol, Value>> values_;
@@ -50,7 +58,8 @@ class Scope {
 };
 
 // The `loop` of a for statement: walks the elements, one ahead at most, so that the statement's own condition is asked
-// as late as Jinja asks it.
+// as late as Jinja asks it. The condition is the template's code: it may find this very loop in a namespace, but what
+// walks on cannot be asked of a loop that is walking.
 class Loop : public Object {
  public:
   using Condition = std::function<bool(const Value&)>;  // may be empty
@@ -92,9 +101,25 @@ class Loop : public Object {
   }
 
  private:
+  // While it lives the condition is being asked.
+  class Asking {
+   public:
+    explicit Asking(Loop& loop) : loop_(loop) {
+      check(!loop.asking_, "a loop is asked by its own condition");
+      loop.asking_ = true;
+    }
+    ~Asking() { loop_.asking_ = false; }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    Loop& loop_;
+  };
+
   std::optional<Value> fetch() {
+    const Asking asking(*this);
     while (fetched_ < elements_.size()) {
-      const Value& element = elements_[fetched_++];
+      Value element = elements_[fetched_++];
       if (!accepts_ || accepts_(element)) return element;
     }
     return std::nullopt;
@@ -120,6 +145,7 @@ class Loop : public Object {
   std::vector<Value> elements_;
   Meter::Hold hold_;
   Condition accepts_;
+  bool asking_ = false;
   size_t fetched_ = 0;
   std::optional<Integer> length_;
   Integer index0_ = -1;
@@ -204,6 +230,7 @@ class Interpreter {
     void check_arguments(const Arguments& arguments) const {
       const auto& parameters = definition_.parameters;
       const size_t placed = arguments.positional.size();
+      interpreter_.runtime_.meter.walk(2 * parameters.size() * arguments.named.size());
       check(placed <= parameters.size(), "the macro '", definition_.name, "' takes at most ", parameters.size(),
             " arguments");
       for (const auto& argument : arguments.named) {
@@ -411,6 +438,7 @@ class Interpreter {
   }
 
   Value evaluate(const ListForm& form) {
+    const Meter::Hold hold(runtime_.meter, form.elements.size() * sizeof(Value));  // while the rest is evaluated
     std::vector<Value> elements;
     elements.reserve(form.elements.size());
     for (const ExpressionPtr& element : form.elements) elements.push_back(evaluate(*element));
@@ -439,6 +467,7 @@ class Interpreter {
   }
 
   Arguments arguments(const CallArguments& given) {
+    const Meter::Hold hold(runtime_.meter, (given.positional.size() + given.named.size()) * sizeof(Value));
     Arguments result;
     for (const ExpressionPtr& value : given.positional) result.positional.push_back(evaluate(*value));
     for (const auto& [name, value] : given.named) result.named.emplace_back(name, evaluate(*value));
@@ -472,12 +501,14 @@ class Interpreter {
   }
 
   Value evaluate(const JoinForm& form) {
-    std::string result;
+    Output result{"", Meter::Hold(runtime_.meter, 0)};
     for (const ExpressionPtr& part : form.parts) {
-      result += str(runtime_.meter, evaluate(*part));
-      runtime_.meter.check_bytes(result.size());
+      const std::string text = str(runtime_.meter, evaluate(*part));
+      runtime_.meter.check_bytes(result.text.size() + text.size());
+      result.hold.grow(text.size());
+      result.text += text;
     }
-    return runtime_.text(std::move(result));
+    return runtime_.text(std::move(result.text));
   }
 
   Value evaluate(const ChoiceForm& form) {
@@ -496,7 +527,6 @@ class Interpreter {
   const Value* block_text_ = nullptr;  // what a filter without an operand filters
   int line_ = 1;
 };
-// A macro, or the body of a call block, as a value that can be called.
 
 }  // namespace
 

@@ -38,6 +38,8 @@ class Meter {
     check(steps_ <= limits_.steps, "more than ", limits_.steps, " steps (limit: steps)");
   }
   void work_on_bytes(size_t bytes) { step(bytes / kBytesInStep); }
+  void walk(size_t entries) { step(entries / kEntriesInStep); }  // to find a name among them
+  size_t most_items() const { return limits_.value_items; }
 
   // For results about to be built.
   void check_bytes(size_t bytes) const {
@@ -98,6 +100,7 @@ class Meter {
 
  private:
   static constexpr size_t kBytesInStep = 64;  // copying these takes about as long as evaluating a small node
+  static constexpr size_t kEntriesInStep = 8;
 
   const Limits limits_;
   uint64_t steps_ = 0;

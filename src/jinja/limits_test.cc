@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "jinja/strings.h"
 #include "jinja/template.h"
 
 namespace quire::jinja {
@@ -74,6 +75,82 @@ TEST(TemplateLimits, Steps) {
   expect_limit(many + "{{ x.strip('b')|length }}{% endfor %}", "steps", {.steps = 1'000'000});
 }
 
+// What walks costs steps, however few nodes of the template ask for it.
+TEST(TemplateLimits, WorkOnLongTextsTakesSteps) {
+  const std::string many =
+      "{% set ns = namespace() %}{% set x = 'a' * 100000 %}{% set blank = ' ' * 100000 %}{% for i in range(50) %}";
+  for (const char* work : {"blank|trim", "blank|int", "blank|float", "''|trim(x)", "''.strip(x)", "x.startswith(x)",
+                           "x.endswith((x,))", "x.removeprefix(x)", "x.removesuffix(x)", "''.rfind(x)", "''.rsplit(x)",
+                           "''|replace('b', x)", "[]|join(x)", "1|tojson(separators=(x, x))", "1|tojson(indent=x)",
+                           "1|tojson(indent=100000)", "''|indent(100000)", "[1][[x]]", "ns[x]"})
+    expect_limit(many + "{% set y = " + work + " %}{% endfor %}", "steps", {.steps = 30'000});
+}
+
+TEST(TemplateLimits, WorkOnManyEntriesTakesSteps) {
+  ordered_json entries;
+  std::string names, parameters, given;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = "name" + std::to_string(i);
+    entries[name] = i;
+    names += "{% set " + name + " = 1 %}";
+    parameters += name + ",";
+    given += name + "=1,";
+  }
+  const std::string many = "{% for i in range(100) %}", end = "{% endfor %}";
+  const std::string sources[] = {many + "{{ d|first }}" + end,
+                                 many + "{% set y = dict(d) %}" + end,
+                                 names + many + repeated("{{ name999 }}", 10) + end,
+                                 "{% set x = '{name999}' * 1000 %}{{ x.format(" + given + ") }}",
+                                 "{% macro m(" + parameters + ") %}{% endmacro %}{{ m(" + given + ") }}",
+                                 "{% set ns = namespace() %}{% set ns.a = ns %}{% set p = 'a.' * 1000 ~ 'a' %}" + many +
+                                     "{% set y = [ns]|map(attribute=p)|list %}" + end};
+  for (const std::string& source : sources) {
+    const std::string error = refusal_within(source, {{"d", entries}}, {.steps = 50'000});
+    EXPECT_NE(error.find("(limit: steps)"), std::string::npos) << source.substr(0, 80) << "\n" << error;
+  }
+}
+
+TEST(TemplateLimits, AMissingKeyIsCutBeforeItIsShown) {
+  EXPECT_EQ(refusal_within("{{ [1]['\\x01' * 8000000] }}"), "");
+  EXPECT_EQ(refusal_within("{{ [1]['a' * 100] + 1 }}"),
+            "chat template, line 1: a list has no element '" + std::string(59, 'a') + "...");
+}
+
+TEST(TemplateLimits, ASharedTupleIsAKeyAtOnce) {
+  const std::string doubled =
+      "{% for i in range(60) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}{% set d = {ns.t: 1} %}";
+  EXPECT_EQ(refusal_within("{% set ns = namespace(t=(1,)) %}" + doubled), "");
+  EXPECT_EQ(refusal_within("{% set ns = namespace(t=([],)) %}" + doubled),
+            "chat template, line 1: a tuple cannot be a key of a dict");
+}
+
+TEST(TemplateLimits, PiecesOfATextAreNotCutPastTheLimit) {
+  const Limits limits{.value_items = 100};
+  for (const char* cut : {"split('\\n')", "rsplit('\\n')", "split()", "splitlines()"}) {
+    expect_limit(cat("{{ ('a\\n' * 100 ~ 'a').", cut, " }}"), "value_items", limits);
+    EXPECT_EQ(refusal_within(cat("{{ ('a\\n' * 99 ~ 'a').", cut, " }}"), ordered_json::object(), limits), "");
+  }
+  EXPECT_EQ(split_lines("a\nb\r\n\nc\n", 2), (std::vector<std::string_view>{"a", "b", "\nc\n"}));
+  EXPECT_EQ(split_lines("a\nb\r\n\nc\n", 9), (std::vector<std::string_view>{"a", "b", "", "c"}));
+}
+
+// The condition is walked by the loop that it asks.
+TEST(TemplateLimits, ALoopIsNotAskedByItsOwnCondition) {
+  const std::string before =
+      "{% set ns = namespace(l=none) %}{% macro m() %}{{ ns.l.length }}{% endmacro %}"
+      "{% for x in ['a' * 100, 'b' * 100, 'c' * 100, 'd' * 100] if (";
+  const std::string after = " if ns.l else true) %}{% set ns.l = loop %}{{ x }}{% endfor %}";
+  for (const char* asks : {"ns.l.length", "ns.l.revindex", "ns.l.revindex0", "ns.l.last", "ns.l.nextitem", "m()",
+                           "[ns.l]|map(attribute='length')|list", "[ns.l]|sort(attribute='length')"})
+    EXPECT_EQ(refusal_within(before + asks + after), "chat template, line 1: a loop is asked by its own condition")
+        << asks;
+  EXPECT_EQ(refusal_within(before + "ns.l.index" + after), "");
+  EXPECT_EQ(Template("{% for a in [1, 2] %}{% for b in [3, 4] if loop.length == 2 and loop.index != b %}"
+                     "{{ loop.length }}{% endfor %}{% endfor %}")
+                .render(ordered_json::object()),
+            "2222");
+}
+
 TEST(TemplateLimits, Recursion) {
   expect_limit("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "evaluation_depth");
   expect_limit(
@@ -88,6 +165,7 @@ TEST(TemplateLimits, SizesOfValues) {
   expect_limit("{{ 'a' * 1000000000 }}", "value_bytes");
   expect_limit("{{ 1000000000000 * 1000000000000 * 'ab' }}", "value_bytes");
   expect_limit("{{ [1] * 1000000000 }}", "value_items");
+  expect_limit("{{ ('x' * 16777216) * 1099511627776 }}", "value_bytes");  // 2 to the 64th
   expect_limit("{% set x = 'a' * 10000000 %}{{ '{}{}'.format(x, x) }}", "value_bytes");
   expect_limit("{% set x = 'a' * 10000000 %}{{ '%s%s' % (x, x) }}", "value_bytes");
   expect_limit("{{ 'a'|indent(1000000000000) }}", "value_bytes");
@@ -117,6 +195,11 @@ TEST(TemplateLimits, MemoryOfAllValues) {
   expect_limit(many + "{% set ns.x = ns.x + ['a' * 100000] %}{% endfor %}", "memory_bytes", limits);
   expect_limit(many + "{% set ns.x = namespace(before=ns.x, own='a' * 100000) %}{% endfor %}", "memory_bytes", limits);
   expect_limit("{% macro m() %}{{ 'a' * 1000000 }}{{ m() }}{% endmacro %}{{ m() }}", "memory_bytes", limits);
+  // Parts that wait for the rest.
+  const std::string numbers = repeated("1, ", 10'000);
+  for (const std::string& waits : {std::string("x ~ m()"), "[" + numbers + "m()]", "m(" + numbers + "m())"})
+    expect_limit("{% set x = 'a' * 1000000 %}{% macro m() %}{{ " + waits + " }}{% endmacro %}{{ m() }}", "memory_bytes",
+                 limits);
 }
 
 TEST(TemplateLimits, WhatIsGoneIsNotCounted) {

@@ -11,20 +11,22 @@ namespace {
 
 size_t most_of(Integer count) { return count < 0 || count > 0x7fffffff ? kNowhere : static_cast<size_t>(count); }
 
-// The bytes of the string, which are about to be gone through.
-std::string_view bytes_of(Runtime& runtime, const Value& self) {
-  runtime.meter.work_on_bytes(self.text()->bytes.size());
-  return self.text()->bytes;
+// Bytes which are about to be gone through.
+std::string_view counted(Runtime& runtime, std::string_view bytes) {
+  runtime.meter.work_on_bytes(bytes.size());
+  return bytes;
 }
+
+std::string_view bytes_of(Runtime& runtime, const Value& self) { return counted(runtime, self.text()->bytes); }
 
 // ---- strings
 
 template <Side side>
 Value str_strip(Runtime& runtime, const Value& self, const Bound& bound) {
-  const std::string_view text = bytes_of(runtime, self);
-  return runtime.text(bound.given(0) ? strip(text, side, bound.text(0)) : strip(text, side));
+  return strip_ends(runtime, self.text()->bytes, side, bound);
 }
 
+// Of at most one piece too many: whoever cuts a text stops there.
 Value texts(Runtime& runtime, const std::vector<std::string_view>& pieces) {
   runtime.meter.check_items(pieces.size());
   std::vector<Value> elements;
@@ -36,24 +38,24 @@ Value texts(Runtime& runtime, const std::vector<std::string_view>& pieces) {
 template <bool from_right>
 Value str_split(Runtime& runtime, const Value& self, const Bound& bound) {
   const std::string_view text = bytes_of(runtime, self);
-  const size_t most = most_of(bound.integer(1, -1));
+  const size_t asked = most_of(bound.integer(1, -1)), most = std::min(asked, runtime.meter.most_items());
   if (!bound.given(0)) {
-    check(!from_right || most == kNowhere, "rsplit with 'maxsplit' needs a separator");
+    check(!from_right || asked == kNowhere, "rsplit with 'maxsplit' needs a separator");
     return texts(runtime, split_at_spaces(text, most));
   }
-  const std::string_view separator = bound.text(0);
+  const std::string_view separator = counted(runtime, bound.text(0));
   check(!separator.empty(), "split needs a separator that is not empty");
   return texts(runtime, from_right ? split_at_from_right(text, separator, most) : split_at(text, separator, most));
 }
 
 Value str_splitlines(Runtime& runtime, const Value& self, const Bound&) {
-  return texts(runtime, split_lines(bytes_of(runtime, self)));
+  return texts(runtime, split_lines(bytes_of(runtime, self), runtime.meter.most_items()));
 }
 
 template <bool prefix>
 Value str_remove_end(Runtime& runtime, const Value& self, const Bound& bound) {
   std::string_view text = self.text()->bytes;
-  const std::string_view end = bound.text(0);
+  const std::string_view end = counted(runtime, bound.text(0));
   if (prefix && text.starts_with(end)) text.remove_prefix(end.size());
   if (!prefix && text.ends_with(end)) text.remove_suffix(end.size());
   return runtime.text(text);
@@ -63,7 +65,7 @@ template <bool at_start>
 Value str_has_end(Runtime& runtime, const Value& self, const Bound& bound) {
   const std::string_view text = self.text()->bytes;
   const auto fits = [&](const Value& end) {
-    const std::string& part = text_of(end, at_start ? "startswith" : "endswith");
+    const std::string_view part = counted(runtime, text_of(end, at_start ? "startswith" : "endswith"));
     runtime.meter.step();
     return at_start ? text.starts_with(part) : text.ends_with(part);
   };
@@ -74,7 +76,7 @@ Value str_has_end(Runtime& runtime, const Value& self, const Bound& bound) {
 
 template <bool from_right>
 Value str_find(Runtime& runtime, const Value& self, const Bound& bound) {
-  const std::string_view text = bytes_of(runtime, self), part = text_of(bound[0], "find");
+  const std::string_view text = bytes_of(runtime, self), part = counted(runtime, text_of(bound[0], "find"));
   const size_t at = from_right ? find_last(text, part) : find(text, part);
   return Value::integer(at == kNowhere ? -1 : static_cast<Integer>(count_code_points(text.substr(0, at))));
 }
@@ -120,7 +122,7 @@ const Value& argument_of(const Arguments& arguments, std::string_view field, siz
 
 // Fields without a width or a precision: {} {0} {name} {name:d} {name:s}.
 Value str_format(Runtime& runtime, const Value& self, const Bound& bound) {
-  const std::string_view format = self.text()->bytes;
+  const std::string_view format = bytes_of(runtime, self);
   std::string result;
   for (size_t at = 0, next = 0; at < format.size();) {
     const size_t brace = std::min(format.find_first_of("{}", at), format.size());
@@ -137,6 +139,8 @@ Value str_format(Runtime& runtime, const Value& self, const Bound& bound) {
     at = end + 1;
     if (field.ends_with(":d") || field.ends_with(":s")) field.remove_suffix(2);
     check(field.find_first_of(":!.[{") == field.npos, "format: '{", field, "}' is not supported");
+    runtime.meter.step();
+    runtime.meter.walk(bound.all().named.size());
     result += str(runtime.meter, argument_of(bound.all(), field, next));
     runtime.meter.check_bytes(result.size());
   }
@@ -170,7 +174,7 @@ Value list_index(Runtime& runtime, const Value& self, const Bound& bound) {
   const auto& elements = self.sequence()->elements;
   const auto found = std::find_if(elements.begin(), elements.end(),
                                   [&](const Value& element) { return equal(runtime.meter, element, bound[0]); });
-  check(found != elements.end(), "index: ", repr(runtime.meter, bound[0]), " is not in the list");
+  if (found == elements.end()) throw CheckError(cat("index: ", repr(runtime.meter, bound[0]), " is not in the list"));
   return Value::integer(found - elements.begin());
 }
 
@@ -230,6 +234,15 @@ bool refused_method(const Value& value, std::string_view name) {
   if (value.dict()) names = kRefusedOfDicts;
   if (is_list(value)) names = kRefusedOfLists;
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+Value strip_ends(Runtime& runtime, std::string_view text, Side side, const Bound& bound) {
+  runtime.meter.work_on_bytes(text.size());
+  if (!bound.given(0)) return runtime.text(strip(text, side));
+  const std::string_view chars = bound.text(0);
+  runtime.meter.check_items(chars.size());  // they become a list, in order
+  runtime.meter.step(chars.size());
+  return runtime.text(strip(text, side, chars));
 }
 
 Value replace_parts(Runtime& runtime, std::string_view text, std::string_view old, std::string_view with,

@@ -77,10 +77,11 @@ Value subtract(Runtime&, const Value& left, const Value& right) {
   return Value::real(*left.number() - *right.number());
 }
 
-// How often to repeat something of `size`, once that is known to fit: a product of two sizes must not wrap.
+// How often to repeat something of `size`: not so often that the product wraps, but then more than any limit allows.
 size_t times(Integer count, size_t size) {
+  constexpr Integer kFar = Integer{1} << 40;
   if (count <= 0 || size == 0) return 0;
-  return static_cast<size_t>(std::min(count, Integer{1} << 40));
+  return static_cast<size_t>(std::min(count, kFar / static_cast<Integer>(size) + 1));
 }
 
 Value repeat(Runtime& runtime, const Text& text, Integer count) {
@@ -352,7 +353,8 @@ Value element_of(Runtime& runtime, const Value& value, const Value& key) {
   if (const Text* name = key.text())
     if (const auto found = own_attribute(runtime, value, name->bytes)) return *found;
   constexpr size_t kMostShown = 60;
-  std::string shown = repr(runtime.meter, key);
+  const bool long_text = key.text() && key.text()->bytes.size() > kMostShown;
+  std::string shown = repr(runtime.meter, long_text ? runtime.text(key.text()->bytes.substr(0, kMostShown)) : key);
   if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
   return Value::undefined(runtime.meter, cat("a ", value.type(), " has no element ", shown));
 }
@@ -373,7 +375,11 @@ Value slice_of(Runtime& runtime, const Value& value, const Value& first, const V
 
 Value at_path(Runtime& runtime, Value value, const Value& path) {
   if (!path.text()) return path.is_none() ? value : element_of(runtime, value, path);
-  for (const std::string_view part : split_at(path.text()->bytes, ".")) {
+  runtime.meter.work_on_bytes(path.text()->bytes.size());
+  const std::vector<std::string_view> parts = split_at(path.text()->bytes, ".", runtime.meter.most_items());
+  runtime.meter.check_items(parts.size());
+  for (const std::string_view part : parts) {
+    runtime.meter.step();
     const bool index = all_digits(part) && part.size() < 10;
     value = element_of(runtime, value, index ? Value::integer(std::stoi(std::string(part))) : runtime.text(part));
   }
@@ -399,6 +405,7 @@ std::vector<Value> elements_of(Meter& meter, const Value& value) {
     const size_t from = std::exchange(sequence->next, sequence->elements.size());
     result.assign(sequence->elements.begin() + static_cast<std::ptrdiff_t>(from), sequence->elements.end());
   } else if (const Dict* dict = value.dict()) {
+    meter.step(dict->entries().size());
     for (const auto& [key, entry] : dict->entries()) result.push_back(key);
   } else if (!value.is_undefined()) {
     check(value.text(), "a ", value.type(), " is not iterable");

@@ -70,6 +70,7 @@ class Writer {
  protected:
   void add(std::string_view part) {
     meter_.check_bytes(result_.size() + part.size());
+    meter_.work_on_bytes(part.size());
     result_ += part;
   }
 
@@ -269,7 +270,10 @@ std::string to_string(Integer value) {
 
 std::string str(Meter& meter, const Value& value) {
   if (value.is_undefined()) return "";
-  if (const Text* text = value.text()) return text->bytes;
+  if (const Text* text = value.text()) {
+    meter.work_on_bytes(text->bytes.size());
+    return text->bytes;
+  }
   return repr(meter, value);
 }
 

@@ -206,20 +206,24 @@ std::vector<std::string_view> split_at_from_right(std::string_view text, std::st
   return pieces;
 }
 
-std::vector<std::string_view> split_lines(std::string_view text) {
+std::vector<std::string_view> split_lines(std::string_view text, size_t most) {
   std::vector<std::string_view> lines;
-  size_t start = 0;
-  for (size_t at = 0; at < text.size();) {
-    const auto [value, bytes] = code_point_at(text, at);
-    const size_t end = at;
-    at += bytes;
-    if (!is_line_end(value)) continue;
-    if (value == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.push_back(text.substr(start, end - start));
-    start = at;
-  }
-  if (start < text.size()) lines.push_back(text.substr(start));
+  while (!text.empty() && lines.size() < most) lines.push_back(take_line(text));
+  if (!text.empty()) lines.push_back(text);
   return lines;
+}
+
+std::string_view take_line(std::string_view& text) {
+  size_t end = 0, after = 0;
+  while (end == after && after < text.size()) {
+    const auto [value, bytes] = code_point_at(text, after);
+    after += bytes;
+    if (!is_line_end(value)) end = after;
+    if (value == '\r' && text.substr(after).starts_with('\n')) ++after;
+  }
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(after);
+  return line;
 }
 
 std::string to_upper(std::string_view text) { return in_case(text, Case::upper); }

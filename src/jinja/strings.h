@@ -39,7 +39,8 @@ size_t find_last(std::string_view text, std::string_view part);
 std::vector<std::string_view> split_at_spaces(std::string_view text, size_t most);
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, size_t most = kNowhere);
 std::vector<std::string_view> split_at_from_right(std::string_view text, std::string_view separator, size_t most);
-std::vector<std::string_view> split_lines(std::string_view text);
+std::vector<std::string_view> split_lines(std::string_view text, size_t most);
+std::string_view take_line(std::string_view& text);  // the first line of a text that is not empty, which loses it
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);

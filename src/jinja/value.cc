@@ -12,16 +12,10 @@ namespace {
 constexpr size_t kMostUnindexed = 8;  // up to here a walk is faster than a table
 constexpr size_t kObjectBytes = 64;   // an allocation's own bytes, about
 
-bool hashable(const Value& key) {
-  if (const Sequence* sequence = key.sequence())
-    return sequence->kind == Sequence::Kind::tuple &&
-           std::all_of(sequence->elements.begin(), sequence->elements.end(), hashable);
-  return !key.dict();
-}
-
 }  // namespace
 
 Value Value::undefined(Meter& meter, std::string why) {
+  meter.work_on_bytes(why.size());
   Meter::Hold hold(meter, why.size() + kObjectBytes);
   return Form(Undefined{std::make_shared<const Explanation>(Explanation{std::move(why), std::move(hold)})});
 }
@@ -50,6 +44,11 @@ int Value::depth() const {
   return 0;
 }
 
+bool Value::hashable() const {
+  if (const Sequence* values = sequence()) return values->hashable;
+  return !dict();
+}
+
 std::string_view Value::type() const {
   static constexpr std::string_view kSequences[] = {"list", "tuple", "range", "dict view", "generator"};
   if (const Sequence* values = sequence()) return kSequences[static_cast<size_t>(values->kind)];
@@ -64,7 +63,8 @@ void Value::check_defined() const {
 }
 
 void Dict::set(const Value& key, const Value& value) {
-  check(hashable(key), "a ", key.type(), " cannot be a key of a dict");
+  meter_.step();
+  check(key.hashable(), "a ", key.type(), " cannot be a key of a dict");
   depth_ = std::max({depth_, 1 + key.depth(), 1 + value.depth()});
   meter_.check_depth(depth_);
   if (const auto at = position(key)) {
@@ -125,10 +125,14 @@ Value make_sequence(Meter& meter, Sequence::Kind kind, std::vector<Value> elemen
   meter.check_items(elements.size());
   meter.step(elements.size());
   int depth = 1;
-  for (const Value& element : elements) depth = std::max(depth, 1 + element.depth());
+  bool hashable = kind == Sequence::Kind::tuple;
+  for (const Value& element : elements) {
+    depth = std::max(depth, 1 + element.depth());
+    hashable = hashable && element.hashable();
+  }
   meter.check_depth(depth);
   Meter::Hold hold(meter, elements.size() * sizeof(Value) + kObjectBytes);
-  return Value::Form(std::make_shared<Sequence>(Sequence{kind, std::move(elements), depth, std::move(hold)}));
+  return Value::Form(std::make_shared<Sequence>(Sequence{kind, std::move(elements), depth, hashable, std::move(hold)}));
 }
 
 Value make_dict(std::shared_ptr<const Dict> dict) { return Value::Form(std::move(dict)); }

@@ -67,6 +67,7 @@ class Value {
   Object* object() const;
 
   int depth() const;              // 0, or for lists and dicts 1 + that of the deepest element
+  bool hashable() const;          // may be a key of a dict
   std::string_view type() const;  // Python's name of the type
   void check_defined() const;     // throws what an undefined value explains
 
@@ -100,6 +101,7 @@ struct Sequence {
   Kind kind;
   std::vector<Value> elements;
   int depth;
+  bool hashable;  // a tuple of what can be hashed
   Meter::Hold hold;
   size_t next = 0;  // iterator: elements before this one are gone
 
