@@ -221,7 +221,8 @@ void Engine::Impl::launch(Batch batch) {
   ++steps;
   scheduler.advance(batch);
   const Clock::time_point start = Clock::now();
-  Step& step = in_flight.emplace_back(std::move(batch), std::move(spare.results));
+  in_flight.push_back({.batch = std::move(batch), .results = std::move(spare.results)});
+  Step& step = in_flight.back();
   try {
     compute(step);
   } catch (const std::exception& error) {  // memory, too
