@@ -26,7 +26,7 @@ Value replace_filter(Runtime& runtime, const Value& input, const Bound& bound) {
                        bound.integer(2, -1));
 }
 
-Value string(Runtime& runtime, const Value& input, const Bound&) { return as_text(runtime.meter, input); }
+Value stringify(Runtime& runtime, const Value& input, const Bound&) { return as_text(runtime.meter, input); }
 
 Value safe(Runtime& runtime, const Value& input, const Bound&) {
   return make_text(runtime.meter, str(runtime.meter, input), true);
@@ -339,7 +339,7 @@ constexpr Builtin kFilters[] = {
     {"select", select<true>, {}, Builtin::kReadsAll},
     {"selectattr", selectattr<true>, {}, Builtin::kReadsAll},
     {"sort", sort, {"reverse", "case_sensitive", "attribute"}},
-    {"string", string},
+    {"string", stringify},
     {"title", changed<to_words_capitalized>},
     {"tojson", tojson, {"ensure_ascii", "indent", "separators", "sort_keys"}},
     {"trim", trim, {"chars"}},
