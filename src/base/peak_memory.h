@@ -38,6 +38,14 @@ size_t peak_of(Work&& work) {
 
 void* operator new(size_t size) { return quire::testing::counted(size); }
 void* operator new[](size_t size) { return quire::testing::counted(size); }
+// The sanitizers' own would not call the one above, and its memory comes to the delete below.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return quire::testing::counted(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { quire::testing::uncounted(memory); }
 void operator delete[](void* memory) noexcept { quire::testing::uncounted(memory); }
 void operator delete(void* memory, size_t) noexcept { quire::testing::uncounted(memory); }
