@@ -120,3 +120,15 @@ function(quire_isa_flags source)
       COMPILE_OPTIONS "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}")
   endif()
 endfunction()
+
+# quire_isa_variant(ops sample_scan.cc avx2 -mavx2): one source for several instruction sets, the same rule being kept: the
+# one entry point is in the namespace QUIRE_ISA.
+function(quire_isa_variant room source isa)
+  get_filename_component(stem ${source} NAME_WE)
+  set(variant quire_${stem}_${isa})
+  add_library(${variant} OBJECT ${source})
+  target_include_directories(${variant} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${variant} PRIVATE QUIRE_ISA=${isa})
+  target_compile_options(${variant} PRIVATE "${ARGN};$<$<CONFIG:Release>:-O3>${QUIRE_KERNEL_OPTIONS}")
+  target_sources(quire_${room} PRIVATE $<TARGET_OBJECTS:${variant}>)
+endfunction()

@@ -10,9 +10,9 @@
 //            total being what top-k left
 //   min-p    tokens that weigh at least min_p * 2^40, that is min_p times as much as the likeliest
 //   draw     the survivors in order of id share [0, total) by their weights; the token whose share holds
-//            floor(random * total / 2^64), random being the 64 bits that philox.h has for (seed, position)
+//            floor(random * total / 2^64), random being the 64 bits of (seed, position)
 //
-// Sums are of integers and have no order, and sample_weight.h has the arithmetic of weights to the bit: whoever follows
+// Sums are of integers and have no order, and sample_weight.h has the arithmetic of a draw to the bit: whoever follows
 // it, with any number of threads or on another device, draws the same token. It is a function of the row alone, so
 // seeded sampling does not depend on the batch, the schedule or a retraction. Adjusted logits are f32, each operation
 // rounded by itself.

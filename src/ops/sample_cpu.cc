@@ -10,9 +10,8 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "ops/philox.h"
 #include "ops/sample.h"
-#include "ops/sample_scan.h"
+#include "ops/sample_weight.h"
 
 namespace quire::ops {
 namespace {
@@ -330,10 +329,10 @@ void add_logprobs(const LogitView& view, const SampleRow& row, const LogitScan& 
 
 LogitScan logit_scan([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::avx512) return avx512_logit_scan();
-  if (isa >= Isa::avx2) return avx2_logit_scan();
+  if (isa >= Isa::avx512) return avx512::logit_scan();
+  if (isa >= Isa::avx2) return avx2::logit_scan();
 #endif
-  return {block_maxima, block_fixed_sums, block_sums};
+  return plain::logit_scan();
 }
 
 // Of one thread. What only some parameters need grows when they first ask for it.

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "ops/philox.h"
 #include "ops/sample.h"
 #include "ops/sample_weight.h"
 

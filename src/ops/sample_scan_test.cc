@@ -1,5 +1,3 @@
-#include "ops/sample_scan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <limits>
 #include <numbers>
 
+#include "ops/sample_weight.h"
 #include "ops/testing_rows.h"
 
 namespace quire::ops {

@@ -10,7 +10,6 @@
 #include <random>
 
 #include "base/expect_refused.h"
-#include "ops/philox.h"
 #include "ops/sample_weight.h"
 #include "ops/testing_rows.h"
 

@@ -1,11 +1,15 @@
 // The arithmetic of a draw: every number here has the same bits on every machine, so a GPU that repeats it draws the
 // same tokens. Doubles are multiplied, added and divided, each result rounded by itself (on a GPU __dmul_rn, __dadd_rn,
-// __ddiv_rn, never fused); all else is integers, whose sums have no order.
+// __ddiv_rn, never fused); all else is integers, whose sums have no order. Below it the passes of sampling over all
+// logits, which are compiled for several instruction sets.
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+
+#include "base/cpu_features.h"
 
 namespace quire::ops {
 
@@ -18,6 +22,27 @@ struct WeightScale {
 };
 
 namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
+
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): a random function of counter and key without state, made of ten
+// rounds of 32-bit multiplications.
+constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+  }
+  return counter;
+}
+
+// The 64 random bits of (seed, position): words 0 and 1 for counter (position, 0) and key seed, low halves first.
+constexpr uint64_t random_bits(uint64_t seed, uint64_t position) {
+  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
+  const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
+  const auto words = philox4x32({low(position), high(position), 0, 0}, {low(seed), high(seed)});
+  return uint64_t{words[0]} << 32 | words[1];
+}
 
 inline WeightScale weight_scale(float top, float temperature) { return {top, std::numbers::log2e / temperature}; }
 
@@ -94,4 +119,30 @@ inline uint64_t draw_threshold(uint64_t random, uint64_t total) {
 }
 
 }  // namespace
+
+// The passes go by blocks of 64: the largest of each block, which lets later work skip almost all blocks, and the sum
+// of each block's weights, in fixed point for draws and in double for logprobs. Every number is the same on every
+// instruction set.
+inline constexpr int32_t kLogitBlock = 64;
+constexpr int32_t logit_blocks(int32_t vocabulary) { return (vocabulary + kLogitBlock - 1) / kLogitBlock; }
+
+struct LogitScan {
+  // Fills maxima [logit_blocks(count)]; returns whether all logits are numbers below infinity.
+  bool (*maxima)(const float* logits, int32_t count, float* maxima);
+  // Fills sums [logit_blocks(count)] of fixed_weight.
+  void (*fixed_sums)(const float* logits, int32_t count, const float* maxima, const WeightScale& scale, uint64_t* sums);
+  // Fills sums [logit_blocks(count)] of 2^((logit - top) * per_logit), each exactly 0 below 2^-1000.
+  void (*sums)(const float* logits, int32_t count, const WeightScale& scale, double* sums);
+};
+LogitScan logit_scan(Isa isa);
+namespace plain {
+LogitScan logit_scan();
+}
+namespace avx2 {
+LogitScan logit_scan();
+}
+namespace avx512 {
+LogitScan logit_scan();
+}
+
 }  // namespace quire::ops

@@ -5,7 +5,6 @@
 #include <limits>
 #include <set>
 
-#include "ops/philox.h"
 #include "ops/testing_rows.h"
 
 namespace quire::ops {

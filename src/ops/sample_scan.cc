@@ -1,35 +1,13 @@
-// The passes of sampling over all logits of a vocabulary, in blocks of 64: the largest of each block, which lets later
-// work skip almost all blocks, and the sum of each block's weights, in fixed point for draws and in double for
-// logprobs.
+// Sampling's passes over all logits, compiled once for each instruction set, QUIRE_ISA being its namespace.
 //
-// Every number is the same on every instruction set. Sums in double have 8 lanes (element i in lane i % 8, ascending),
-// which then fold by halves. The loops are on the compiler's own vectors, which become the registers of whatever the
-// including source is compiled for.
-#pragma once
-#include <cstdint>
+// Sums in double have 8 lanes (element i in lane i % 8, ascending), which then fold by halves. The loops are on the
+// compiler's own vectors, which become the registers of the instruction set.
 #include <cstring>
 
-#include "base/cpu_features.h"
 #include "ops/sample_weight.h"
 
 namespace quire::ops {
-
-inline constexpr int32_t kLogitBlock = 64;
-constexpr int32_t logit_blocks(int32_t vocabulary) { return (vocabulary + kLogitBlock - 1) / kLogitBlock; }
-
-struct LogitScan {
-  // Fills maxima [logit_blocks(count)]; returns whether all logits are numbers below infinity.
-  bool (*maxima)(const float* logits, int32_t count, float* maxima);
-  // Fills sums [logit_blocks(count)] of fixed_weight.
-  void (*fixed_sums)(const float* logits, int32_t count, const float* maxima, const WeightScale& scale, uint64_t* sums);
-  // Fills sums [logit_blocks(count)] of 2^((logit - top) * per_logit), each exactly 0 below 2^-1000.
-  void (*sums)(const float* logits, int32_t count, const WeightScale& scale, double* sums);
-};
-LogitScan logit_scan(Isa isa);
-LogitScan avx2_logit_scan();    // only where the machine has AVX2
-LogitScan avx512_logit_scan();  // AVX-512
-
-namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
+namespace {
 
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
@@ -56,7 +34,7 @@ void for_each_block(const float* logits, int32_t count, Visit visit) {
 }
 
 // Four lanes, which are one register everywhere: wider ones would wait for memory.
-inline bool block_maxima(const float* logits, int32_t count, float* maxima) {
+bool block_maxima(const float* logits, int32_t count, float* maxima) {
   constexpr float kLargestFloat = 0x1.fffffep127f;
   Int4 sound = Int4{} - 1;
   for_each_block(logits, count, [&](int32_t block, const float* z) {
@@ -88,8 +66,8 @@ template <class Vector, class Lane, class Add>
   std::memcpy(lanes, sums, sizeof(lanes));
 }
 
-inline void block_fixed_sums(const float* logits, int32_t count, const float* maxima, const WeightScale& scale,
-                             uint64_t* sums) {
+void block_fixed_sums(const float* logits, int32_t count, const float* maxima, const WeightScale& scale,
+                      uint64_t* sums) {
   for_each_block(logits, count, [&](int32_t block, const float* z) {
     sums[block] = 0;
     if (weight_exponent(maxima[block], scale) < -42) return;  // far enough below half a unit
@@ -104,7 +82,7 @@ inline void block_fixed_sums(const float* logits, int32_t count, const float* ma
   });
 }
 
-inline void block_sums(const float* logits, int32_t count, const WeightScale& scale, double* sums) {
+void block_sums(const float* logits, int32_t count, const WeightScale& scale, double* sums) {
   for_each_block(logits, count, [&](int32_t block, const float* z) {
     double lanes[8];
     sum_lanes<ScanDoubles>(z, scale, lanes, [](const ScanDoubles& exponents, ScanDoubles& sum) {
@@ -118,4 +96,7 @@ inline void block_sums(const float* logits, int32_t count, const WeightScale& sc
 }
 
 }  // namespace
+
+LogitScan QUIRE_ISA::logit_scan() { return {block_maxima, block_fixed_sums, block_sums}; }
+
 }  // namespace quire::ops
