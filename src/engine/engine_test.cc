@@ -528,16 +528,16 @@ TEST_F(EngineTest, PromptLogprobsAreThoseOfTokenByTokenGeneration) {
     prefix.top_logprobs = vocabulary;
     Heard one = stepped.finish(prefix);
     std::map<int32_t, uint32_t> expected(one.top.begin(), one.top.end());
-    const TokenLogprob& told = heard.prompt_logprobs[i];
-    EXPECT_EQ(told.token, prompt[i]);
-    EXPECT_EQ(std::bit_cast<uint32_t>(told.logprob), expected[prompt[i]]);
-    ASSERT_EQ(told.top.size(), 3u);
+    const TokenLogprob& scored = heard.prompt_logprobs[i];
+    EXPECT_EQ(scored.token, prompt[i]);
+    EXPECT_EQ(std::bit_cast<uint32_t>(scored.logprob), expected[prompt[i]]);
+    ASSERT_EQ(scored.top.size(), 3u);
     for (size_t rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(told.top[rank].first, one.top[rank].first);
-      EXPECT_EQ(std::bit_cast<uint32_t>(told.top[rank].second), one.top[rank].second);
+      EXPECT_EQ(scored.top[rank].first, one.top[rank].first);
+      EXPECT_EQ(std::bit_cast<uint32_t>(scored.top[rank].second), one.top[rank].second);
     }
-    ASSERT_EQ(told.wanted.size(), 2u);
-    for (const auto& [id, logprob] : told.wanted) EXPECT_EQ(std::bit_cast<uint32_t>(logprob), expected[id]);
+    ASSERT_EQ(scored.wanted.size(), 2u);
+    for (const auto& [id, logprob] : scored.wanted) EXPECT_EQ(std::bit_cast<uint32_t>(logprob), expected[id]);
   }
   request.prompt_logprobs_from = 20;
   request.max_new_tokens = 0;

@@ -23,8 +23,8 @@ using testing::Tasks;
 using testing::TestingExchange;
 using testing::TinyService;
 
-// All that one job told, and the condition that its end comes once and last.
-class Told {
+// All that one job reported, and the condition that its end comes once and last.
+class ProgressRecorder {
  public:
   OnProgress listener() {
     return [this](Progress progress) { take(std::move(progress)); };
@@ -51,7 +51,7 @@ class Told {
  private:
   void take(Progress progress) {
     const std::lock_guard lock(mutex_);
-    EXPECT_EQ(ends_, 0) << "told more after the end";
+    EXPECT_EQ(ends_, 0) << "progress after the end";
     all_.text += progress.text;
     for (auto& token : progress.tokens) all_.tokens.push_back(std::move(token));
     all_.generated = progress.generated;
@@ -76,8 +76,8 @@ JobSpec job_of(const std::string& prompt, int32_t tokens, const std::string& rid
 }
 
 // Deliveries run on the engine's thread here, so this slows it down: what is about to be cancelled does not end before.
-OnProgress slowly(Told& told) {
-  return [listener = told.listener()](Progress progress) {
+OnProgress slowly(ProgressRecorder& recorder) {
+  return [listener = recorder.listener()](Progress progress) {
     std::this_thread::sleep_for(3ms);
     listener(std::move(progress));
   };
@@ -94,12 +94,12 @@ int status_of(Service& service, JobSpec job) {
 
 TEST(Service, RunsAJobToItsEnd) {
   TinyService tiny;
-  Told told;
-  tiny.service().run(job_of("hello", 5), std::make_shared<TestingExchange>(), told.listener());
-  EXPECT_EQ(told.wait().reason, EndReason::length);
-  EXPECT_EQ(told.all().tokens.size(), 5u);
-  EXPECT_EQ(told.all().generated, 5);
-  EXPECT_EQ(told.all().prompt_tokens, 5);
+  ProgressRecorder recorder;
+  tiny.service().run(job_of("hello", 5), std::make_shared<TestingExchange>(), recorder.listener());
+  EXPECT_EQ(recorder.wait().reason, EndReason::length);
+  EXPECT_EQ(recorder.all().tokens.size(), 5u);
+  EXPECT_EQ(recorder.all().generated, 5);
+  EXPECT_EQ(recorder.all().prompt_tokens, 5);
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
@@ -117,7 +117,7 @@ TEST(Service, WhatComesWhileADeliveryWaitsIsDeliveredWithIt) {
   exchange->run_tasks();
   while (tiny.engine().step()) {
   }
-  EXPECT_EQ(tiny.service().jobs(), 1) << "it ends when it was told";
+  EXPECT_EQ(tiny.service().jobs(), 1) << "it ends when its listener has heard";
   exchange->run_tasks();
   EXPECT_EQ(sizes, (std::vector<size_t>{2, 2}));
   EXPECT_EQ(tiny.service().jobs(), 0);
@@ -125,28 +125,28 @@ TEST(Service, WhatComesWhileADeliveryWaitsIsDeliveredWithIt) {
 
 TEST(Service, AClientThatLeavesCancels) {
   TinyService tiny;
-  Told told;
+  ProgressRecorder recorder;
   const auto exchange = std::make_shared<TestingExchange>();
-  tiny.service().run(job_of("hello", -1), exchange, slowly(told));
-  ASSERT_TRUE(told.wait_for_tokens(2));
+  tiny.service().run(job_of("hello", -1), exchange, slowly(recorder));
+  ASSERT_TRUE(recorder.wait_for_tokens(2));
   exchange->leave();
-  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  EXPECT_EQ(recorder.wait().reason, EndReason::cancelled);
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
 TEST(Service, AClientThatHadLeftAlreadyCancels) {
   TinyService tiny;
-  Told told;
+  ProgressRecorder recorder;
   const auto exchange = std::make_shared<TestingExchange>();
   exchange->leave();
-  tiny.service().run(job_of("hello", -1), exchange, slowly(told));
-  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  tiny.service().run(job_of("hello", -1), exchange, slowly(recorder));
+  EXPECT_EQ(recorder.wait().reason, EndReason::cancelled);
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
 TEST(Service, AStopTextEndsTheJobAndTheEnginesRequest) {
   TinyService tiny;
-  Told whole, stopped;
+  ProgressRecorder whole, stopped;
   tiny.service().run(job_of("hello", 60), std::make_shared<TestingExchange>(), whole.listener());
   whole.wait();
   const std::string text = whole.all().text, stop = text.substr(text.size() / 2, 3);
@@ -162,29 +162,29 @@ TEST(Service, AStopTextEndsTheJobAndTheEnginesRequest) {
 
 TEST(Service, AHandleCancels) {
   TinyService tiny;
-  Told told;
-  const auto job = tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(told));
+  ProgressRecorder recorder;
+  const auto job = tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(recorder));
   job->cancel();
-  EXPECT_EQ(told.wait().reason, EndReason::cancelled);
+  EXPECT_EQ(recorder.wait().reason, EndReason::cancelled);
   job->cancel();
-  EXPECT_EQ(told.ends(), 1);
+  EXPECT_EQ(recorder.ends(), 1);
 }
 
 TEST(Service, AbortsByTheBeginningOfANameAndAll) {
   TinyService tiny;
-  Told told[4];
+  ProgressRecorder recorders[4];
   const char* names[] = {"call", "call_1", "other", "third"};
   for (int i = 0; i < 4; ++i)
-    tiny.service().run(job_of("hello", -1, names[i]), std::make_shared<TestingExchange>(), slowly(told[i]));
+    tiny.service().run(job_of("hello", -1, names[i]), std::make_shared<TestingExchange>(), slowly(recorders[i]));
   EXPECT_EQ(tiny.service().abort("no such name"), 0);
   EXPECT_EQ(tiny.service().abort("call"), 2);
-  EXPECT_EQ(told[0].wait().reason, EndReason::cancelled);
-  EXPECT_EQ(told[1].wait().reason, EndReason::cancelled);
+  EXPECT_EQ(recorders[0].wait().reason, EndReason::cancelled);
+  EXPECT_EQ(recorders[1].wait().reason, EndReason::cancelled);
   while (tiny.service().jobs() > 2) std::this_thread::yield();  // they are listed until they have been told
-  EXPECT_EQ(told[2].ends() + told[3].ends(), 0);
+  EXPECT_EQ(recorders[2].ends() + recorders[3].ends(), 0);
   EXPECT_EQ(tiny.service().abort(""), 2);
-  told[2].wait();
-  told[3].wait();
+  recorders[2].wait();
+  recorders[3].wait();
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
@@ -195,7 +195,7 @@ class BrokenMask final : public engine::TokenMask {
 
 TEST(Service, WhyAJobFailedIsReported) {
   TinyService tiny;
-  Told told;
+  ProgressRecorder recorder;
   std::string failure;
   JobSpec job = job_of("a", 1);
   job.request.mask = std::make_shared<BrokenMask>();
@@ -203,8 +203,8 @@ TEST(Service, WhyAJobFailedIsReported) {
     const auto call = WatchedExchange::watch(std::make_shared<TestingExchange>(), {},
                                              [&](const Answered& answered) { failure = answered.failure; });
     call->release();
-    tiny.service().run(std::move(job), call, told.listener());
-    EXPECT_EQ(told.wait().reason, EndReason::failed);
+    tiny.service().run(std::move(job), call, recorder.listener());
+    EXPECT_EQ(recorder.wait().reason, EndReason::failed);
     EXPECT_TRUE(tiny.wait_until_idle());
   }
   EXPECT_EQ(failure, "this mask is broken");
@@ -234,7 +234,7 @@ TEST(Service, AFullQueueIs503) {
 TEST(Service, OneThatWaitsTooLongIsToldSo) {
   TinyService tiny({.engine = {.max_total_tokens = kContext, .max_running_requests = 1},
                     .change = [](ServiceOptions& options) { options.queue_time = 50ms; }});
-  Told first, second;
+  ProgressRecorder first, second;
   tiny.service().run(job_of("hello", 200), std::make_shared<TestingExchange>(), slowly(first));
   ASSERT_TRUE(first.wait_for_tokens(1));
   tiny.service().run(job_of("other", 1), std::make_shared<TestingExchange>(), second.listener());
@@ -246,11 +246,11 @@ TEST(Service, OneThatWaitsTooLongIsToldSo) {
 
 TEST(Service, OneThatRunsTooLongEndsWithWhatItHas) {
   TinyService tiny({.change = [](ServiceOptions& options) { options.run_time = 100ms; }});
-  Told told;
-  tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(told));
-  EXPECT_EQ(told.wait().reason, EndReason::timeout);
-  EXPECT_EQ(told.all().end->error, "");
-  EXPECT_GT(told.all().tokens.size(), 0u);
+  ProgressRecorder recorder;
+  tiny.service().run(job_of("hello", -1), std::make_shared<TestingExchange>(), slowly(recorder));
+  EXPECT_EQ(recorder.wait().reason, EndReason::timeout);
+  EXPECT_EQ(recorder.all().end->error, "");
+  EXPECT_GT(recorder.all().tokens.size(), 0u);
   EXPECT_TRUE(tiny.wait_until_idle());
 }
 
@@ -265,13 +265,13 @@ TEST(Service, WithoutAnEngineNothingIsTheCallersFault) {
 
 TEST(Service, DrainingRefusesNewJobsAndLetsOthersEnd) {
   TinyService tiny;
-  Told told;
-  tiny.service().run(job_of("hello", 100), std::make_shared<TestingExchange>(), told.listener());
+  ProgressRecorder recorder;
+  tiny.service().run(job_of("hello", 100), std::make_shared<TestingExchange>(), recorder.listener());
   tiny.service().drain();
   EXPECT_TRUE(tiny.service().draining());
   EXPECT_EQ(status_of(tiny.service(), job_of("hello", 1)), 503);
-  EXPECT_EQ(told.wait().reason, EndReason::length);
-  EXPECT_EQ(told.all().tokens.size(), 100u);
+  EXPECT_EQ(recorder.wait().reason, EndReason::length);
+  EXPECT_EQ(recorder.all().tokens.size(), 100u);
 }
 
 TEST(Service, RendersTheTemplateWithTheModelsOwnTokens) {
@@ -314,18 +314,18 @@ TEST(Service, EveryJobEndsOnce) {
     clients.emplace_back([&, client] {
       std::mt19937 random(client);
       for (int i = 0; i < 60; ++i) {
-        Told told;
+        ProgressRecorder recorder;
         const auto exchange = std::make_shared<TestingExchange>();
         JobSpec job =
             job_of(std::string(1 + random() % 40, 'a'), static_cast<int32_t>(random() % 200), cat("c", client));
         job.request.sampling.seed = random();
         if (random() % 2) job.text.stops = {"a", "w3"};
         try {
-          const auto handle = tiny.service().run(std::move(job), exchange, told.listener());
-          if (random() % 3 == 0) told.wait_for_tokens(random() % 8);
+          const auto handle = tiny.service().run(std::move(job), exchange, recorder.listener());
+          if (random() % 3 == 0) recorder.wait_for_tokens(random() % 8);
           if (random() % 3 == 0) exchange->leave();
           if (random() % 3 == 0) handle->cancel();
-          told.wait();
+          recorder.wait();
           ++ran;
         } catch (const ApiError& error) {
           EXPECT_EQ(error.status, 503);

@@ -36,11 +36,11 @@ struct Held {
   Held(Workers& workers, Weight weight) {
     EXPECT_TRUE(workers.run(weight, "holder", [this] {
       begun.set_value();
-      go_on.get_future().wait();
+      release.get_future().wait();
     }));
     begun.get_future().wait();
   }
-  std::promise<void> begun, go_on;
+  std::promise<void> begun, release;
 };
 
 TEST(Workers, LightTasksDoNotWaitForHeavyOnes) {
@@ -52,7 +52,7 @@ TEST(Workers, LightTasksDoNotWaitForHeavyOnes) {
   EXPECT_TRUE(workers.run(kLight, "me", [&] { light.set_value(); }));
   EXPECT_EQ(light.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(heavy_done, 0);
-  held.go_on.set_value();
+  held.release.set_value();
 }
 
 TEST(Workers, OneCallerNeverHasAllThreads) {
@@ -64,7 +64,7 @@ TEST(Workers, OneCallerNeverHasAllThreads) {
   EXPECT_TRUE(workers.run(kHeavy, "other", [&] { other.set_value(); }));
   EXPECT_EQ(other.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(more, 0) << "they wait for their own caller's";
-  held.go_on.set_value();
+  held.release.set_value();
   while (more < 10) std::this_thread::yield();
 }
 
@@ -76,7 +76,7 @@ TEST(Workers, CallersTakeTurns) {
   for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(workers.run(kHeavy, "many", [&, name] { order += name; }));
   EXPECT_TRUE(workers.run(kHeavy, "one", [&] { order += "1"; }));
   EXPECT_TRUE(workers.run(kHeavy, "many", [&] { last.set_value(); }));
-  held.go_on.set_value();
+  held.release.set_value();
   last.get_future().wait();
   EXPECT_EQ(order, "a1bc");
 }
@@ -89,7 +89,7 @@ TEST(Workers, WhenManyWaitMoreAreNotTaken) {
   EXPECT_TRUE(workers.run(kLight, "two", [&] { ++done; }));
   EXPECT_FALSE(workers.run(kLight, "three", [&] { ++done; }));
   EXPECT_TRUE(workers.run(kHeavy, "three", [&] { ++done; })) << "the other lane has room";
-  held.go_on.set_value();
+  held.release.set_value();
   while (done < 3) std::this_thread::yield();
   std::promise<void> taken_again;
   EXPECT_TRUE(workers.run(kLight, "three", [&] { taken_again.set_value(); }));
@@ -98,21 +98,21 @@ TEST(Workers, WhenManyWaitMoreAreNotTaken) {
 }
 
 TEST(Workers, WhatHasNotBegunAtTheEndIsDropped) {
-  std::promise<void> begun, go_on;
+  std::promise<void> begun, release;
   std::atomic<int> done = 0;
   std::thread other;
   {
     Workers workers(1);
     EXPECT_TRUE(workers.run(kLight, "me", [&] {
       begun.set_value();
-      go_on.get_future().wait();
+      release.get_future().wait();
       ++done;
     }));
     EXPECT_TRUE(workers.run(kLight, "me", [&] { ++done; }));
     begun.get_future().wait();
     other = std::thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the destructor has begun by then
-      go_on.set_value();
+      release.set_value();
     });
   }
   other.join();

@@ -90,8 +90,8 @@ def test_an_answer_ends_by_itself():
 @needs_model
 def test_a_system_message_changes_the_prompt():
     plain = answer("--chat", "Hi", "--max-tokens", 1)["usage"]["prompt_tokens"]
-    told = answer("--chat", "--system", "word " * 100, "Hi", "--max-tokens", 1)["usage"]["prompt_tokens"]
-    assert told > plain + 50
+    with_system = answer("--chat", "--system", "word " * 100, "Hi", "--max-tokens", 1)["usage"]["prompt_tokens"]
+    assert with_system > plain + 50
 
 
 @needs_model

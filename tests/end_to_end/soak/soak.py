@@ -84,8 +84,8 @@ class Soak:
         self.expect(answer is not None, f"{path}: the connection ended without an answer", body)
         self.count(path, answer)
         if answer.status == 503:  # the queue is full; or somebody aborted all, and the probe with it
-            told = "retry-after" in answer.headers or path == "/health_generate"
-            return self.expect(told, f"{path}: a 503 without Retry-After", body)
+            explained = "retry-after" in answer.headers or path == "/health_generate"
+            return self.expect(explained, f"{path}: a 503 without Retry-After", body)
         if self.was_aborted(answer):
             return
         self.expect(answer.status == 200, f"{path}: status {answer.status}: {answer.body[:300]}", body)
