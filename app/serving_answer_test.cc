@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::bench {
 namespace {

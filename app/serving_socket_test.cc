@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::bench {
 namespace {

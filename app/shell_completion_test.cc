@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "base/temporary_folder.h"
+#include "base/testing/temporary_folder.h"
 #include "testing_program.h"
 
 namespace quire {
@@ -40,9 +40,9 @@ TEST(BashCompletion, KnowsCommandsOptionsAndChoices) {
 TEST(OtherCompletions, HaveEveryCommandAndQuoteWhatShellsWouldRead) {
   const TestProgram program;
   const std::string zsh = zsh_completion(program.app), fish = fish_completion(program.app);
-  for (const char* part :
-       {"#compdef quire\n", "'*--kind[of the values]:TEXT:(bf16 f32)'", "bench) _quire_bench ;;",
-        "_quire_bench_matmul() {", "'*--threads[0\\: all cores]:N:_files'", "'*:TEXT:(small large)'", "serve\\:\"serve a model'\\''s answers\""})
+  for (const char* part : {"#compdef quire\n", "'*--kind[of the values]:TEXT:(bf16 f32)'", "bench) _quire_bench ;;",
+                           "_quire_bench_matmul() {", "'*--threads[0\\: all cores]:N:_files'", "'*:TEXT:(small large)'",
+                           "serve\\:\"serve a model'\\''s answers\""})
     EXPECT_NE(zsh.find(part), zsh.npos) << part << "\nis not in\n" << zsh;
   for (const char* part : {"-n '__fish_use_subcommand' -f -a serve -d 'serve a model'\\''s answers'\n",
                            "-n '__fish_seen_subcommand_from serve' -l kind -d 'of the values' -r -f -a 'bf16 f32'\n",

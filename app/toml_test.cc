@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire {
 namespace {

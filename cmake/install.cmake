@@ -12,8 +12,7 @@ foreach(room IN LISTS exported)
   install(TARGETS quire_${room} EXPORT quire INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY src/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quire FILES_MATCHING PATTERN "*.h"
-          PATTERN "testing" EXCLUDE PATTERN "expect_*" EXCLUDE PATTERN "temporary_folder.h" EXCLUDE
-          PATTERN "gguf_bytes.h" EXCLUDE PATTERN "peak_memory.h" EXCLUDE)
+          PATTERN "testing" EXCLUDE)
 endforeach()
 install(EXPORT quire NAMESPACE quire:: FILE quireTargets.cmake DESTINATION ${package})
 configure_package_config_file(cmake/quireConfig.cmake.in ${PROJECT_BINARY_DIR}/quireConfig.cmake

@@ -15,8 +15,8 @@
 #include "allocation_counter.h"
 #include "attn/sequence.h"
 #include "attn/testing/case.h"
-#include "base/expect_refused.h"
 #include "base/graph.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn::testing {
 namespace {

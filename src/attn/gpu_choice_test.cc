@@ -6,7 +6,7 @@
 #include <string>
 
 #include "attn/testing/case.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "attn/attention.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "attn/cpu_choice.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn {
 namespace {

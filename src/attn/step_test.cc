@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/step_upload.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn {
 namespace {

@@ -14,8 +14,8 @@
 #include "attn/cpu_choice.h"
 #include "attn/sequence.h"
 #include "base/cuda.h"
-#include "base/expect_refused.h"
 #include "base/graph.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::attn {
 namespace {

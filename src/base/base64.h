@@ -1,20 +1,22 @@
-// Bytes in base 64, as OpenSSL writes them: for rooms that link it.
+// Bytes in base 64 (RFC 4648), padded.
 #pragma once
-#include <openssl/evp.h>
-
-#include <limits>
+#include <cstdint>
 #include <string>
 #include <string_view>
-
-#include "base/check.h"
 
 namespace quire {
 
 inline std::string in_base64(std::string_view bytes) {
-  check(bytes.size() <= std::numeric_limits<int>::max() / 2, bytes.size(), " bytes are too many for base 64");
-  std::string letters(4 * ((bytes.size() + 2) / 3), '\0');
-  EVP_EncodeBlock(reinterpret_cast<unsigned char*>(letters.data()),
-                  reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string letters;
+  letters.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const std::string_view three = bytes.substr(at, 3);
+    uint32_t bits = 0;
+    for (const char byte : three) bits = bits << 8 | static_cast<uint8_t>(byte);
+    bits <<= 8 * (3 - three.size());
+    for (size_t i = 0; i < 4; ++i) letters += i <= three.size() ? kLetters[bits >> (18 - 6 * i) & 63] : '=';
+  }
   return letters;
 }
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "base/types.h"
 
 namespace quire {

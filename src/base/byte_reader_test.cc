@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire {
 namespace {

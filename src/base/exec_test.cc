@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire {
 namespace {

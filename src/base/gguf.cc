@@ -271,8 +271,6 @@ double GgufFile::number(std::string_view key) const { return get(key, to_number)
 std::string GgufFile::text(std::string_view key, std::string_view otherwise) const {
   return has(key) ? text(key) : std::string(otherwise);
 }
-int64_t GgufFile::integer(std::string_view key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
-double GgufFile::number(std::string_view key, double otherwise) const { return has(key) ? number(key) : otherwise; }
 bool GgufFile::flag(std::string_view key, bool otherwise) const { return has(key) ? get(key, to_flag) : otherwise; }
 
 std::vector<std::string_view> GgufFile::strings(std::string_view key) const {

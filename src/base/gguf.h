@@ -50,9 +50,7 @@ class GgufFile {
   std::string text(std::string_view key) const;
   std::string text(std::string_view key, std::string_view otherwise) const;
   int64_t integer(std::string_view key) const;
-  int64_t integer(std::string_view key, int64_t otherwise) const;
   double number(std::string_view key) const;  // integers too
-  double number(std::string_view key, double otherwise) const;
   bool flag(std::string_view key, bool otherwise) const;
   std::vector<std::string_view> strings(std::string_view key) const;
   std::vector<int64_t> integers(std::string_view key) const;  // flags too, as 0 and 1

@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/exec.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 
 namespace quire {
 namespace {

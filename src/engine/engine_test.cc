@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "engine/runner.h"
 #include "model/testing.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::engine {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "engine/testing.h"
 
 namespace quire::engine {

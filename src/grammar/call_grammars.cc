@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "base/processor_time.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 
 template <class Work>
 auto CallGrammars::within_time(const Work& work) {
   const auto most = compiler_.limits().call_time;
-  check_source(used_ <= most, "the constraints of this call take longer to compile than ", most.count(), " ms");
+  check_input(used_ <= most, "the constraints of this call take longer to compile than ", most.count(), " ms");
   struct Charge {  // also for what is refused
     ~Charge() { used += thread_processor_time() - began; }
     std::chrono::nanoseconds& used;

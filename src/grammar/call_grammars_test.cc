@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/expect_refused.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
+#include "base/testing/expect_refused.h"
 #include "grammar/testing.h"
 
 namespace quire::grammar {

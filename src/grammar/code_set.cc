@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 namespace {
@@ -47,15 +47,15 @@ size_t length_of(unsigned char first) {
 char32_t read(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const size_t length = length_of(byte(at));
-  check_source(length > 0 && at + length <= text.size(), "byte ", at, " is no UTF-8");
+  check_input(length > 0 && at + length <= text.size(), "byte ", at, " is no UTF-8");
   char32_t code = length == 1 ? byte(at) : byte(at) & (0xFF >> (length + 1));
   for (size_t i = 1; i < length; ++i) {
-    check_source((byte(at + i) & 0xC0) == 0x80, "byte ", at + i, " is no UTF-8");
+    check_input((byte(at + i) & 0xC0) == 0x80, "byte ", at + i, " is no UTF-8");
     code = code << 6 | (byte(at + i) & 0x3F);
   }
   constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  check_source(code >= kLeast[length] && code <= kLastCode && !(code >= kFirstSurrogate && code <= kLastSurrogate),
-               "byte ", at, " is no UTF-8");
+  check_input(code >= kLeast[length] && code <= kLastCode && !(code >= kFirstSurrogate && code <= kLastSurrogate),
+              "byte ", at, " is no UTF-8");
   at += length;
   return code;
 }

@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 namespace {

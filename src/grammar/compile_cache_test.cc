@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/refused.h"
 #include "grammar/compiled.h"
-#include "grammar/refused.h"
 
 namespace quire::grammar {
 namespace {

@@ -6,12 +6,12 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "base/refused.h"
 #include "grammar/compile_cache.h"
 #include "grammar/compiled.h"
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/mask.h"
-#include "grammar/refused.h"
 #include "grammar/regex.h"
 #include "grammar/rules.h"
 #include "grammar/rules_shape.h"
@@ -56,8 +56,8 @@ Rules read(const Source& source, int most_depth, Places* unenforced) {
 }
 
 Rules read(const Source& source, const CompilerLimits& limits, Places& unenforced) {
-  check_source(source.text.size() <= limits.source_bytes, name_of(source.kind), " has ", source.text.size(),
-               " bytes, more than ", limits.source_bytes);
+  check_input(source.text.size() <= limits.source_bytes, name_of(source.kind), " has ", source.text.size(),
+              " bytes, more than ", limits.source_bytes);
   return read(source, limits.depth, &unenforced);
 }
 
@@ -65,8 +65,8 @@ std::string xgrammar_rules(const Source& source, const CompilerLimits& limits) {
   const char* name = name_of(source.kind);
   Places unenforced;
   Rules rules = read(source, limits, unenforced);
-  check_source(places(rules) <= kMostPlaces, name, " is too large: about ", places(rules), " places, more than ",
-               kMostPlaces);
+  check_input(places(rules) <= kMostPlaces, name, " is too large: about ", places(rules), " places, more than ",
+              kMostPlaces);
   try {
     remove_dead_ends(rules);
   } catch (const Refused& error) {
@@ -111,7 +111,7 @@ struct Compiler::Impl {
         cache(limits.cache_bytes, [](const Compiled& compiled) { return compiled.grammar.MemorySizeBytes(); }) {}
 
   std::shared_ptr<const Compiled> make(const Source& source) {
-    check_source(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
+    check_input(!end_ids.empty(), "this model has no end token, so its output cannot be constrained");
     const std::string rules = xgrammar_rules(source, limits);
     return compiled_within(limits.time, name_of(source.kind), [&] { return xgrammar.CompileGrammar(rules); });
   }

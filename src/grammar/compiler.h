@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "base/refused.h"
 #include "engine/token_mask.h"
-#include "grammar/refused.h"
 #include "grammar/time_guard.h"
 
 namespace quire::grammar {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "grammar/compiled.h"
 #include "grammar/testing.h"
 

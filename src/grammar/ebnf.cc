@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/refused.h"
+#include "base/refused.h"
 #include "grammar/source_reader.h"
 
 namespace quire::grammar {
@@ -27,7 +27,7 @@ class EbnfReader {
   Rules read() {
     for (skip_space(); !in_.at_end(); skip_space()) read_rule();
     for (const auto& [name, id] : ids_) {
-      check_source(defined_[id], "the grammar: there is no rule \"", name, "\"");
+      check_input(defined_[id], "the grammar: there is no rule \"", name, "\"");
     }
     return std::move(rules_);
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 namespace {
@@ -191,7 +191,7 @@ Expression number_with(int32_t decimals) {
 Expression integer_between(std::optional<int64_t> least, std::optional<int64_t> most) {
   const int64_t low = std::max(least.value_or(-kMostInteger), -kMostInteger);
   const int64_t high = std::min(most.value_or(kMostInteger), kMostInteger);
-  check_source(low <= high, "no integer lies between the bounds");
+  check_input(low <= high, "no integer lies between the bounds");
   std::vector<Expression> parts;
   if (high >= 0) parts.push_back(natural_between(std::max<int64_t>(low, 0), high));
   if (low < 0) parts.push_back(sequence({text("-"), natural_between(high < 0 ? -high : 1, -low)}));
@@ -203,7 +203,7 @@ Expression number_between(const std::optional<Bound>& least, const std::optional
   std::vector<Expression> parts;
   if (std::optional<Expression> part = not_negative(least, most)) parts.push_back(std::move(*part));
   if (std::optional<Expression> part = negative(least, most)) parts.push_back(std::move(*part));
-  check_source(!parts.empty(), "no number lies between the bounds");
+  check_input(!parts.empty(), "no number lies between the bounds");
   return choice(std::move(parts));
 }
 

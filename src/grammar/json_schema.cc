@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "base/in_quotes.h"
+#include "base/refused.h"
 #include "base/strict_json.h"
 #include "grammar/json_apart.h"
 #include "grammar/json_formats.h"
 #include "grammar/json_members.h"
 #include "grammar/json_merge.h"
 #include "grammar/json_rules.h"
-#include "grammar/refused.h"
 #include "grammar/regex.h"
 #include "grammar/schema_numbers.h"
 #include "grammar/schema_object.h"
@@ -61,8 +61,8 @@ class SchemaReader {
 
   Expression read(const Json& schema, const std::string& path) {
     if (schema.is_boolean()) return schema.get<bool>() ? json_.value() : nothing();
-    check_source(schema.is_object(), "the JSON schema: an object or a truth value is expected at ",
-                 in_quotes(path, 200));
+    check_input(schema.is_object(), "the JSON schema: an object or a truth value is expected at ",
+                in_quotes(path, 200));
     SchemaObject object(schema, path, unenforced_);
     Expression expression = read_form(object);
     object.check_all_taken();

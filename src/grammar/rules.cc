@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 namespace {
@@ -174,7 +174,7 @@ RuleId Rules::add(Expression body) {
 
 void remove_dead_ends(Rules& rules) {
   const LiveRules live(rules);
-  check_source(live.matches(refer(0)), "it matches no text");
+  check_input(live.matches(refer(0)), "it matches no text");
   std::vector<Expression> bodies;
   bodies.reserve(rules.rules.size());
   for (const Rule& rule : rules.rules) {

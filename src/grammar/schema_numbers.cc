@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/refused.h"
 #include "grammar/json_numbers.h"
-#include "grammar/refused.h"
 
 namespace quire::grammar {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "grammar/refused.h"
+#include "base/refused.h"
 
 namespace quire::grammar {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/refused.h"
 #include "grammar/code_set.h"
-#include "grammar/refused.h"
 
 namespace quire::grammar {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::http {
 namespace {

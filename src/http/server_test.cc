@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "http/testing_client.h"
 #include "http/testing_server.h"
 

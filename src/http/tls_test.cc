@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 #include "http/server.h"
 #include "http/testing_certificate.h"
 #include "http/testing_client.h"

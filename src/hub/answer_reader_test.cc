@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::hub {
 namespace {

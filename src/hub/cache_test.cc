@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/check.h"
-#include "base/temporary_folder.h"
+#include "base/testing/temporary_folder.h"
 
 namespace quire::hub {
 namespace {

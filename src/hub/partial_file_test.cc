@@ -6,8 +6,8 @@
 #include <csignal>
 #include <fstream>
 
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 
 namespace quire::hub {
 namespace {

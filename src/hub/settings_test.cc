@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 
 namespace quire::hub {
 namespace {

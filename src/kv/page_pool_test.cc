@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::kv {
 namespace {

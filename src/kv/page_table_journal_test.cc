@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/cuda.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "kv/request_table.h"
 
 namespace quire::kv {

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::kv {
 namespace {

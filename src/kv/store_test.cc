@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/cuda.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::kv {
 namespace {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 #include "model/testing.h"
 
 namespace quire::model {

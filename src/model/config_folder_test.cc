@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "model/config.h"
 
 namespace quire::model {

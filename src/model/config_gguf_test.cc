@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "model/config.h"
 #include "model/testing.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "model/testing.h"
 
 namespace quire::model {

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "model/testing.h"
 
 namespace quire::model {

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/cuda.h"
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "ops/matmul_testing.h"
 #include "ops/testing_rows.h"
 

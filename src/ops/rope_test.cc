@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "base/expect_refused.h"
 #include "base/graph.h"
+#include "base/testing/expect_refused.h"
 #include "ops/testing_rows.h"
 
 namespace quire::ops {

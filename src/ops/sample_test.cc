@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "ops/sample_weight.h"
 #include "ops/testing_rows.h"
 

@@ -1,8 +1,9 @@
-// What the longest bodies take, for each of their bytes: DESIGN.md says so, and a limit on bodies is then one on memory.
+// What the longest bodies take, for each of their bytes: DESIGN.md says so, and a limit on bodies is then one on
+// memory.
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "base/peak_memory.h"
+#include "base/testing/peak_memory.h"
 #include "serve/api_error.h"
 #include "serve/openai.h"
 #include "serve/sglang.h"
@@ -55,10 +56,11 @@ TEST(BodyMemory, OfCompletionsIsInProportion) {
 TEST(BodyMemory, OfChatsIsInProportion) {
   const auto answer = [](const auto& exchange, Service& service) { chat_completions(exchange, service, {}); };
   const std::string short_message = R"({"role": "user", "content": "a"},)";
-  EXPECT_LT(bytes_for_each(cat(R"({"messages": [{"role": "user", "content": ")", repeated("word "), R"("}]})"), 400,
-                           answer),
-            16);
-  EXPECT_LT(bytes_for_each(cat(R"({"messages": [)", repeated(short_message), short_message.substr(0, short_message.size() - 1), "]}"),
+  EXPECT_LT(
+      bytes_for_each(cat(R"({"messages": [{"role": "user", "content": ")", repeated("word "), R"("}]})"), 400, answer),
+      16);
+  EXPECT_LT(bytes_for_each(cat(R"({"messages": [)", repeated(short_message),
+                               short_message.substr(0, short_message.size() - 1), "]}"),
                            400, answer),
             64);
 }

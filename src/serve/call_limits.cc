@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/refused.h"
 #include "serve/api_error.h"
-#include "text/refused.h"
 
 namespace quire::serve {
 namespace {
@@ -50,7 +50,7 @@ std::vector<int32_t> encoded_text(std::string_view text, const text::EncodeOptio
                                   std::string_view field) {
   try {
     return service.tokenizer().encode(text, options);
-  } catch (const text::Refused& refused) {
+  } catch (const Refused& refused) {
     throw ApiError(400, cat(field, ": the text cannot be tokenized: ", refused.what()), std::string(field));
   }
 }

@@ -139,7 +139,7 @@ std::optional<Constraint> read_sglang_constraint(Fields& fields) { return Constr
 void constrain(const Constraint& constraint, grammar::CallGrammars& grammars, engine::Request& request) {
   try {
     request.mask = grammars.mask(constraint.source);
-  } catch (const grammar::Refused& refused) {
+  } catch (const Refused& refused) {
     refuse(constraint.field, refused.what());
   }
 }
@@ -147,7 +147,7 @@ void constrain(const Constraint& constraint, grammar::CallGrammars& grammars, en
 void note_unenforced(const Constraint& constraint, grammar::CallGrammars& grammars, Ignored& ignored) {
   try {
     for (const std::string& place : grammars.unenforced(constraint.source)) ignored.add(cat(constraint.field, place));
-  } catch (const grammar::Refused& refused) {
+  } catch (const Refused& refused) {
     refuse(constraint.field, refused.what());
   }
 }

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::serve {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "serve/openai_testing.h"
 
 namespace quire::serve {

@@ -71,7 +71,7 @@ std::string Service::render(nlohmann::ordered_json context) const {
   context["eos_token"] = impl_->piece_of(vocabulary.eos);
   try {
     return impl_->chat_template->render(context);
-  } catch (const text::Refused& refused) {  // what the template says about the messages
+  } catch (const Refused& refused) {  // what the template says about the messages
     throw ApiError(400, refused.what(), "messages");
   }
 }

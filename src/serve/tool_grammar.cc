@@ -68,7 +68,7 @@ void note_unenforced(const ToolFunction& function, grammar::CallGrammars& gramma
 void check_enforceable(const ToolFunction& function, grammar::CallGrammars& grammars) {
   try {
     grammars.compile({grammar::Kind::json_schema, schema_text(function.parameters)});
-  } catch (const grammar::Refused& error) {
+  } catch (const Refused& error) {
     refuse("tools", cat(in_quotes(function.name, 60), ": ", error.what()));
   }
 }
@@ -116,7 +116,7 @@ grammar::Source enforceable_tool_grammar(const std::vector<ToolFunction>& functi
     grammars.compile(source);
     for (const ToolFunction& function : functions) note_unenforced(function, grammars, ignored);
     return source;
-  } catch (const grammar::Refused&) {
+  } catch (const Refused&) {
     ignored.add("tools[].function.parameters");
     return loose_tool_grammar(functions, only_one, arguments_key);
   }

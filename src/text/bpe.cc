@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/refused.h"
 #include "text/byte_token.h"
-#include "text/refused.h"
 #include "text/utf8.h"
 
 namespace quire::text {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/peak_memory.h"
+#include "base/testing/peak_memory.h"
 #include "text/bpe.h"
 #include "text/merges.h"
 

@@ -11,8 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "base/refused.h"
 #include "jinja/template.h"
-#include "text/refused.h"
 
 namespace quire::text {
 

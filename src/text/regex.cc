@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "text/refused.h"
+#include "base/refused.h"
 
 namespace quire::text {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 
 namespace quire::text {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/expect_refused.h"
+#include "base/testing/expect_refused.h"
 #include "text/byte_token.h"
 #include "text/merges.h"
 #include "text/utf8.h"

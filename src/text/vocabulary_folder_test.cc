@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/expect_refused.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/temporary_folder.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary.h"
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "base/expect_refused.h"
 #include "base/gguf.h"
-#include "base/gguf_bytes.h"
-#include "base/temporary_folder.h"
+#include "base/testing/expect_refused.h"
+#include "base/testing/gguf_bytes.h"
+#include "base/testing/temporary_folder.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary.h"
 
