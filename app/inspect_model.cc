@@ -1,7 +1,7 @@
 // `quire inspect model [MODEL] [--json]`: what is in a model's files, for people who wonder whether quire can run them.
 //
 // MODEL is a GGUF file or a Hugging Face folder. Prints the facts of the architecture, the metadata with long values
-// shortened, every tensor, and totals for each type of tensor.
+// shortened, every tensor, totals for each type of tensor, and who computes the layers' blocks, or why nobody does.
 //
 // What is wrong with the files leaves the callback as a CheckError, before anything is printed.
 #include <CLI/CLI.hpp>
@@ -66,11 +66,23 @@ ordered_json tensors_json(const ModelDescription& model) {
   return tensors;
 }
 
+ordered_json blocks_json(const ModelDescription& model) {
+  ordered_json blocks = ordered_json::array();
+  for (const auto& [first, last, rows, choice] : model.blocks)
+    blocks.push_back({{"first_layer", first}, {"last_layer", last}, {"rows", rows}, {"choice", choice}});
+  return blocks;
+}
+
 void print_json(const ModelDescription& model) {
-  ordered_json all{{"format", model.format},           {"files", ordered_json::array()},
-                   {"facts", ordered_json::object()},  {"metadata", ordered_json::object()},
-                   {"tensors", tensors_json(model)},   {"types", ordered_json::object()},
-                   {"total", to_json(total_of(model))}};
+  ordered_json all{{"format", model.format},
+                   {"files", ordered_json::array()},
+                   {"facts", ordered_json::object()},
+                   {"metadata", ordered_json::object()},
+                   {"tensors", tensors_json(model)},
+                   {"types", ordered_json::object()},
+                   {"total", to_json(total_of(model))},
+                   {"blocks", blocks_json(model)}};
+  if (model.blocks.empty()) all["not_run"] = model.not_run;
   for (const auto& file : model.files) all["files"].push_back({{"path", file.path}, {"bytes", file.bytes}});
   for (const auto& fact : model.facts) all["facts"][fact.key] = fact.value;
   for (const auto& entry : model.metadata) all["metadata"][entry.key] = entry.value;
@@ -142,6 +154,13 @@ void print_totals(const ModelDescription& model) {
   print_total("all", total_of(model));
 }
 
+void print_blocks(const ModelDescription& model) {
+  if (model.blocks.empty()) return void(std::printf("\nquire does not run it: %s\n", model.not_run.c_str()));
+  std::printf("\nblocks on the CPU: layers, rows, who computes each\n");
+  for (const auto& [first, last, rows, choice] : model.blocks)
+    std::printf("  %9s  %4lld  %s\n", cat(first, "-", last).c_str(), static_cast<long long>(rows), choice.c_str());
+}
+
 void inspect_model(const std::string& path, bool as_json) {
   check_model(path);
   const ModelDescription model = describe_model(path);
@@ -153,6 +172,7 @@ void inspect_model(const std::string& path, bool as_json) {
   print_entries(model.metadata);
   print_tensors(model);
   print_totals(model);
+  print_blocks(model);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 #include "base/mapped_file.h"
 #include "base/safetensors.h"
 #include "base/strict_json.h"
+#include "model/blocks.h"
+#include "model/config.h"
 
 namespace quire {
 namespace {
@@ -51,6 +53,30 @@ std::vector<ModelDescription::Tensor> described(const std::vector<FileTensor>& t
                    .elements = std::accumulate(tensor.dims.begin(), tensor.dims.end(), int64_t{1}, std::multiplies{}),
                    .bytes = std::ssize(tensor.data)});
   return all;
+}
+
+// Layers that follow each other and are computed alike are one entry.
+void add_blocks(const model::ModelConfig& config, ModelDescription& model) {
+  constexpr int64_t kDecodeRows = 1, kPrefillRows = 512;
+  for (const int64_t rows : {kDecodeRows, kPrefillRows})
+    for (int32_t layer = 0; layer < config.layer_count(); ++layer) {
+      const auto& spec = config.layers[static_cast<size_t>(layer)];
+      std::string choice = to_string(model::choose_blocks(spec, Device::cpu, rows));
+      if (layer > 0 && model.blocks.back().choice == choice)
+        model.blocks.back().last_layer = layer;
+      else
+        model.blocks.push_back({layer, layer, rows, std::move(choice)});
+    }
+}
+
+// config: reads the model's, or throws what is wrong with it for running.
+template <class Config>
+void try_blocks(Config config, ModelDescription& model) {
+  try {
+    add_blocks(config(), model);
+  } catch (const CheckError& error) {
+    model.not_run = error.what();
+  }
 }
 
 // --- GGUF
@@ -92,6 +118,7 @@ ModelDescription describe_gguf(const std::string& path) {
                          .tensors = described(file.tensors())};
   add_gguf_facts(file, model);
   for (const auto& [key, value] : file.metadata()) model.metadata.push_back(entry(key, value));
+  try_blocks([&] { return model::config_from_gguf(file); }, model);
   return model;
 }
 
@@ -128,6 +155,7 @@ ModelDescription describe_folder(const std::string& path) {
   for (const MappedFile& file : folder.files()) model.files.push_back({file.path(), std::ssize(file.bytes())});
   const std::string config = fs::path(path) / "config.json";
   if (fs::exists(config)) add_config(read_json_file(config, kMostConfigBytes, kMostConfigDepth), model);
+  try_blocks([&] { return model::config_from_folder(path); }, model);
   return model;
 }
 

@@ -26,12 +26,19 @@ struct ModelDescription {
     int64_t elements;
     int64_t bytes;
   };
+  struct Blocks {
+    int32_t first_layer, last_layer;
+    int64_t rows;
+    std::string choice;  // who computes them on the CPU (model/blocks.h)
+  };
 
   std::string format;  // "GGUF version 3", "safetensors"
   std::vector<File> files;
   std::vector<Entry> facts;     // of the architecture, under one name for both formats
   std::vector<Entry> metadata;  // as the files have it
   std::vector<Tensor> tensors;
+  std::vector<Blocks> blocks = {};  // none: quire does not run the model,
+  std::string not_run = {};         // because of this
 };
 
 // The path of a GGUF file, or of a Hugging Face folder. Throws CheckError "PATH: what is wrong".

@@ -90,6 +90,7 @@ def test_gguf_json(gguf_path):
         "Q8_0": {"tensors": 1, "elements": 192, "bytes": 204},
     }
     assert model["total"] == {"tensors": 2, "elements": 200, "bytes": 236}
+    assert model["blocks"] == [] and 'key "llama.embedding_length": is missing' in model["not_run"]
 
 
 def test_gguf_table(gguf_path):
@@ -105,6 +106,7 @@ def test_gguf_table(gguf_path):
     assert ["all", "2", "200", "236", "9.44"] in lines
     assert "(300 bytes)" in done.stdout and "x" * 100 not in done.stdout
     assert '[6 of type string: "<s>", "b", "c", "d", ...]' in done.stdout
+    assert f'quire does not run it: {gguf_path}: key "llama.embedding_length": is missing\n' in done.stdout
 
 
 def test_names_that_are_not_text_cannot_disturb_the_terminal(tmp_path):
@@ -180,6 +182,32 @@ def test_folder_of_one_file(folder):
     assert table.returncode == 0
     assert ["a", "BF16", "2", "x", "3", "12"] in [line.split() for line in table.stdout.splitlines()]
     assert max(map(len, table.stdout.splitlines())) < 200
+
+
+RUNNABLE = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "vocab_size": 100,
+    "rms_norm_eps": 1e-5,
+}
+COMPOSED = "qkv composed | attention attend | attention_out composed | gate_up composed | down composed | head composed"
+
+
+def test_who_computes_the_blocks(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(RUNNABLE))
+    (tmp_path / "model.safetensors").write_bytes(safetensors({"a": fact("F32", [1], 0, 4)}, bytes(4)))
+    model = described(tmp_path)
+    assert "not_run" not in model
+    assert model["blocks"] == [
+        {"first_layer": 0, "last_layer": 1, "rows": rows, "choice": COMPOSED} for rows in (1, 512)
+    ]
+    table = run(tmp_path).stdout.splitlines()
+    assert ["0-1", "512", *COMPOSED.split()] in [line.split() for line in table]
 
 
 def test_folder_of_shards(folder):
