@@ -47,8 +47,8 @@ MaskThreads::~MaskThreads() {
 
 void MaskThreads::begin(const std::shared_ptr<AheadMask>& mask) {
   if (mask->state_.load(std::memory_order_relaxed) != AheadMask::State::idle) return;
-  if (threads_.empty())
-    for (const bool only_quick : {true, false}) threads_.emplace_back([this, only_quick] { work(only_quick); });
+  if (threads_.empty())  // the one for all masks first: should there be no other, none waits for ever
+    for (const bool only_quick : {false, true}) threads_.emplace_back([this, only_quick] { work(only_quick); });
   mask->state_.store(AheadMask::State::begun, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex_);

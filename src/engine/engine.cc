@@ -146,7 +146,7 @@ struct Engine::Impl {
   Step spare;                          // a settled one, for its memory
   std::vector<int32_t> newest_tokens;  // [request rows] what a future token of the row stands for
   int64_t steps = 0;
-  Clock::duration scheduling{}, computing{};  // in all steps; computing in this one
+  Clock::duration scheduling{}, elsewhere{};  // in all steps; what this one computed, or waited for masks
 
   // Of all threads, behind the mutex.
   mutable std::mutex mutex;
@@ -187,7 +187,7 @@ bool Engine::Impl::step() {
   take_mail();
   const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0 || !in_flight.empty();
   taken.clear();
-  computing = {};
+  elsewhere = {};
   Batch batch = scheduler.plan(std::move(spare.batch));
   if (!batch.empty()) {
     launch(std::move(batch));
@@ -195,10 +195,12 @@ bool Engine::Impl::step() {
   } else if (!in_flight.empty()) {
     settle_oldest();
   } else if (scheduler.running() > 0) {
+    const Clock::time_point idle = Clock::now();
     masks.wait([&] { return !scheduler.all_await_masks(); }, kIdleMaskWait);
+    elsewhere = Clock::now() - idle;
   }
   scheduler.check_idle();
-  scheduling += Clock::now() - start - computing;
+  scheduling += Clock::now() - start - elsewhere;
   publish();
   return busy;
 }
@@ -228,7 +230,7 @@ void Engine::Impl::launch(Batch batch) {
   } catch (const std::exception& error) {  // memory, too
     step.error = error.what();
   }
-  step.results.time = computing = Clock::now() - start;
+  step.results.time = elsewhere = Clock::now() - start;
 }
 
 void Engine::Impl::compute(Step& step) {

@@ -63,7 +63,7 @@ struct EngineStats {                              // a consistent snapshot
   int32_t page_size;
   int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
   int64_t started, finished, cancelled;  // requests; started: have run; finished: to their end, or failed
-  double schedule_us;                    // mean time of a step outside the forward pass and sampling
+  double schedule_us;                    // mean time of a step outside the forward pass, sampling and waits for masks
 };
 
 class Engine {

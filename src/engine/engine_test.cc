@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cmath>
@@ -155,6 +156,10 @@ Request greedy(Tokens prompt, int32_t max_new_tokens) {
       .prompt = std::move(prompt), .sampling = {.temperature = 0}, .max_new_tokens = max_new_tokens, .top_logprobs = 2};
 }
 
+void expect_all_pages_are_back(const EngineStats& stats) {
+  EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+}
+
 class EngineTest : public ::testing::Test {
  protected:
   static const model::Model& model() {
@@ -277,24 +282,28 @@ TEST_F(EngineTest, FillsInItsDefaults) {
 }
 
 TEST_F(EngineTest, StopCancelsEverybodyAndNobodyIsTakenAfterwards) {
-  EngineOptions options = small_options();
-  options.max_running_requests = 1;
-  Stepped stepped(model(), options);
-  const RequestId runs = stepped.submit(greedy(ids(40, 1), 100));
-  const RequestId waits = stepped.submit(greedy(ids(40, 2), 100));
-  stepped.engine().step();
-  stepped.engine().step();
-  const RequestId comes = stepped.submit(greedy(ids(40, 3), 100));
-  EXPECT_TRUE(stepped.engine().accepts());
-  stepped.engine().stop();
-  stepped.engine().stop();
-  EXPECT_FALSE(stepped.engine().accepts());
-  for (const RequestId id : {runs, waits, comes}) EXPECT_EQ(stepped.heard(id).finish, Finish::cancelled);
-  EXPECT_EQ(stepped.heard(runs).tokens.size(), 2u);
-  EXPECT_EQ(stepped.engine().stats().cancelled, 3);
-  expect_refused([&] { stepped.submit(greedy({1}, 1)); }, "has stopped");
-  expect_refused([&] { stepped.engine().start(); }, "has stopped");
-  EXPECT_FALSE(stepped.engine().step());
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.max_running_requests = 1;
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
+    const RequestId runs = stepped.submit(greedy(ids(40, 1), 100));
+    const RequestId waits = stepped.submit(greedy(ids(40, 2), 100));
+    for (int32_t step = 0; step < depth + 2; ++step) stepped.engine().step();
+    const RequestId comes = stepped.submit(greedy(ids(40, 3), 100));
+    EXPECT_TRUE(stepped.engine().accepts());
+    stepped.engine().stop();
+    stepped.engine().stop();
+    EXPECT_FALSE(stepped.engine().accepts());
+    for (const RequestId id : {runs, waits, comes}) EXPECT_EQ(stepped.heard(id).finish, Finish::cancelled);
+    EXPECT_EQ(stepped.heard(runs).tokens.size(), 2u) << "what is in flight is heard by nobody";
+    EXPECT_EQ(stepped.engine().stats().cancelled, 3);
+    expect_all_pages_are_back(stepped.engine().stats());
+    expect_refused([&] { stepped.submit(greedy({1}, 1)); }, "has stopped");
+    expect_refused([&] { stepped.engine().start(); }, "has stopped");
+    EXPECT_FALSE(stepped.engine().step());
+  }
 }
 
 TEST_F(EngineTest, FlushEmptiesTheCache) {
@@ -340,6 +349,66 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
     EXPECT_FALSE(failed.error.empty());
     EXPECT_EQ(failed.ends, 1);
     EXPECT_TRUE(stepped.finish(request).same_output(expected));
+  }
+}
+
+// No thread can be made while it lives: their stacks would be larger than any memory.
+class NoNewThreads {
+ public:
+  NoNewThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_getattr_default_np(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 50);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoNewThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+// A step whose first mask finds no thread is not computed at all.
+TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
+  const int32_t vocabulary = model().config().vocabulary;
+  const Request plain = greedy(ids(40, 1), 100);
+  const auto masked = [&] {
+    Request request = greedy(ids(1, 2), 20);  // which draws in its first step
+    request.mask = std::make_shared<HashMask>(5, vocabulary);
+    return request;
+  };
+  Stepped alone(model(), small_options());
+  const Heard expected = alone.finish(plain), expected_masked = alone.finish(masked());
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
+    const RequestId runs = stepped.submit(plain);
+    for (int32_t step = 0; step < depth + 5; ++step) stepped.engine().step();
+    const size_t before = stepped.heard(runs).tokens.size();
+    EXPECT_EQ(before, 5u);
+    const RequestId comes = stepped.submit(masked());
+    {
+      const NoNewThreads none;
+      for (int32_t step = 0; step < depth; ++step) stepped.engine().step();
+      EXPECT_EQ(stepped.heard(runs).finish, Finish::none) << "that step is still in flight";
+      stepped.engine().step();
+    }
+    for (const RequestId id : {runs, comes}) {
+      EXPECT_EQ(stepped.heard(id).finish, Finish::failed);
+      EXPECT_EQ(stepped.heard(id).error, "Resource temporarily unavailable");
+      EXPECT_EQ(stepped.heard(id).ends, 1);
+    }
+    EXPECT_EQ(stepped.heard(runs).tokens.size(), before + depth) << "those of the steps before it";
+    EXPECT_TRUE(stepped.heard(runs).begins(expected));
+    EXPECT_TRUE(stepped.finish(plain).same_output(expected));
+    EXPECT_TRUE(stepped.finish(masked()).same_output(expected_masked));
+    expect_all_pages_are_back(stepped.engine().stats());
   }
 }
 
@@ -456,8 +525,11 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
   request.mask = std::make_shared<HashMask>(5, vocabulary);
   Stepped alone(model(), small_options());
   const Heard expected = alone.finish(request), other = alone.finish(greedy(ids(40, 2), 150));
-  for (const int held_at : {0, 1, 12}) {
-    Stepped stepped(model(), small_options());
+  for (const auto& [held_at, depth] : {std::pair{0, 0}, {1, 0}, {12, 0}, {0, 2}, {12, 2}}) {
+    SCOPED_TRACE(cat("held at token ", held_at, ", ", depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
     const auto held = std::make_shared<HeldMask>(vocabulary, held_at);
     request.mask = held;
     const RequestId slow = stepped.submit(request);
@@ -477,21 +549,42 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
 
 TEST_F(EngineTest, WhoseMaskIsHeldUpCanBeCancelledAndStopped) {
   const int32_t vocabulary = model().config().vocabulary;
+  for (const int32_t depth : {0, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
+    const auto first = std::make_shared<HeldMask>(vocabulary, 3), second = std::make_shared<HeldMask>(vocabulary, 0);
+    Request request = greedy(ids(40, 1), 30);
+    request.mask = first;
+    const RequestId cancelled = stepped.submit(request);
+    request.mask = second;
+    const RequestId stopped = stepped.submit(request);
+    for (int i = 0; i < 6; ++i) stepped.engine().step();
+    stepped.engine().cancel(cancelled);
+    stepped.engine().step();
+    EXPECT_EQ(stepped.heard(cancelled).finish, Finish::cancelled);
+    stepped.engine().stop();
+    EXPECT_EQ(stepped.heard(stopped).finish, Finish::cancelled);
+    expect_all_pages_are_back(stepped.engine().stats());
+    first->let_go();
+    second->let_go();
+  }
+}
+
+TEST_F(EngineTest, WaitingForAMaskIsNotScheduling) {
+  constexpr int kWaits = 10;  // of 5 ms, when nobody else runs
   Stepped stepped(model(), small_options());
-  const auto first = std::make_shared<HeldMask>(vocabulary, 3), second = std::make_shared<HeldMask>(vocabulary, 0);
-  Request request = greedy(ids(40, 1), 30);
-  request.mask = first;
-  const RequestId cancelled = stepped.submit(request);
-  request.mask = second;
-  const RequestId stopped = stepped.submit(request);
-  for (int i = 0; i < 6; ++i) stepped.engine().step();
-  stepped.engine().cancel(cancelled);
-  stepped.engine().step();
-  EXPECT_EQ(stepped.heard(cancelled).finish, Finish::cancelled);
-  stepped.engine().stop();
-  EXPECT_EQ(stepped.heard(stopped).finish, Finish::cancelled);
-  first->let_go();
-  second->let_go();
+  const auto held = std::make_shared<HeldMask>(model().config().vocabulary, 0);
+  Request request = greedy(ids(40, 1), 2);
+  request.mask = held;
+  stepped.submit(request);
+  for (int i = 0; i < kWaits + 1; ++i) EXPECT_TRUE(stepped.engine().step());
+  const EngineStats stats = stepped.engine().stats();
+  EXPECT_LE(stats.steps, 2);
+  EXPECT_LT(stats.schedule_us * static_cast<double>(stats.steps), kWaits * 5000 / 2.0);
+  held->let_go();
+  stepped.drain();
 }
 
 TEST_F(EngineTest, AConstraintThatCannotBeFollowedIsRefused) {

@@ -154,6 +154,20 @@ TEST_F(PageTableJournalTest, BeginsWithWhatTheTableHolds) {
   expect_refused([&] { (void)table.take_changes(Changes(0, 0).space()); }, "no room");
 }
 
+TEST_F(PageTableJournalTest, CalledAgainItBeginsAgain) {
+  const RequestRow taken = table_.open(), pending = table_.open();
+  ASSERT_TRUE(table_.reserve(taken, {3 * kTokens}));
+  ASSERT_TRUE(table_.take_changes(changes_.space()));
+  ASSERT_TRUE(table_.reserve(pending, {2 * kTokens}));
+  table_.keep_journal();  // as for another mirror, which has nothing yet
+  ASSERT_TRUE(table_.take_changes(changes_.space()));
+  ASSERT_EQ(changes_.count(), 2);
+  expect_run(0, taken, 0, 3);
+  expect_run(1, pending, 0, 2);
+  ASSERT_TRUE(table_.take_changes(changes_.space()));
+  EXPECT_EQ(changes_.count(), 0);
+}
+
 // --- the mirror, with steps in flight
 
 struct Machine {

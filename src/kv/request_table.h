@@ -63,7 +63,8 @@ class RequestTable {
   TableView view() const;
 
   // For a mirror in a GPU's memory (page_table_journal.h): from now on changes are kept until they are taken; what the
-  // table holds already is one. Then, once a step: false when some are left for another call.
+  // table holds already is one, also when it is called again. Then, once a step: false when some are left for another
+  // call.
   void keep_journal();
   [[nodiscard]] bool take_changes(const JournalSpace& space);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/matmul_testing.h"
@@ -199,26 +200,47 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
   }
 }
 
-TEST(GateUpBlock, ReadsTheStreamItselfWhereALayerHasNoNormBefore) {
-  const Weights gate(BlockType::f32, kInputs, kWidth, 5), up(BlockType::f32, kInputs, kWidth, 6);
-  for (const bool before : {false, true}) {
-    LayerWeights weights;
-    weights.gate_and_up = PackedMatrix(std::vector{gate.view(), up.view()}, PackedMatrix::Join::gate_and_up, team());
-    if (before) weights.ffn_norm = random_floats(kWidth, 7);
-    World world;
-    choose_blocks(some_spec(), Device::cpu, kRows)
-        .gate_up.run({.weights = &weights, .rows = world.rows(false), .out = world.input()}, team());
-    for (int64_t row = 0; row < kRows; ++row) {
-      std::vector<double> x(world.x.begin() + row * kWidth, world.x.begin() + (row + 1) * kWidth);
-      if (before) x = normed(x, weights.ffn_norm);
-      const std::vector<float> in(x.begin(), x.end());
-      const std::vector<double> g = product(gate, in.data()), u = product(up, in.data());
-      for (int64_t i = 0; i < kInputs; ++i) {
-        const double expected = g[i] / (1 + std::exp(-g[i])) * u[i];
-        EXPECT_NEAR(world.in[row * kInputs + i], expected, 1e-4 * (1 + std::abs(expected))) << row << ", " << i;
-      }
-    }
+// A row as quantised weights read it (ops/activations.h).
+std::vector<float> as_q8(std::vector<float> x) {
+  for (auto block = x.begin(); block != x.end(); block += 32) {
+    float largest = 0;
+    for (auto value = block; value != block + 32; ++value) largest = std::max(largest, std::abs(*value));
+    for (auto value = block; value != block + 32; ++value)
+      *value = std::nearbyint(*value * (127 / largest)) * (largest / 127);
   }
+  return x;
+}
+
+// Where one of the two is dense and the other quantised, rows are read in both forms; also precise ones, as the last
+// layer's are.
+TEST(GateUpBlock, ReadsTheStreamNormedOrNotInTheFormsOfBothWeights) {
+  constexpr BlockType kTypes[][2] = {
+      {BlockType::f32, BlockType::f32}, {BlockType::f32, BlockType::q8_0}, {BlockType::q8_0, BlockType::f32}};
+  for (const auto& [gate_type, up_type] : kTypes)
+    for (const bool precise : {false, true})
+      for (const bool before : {false, true}) {
+        SCOPED_TRACE(cat("gate ", to_string(gate_type), ", up ", to_string(up_type), precise ? ", precise" : "",
+                         before ? ", normed" : ""));
+        const Weights gate(gate_type, kInputs, kWidth, 5), up(up_type, kInputs, kWidth, 6);
+        LayerWeights weights;
+        weights.gate_and_up =
+            PackedMatrix(std::vector{gate.view(), up.view()}, PackedMatrix::Join::gate_and_up, team());
+        if (before) weights.ffn_norm = random_floats(kWidth, 7);
+        World world;
+        choose_blocks(some_spec(), Device::cpu, kRows)
+            .gate_up.run({.weights = &weights, .rows = world.rows(precise), .out = world.input()}, team());
+        for (int64_t row = 0; row < kRows; ++row) {
+          std::vector<double> x(world.x.begin() + row * kWidth, world.x.begin() + (row + 1) * kWidth);
+          if (before) x = normed(x, weights.ffn_norm);
+          const std::vector<float> in(x.begin(), x.end()), in_q8 = as_q8(in);
+          const auto read_by = [&](BlockType type) { return (type == BlockType::f32 ? in : in_q8).data(); };
+          const std::vector<double> g = product(gate, read_by(gate_type)), u = product(up, read_by(up_type));
+          for (int64_t i = 0; i < kInputs; ++i) {
+            const double expected = g[i] / (1 + std::exp(-g[i])) * u[i];
+            EXPECT_NEAR(world.in[row * kInputs + i], expected, 1e-4 * (1 + std::abs(expected))) << row << ", " << i;
+          }
+        }
+      }
 }
 
 }  // namespace
