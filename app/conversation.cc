@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire {
 
@@ -19,7 +19,7 @@ void Conversation::reset() { turns_.clear(); }
 Conversation::Prompt Conversation::ask(const std::string& message, int32_t context, int32_t for_answer) {
   const int32_t most = context - for_answer;
   const ordered_json before = turns_;
-  add("user", text::repaired_utf8(message));
+  add("user", repaired_utf8(message));
   Prompt prompt{encode(), 0};
   while (prompt.tokens.size() > static_cast<size_t>(most) && turns_.size() > 2) {
     turns_.erase(turns_.begin(), turns_.begin() + 2);

@@ -6,12 +6,12 @@
 #include <iostream>
 #include <memory>
 
+#include "base/utf8.h"
 #include "commands.h"
 #include "completion.h"
 #include "read_input.h"
 #include "sampling_options.h"
 #include "session.h"
-#include "text/utf8.h"
 #include "usage_error.h"
 
 namespace quire {
@@ -43,7 +43,7 @@ std::vector<int32_t> prompt_tokens(const GenerateOptions& options, const std::st
   if (!options.chat) return session.tokenizer.encode(prompt, {.add_special = true, .parse_special = false});
   ordered_json messages = ordered_json::array();
   if (!options.system.empty()) messages.push_back({{"role", "system"}, {"content", options.system}});
-  messages.push_back({{"role", "user"}, {"content", text::repaired_utf8(prompt)}});
+  messages.push_back({{"role", "user"}, {"content", repaired_utf8(prompt)}});
   return session.tokenizer.encode(session.render(messages), {.add_special = false, .parse_special = true});
 }
 

@@ -3,7 +3,7 @@
 #include <utf8proc.h>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire {
 namespace {
@@ -20,7 +20,7 @@ class Layout {
 
   void put(std::string_view text) {
     while (!text.empty()) {
-      const text::Utf8Char character = text::read_utf8(text);
+      const Utf8Char character = read_utf8(text);
       put(text.substr(0, character.bytes), character);
       text.remove_prefix(character.bytes);
     }
@@ -34,9 +34,9 @@ class Layout {
   const std::string& printed() const { return printed_; }
 
  private:
-  void put(std::string_view bytes, const text::Utf8Char& character) {
+  void put(std::string_view bytes, const Utf8Char& character) {
     if (bytes == "\n") return next_row();
-    const bool shown = character.state == text::Utf8Char::State::whole && character.code >= ' ';
+    const bool shown = character.state == Utf8Char::State::whole && character.code >= ' ';
     const int width = shown ? utf8proc_charwidth(static_cast<utf8proc_int32_t>(character.code)) : 1;
     if (place_.column + width > columns_) next_row();
     printed_ += shown ? bytes : std::string_view(" ");

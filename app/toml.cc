@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire {
 namespace {
@@ -148,7 +148,7 @@ class Reader {
            in_quotes(cat("\\", std::string(1, letter))), " is no escape of TOML");
     at_ += digits;
     std::string bytes;
-    text::append_utf8(bytes, static_cast<char32_t>(code));
+    append_utf8(bytes, static_cast<char32_t>(code));
     return bytes;
   }
 

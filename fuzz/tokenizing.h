@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "fuzz.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace quire::fuzz {
 
@@ -17,7 +17,7 @@ inline void use(const text::Tokenizer& tokenizer) {
     for (const int32_t id : ids) promise(id >= 0 && id < tokenizer.size(), "ids are those of the vocabulary");
     for (const bool skip_special : {false, true}) {
       const std::string decoded = tokenizer.decode(ids, skip_special);
-      promise(text::is_utf8(decoded), "decoding gives valid UTF-8");
+      promise(is_utf8(decoded), "decoding gives valid UTF-8");
     }
   }
   for (int32_t id = 0; id < tokenizer.size() && id < 64; ++id) {

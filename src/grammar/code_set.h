@@ -22,7 +22,6 @@ CodeSet all_but(const CodeSet& set);
 CodeSet without(const CodeSet& set, const CodeSet& left_out);
 
 std::u32string code_points(std::string_view utf8);  // throws Refused for what is no UTF-8
-void append_utf8(std::string& text, char32_t code);
 std::string utf8(char32_t code);
 
 }  // namespace quire::grammar

@@ -26,7 +26,7 @@ TEST(CodeSet, Utf8IsReadAndWritten) {
   const std::string text = "a\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80";
   EXPECT_EQ(code_points(text), U"aé日😀");
   std::string written;
-  for (const char32_t code : code_points(text)) append_utf8(written, code);
+  for (const char32_t code : code_points(text)) written += utf8(code);
   EXPECT_EQ(written, text);
 }
 

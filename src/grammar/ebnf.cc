@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/refused.h"
+#include "base/utf8.h"
 #include "grammar/source_reader.h"
 
 namespace quire::grammar {

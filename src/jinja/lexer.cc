@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "base/utf8.h"
 #include "jinja/strings.h"
 
 namespace quire::jinja {
@@ -69,7 +70,7 @@ std::string resolve_escapes(std::string_view literal, int line) {
         fail_at(line, "an escape in a string needs ", digits, " hexadecimal digits");
       if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
         fail_at(line, "an escape in a string names no character");
-      append_code_point(result, code);
+      append_utf8(result, code);
       at += digits;
     } else if (c == 'N' || is_ascii_digit(c)) {
       fail_at(line, "the escape '\\", std::string(1, c), "' in a string is not supported");

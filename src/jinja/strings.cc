@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace quire::jinja {
 namespace {
 
@@ -71,7 +73,7 @@ void append_in_case(std::string& result, std::string_view character, Case wanted
     const auto mapped = wanted == Case::upper   ? utf8proc_toupper(static_cast<utf8proc_int32_t>(value))
                         : wanted == Case::lower ? utf8proc_tolower(static_cast<utf8proc_int32_t>(value))
                                                 : utf8proc_totitle(static_cast<utf8proc_int32_t>(value));
-    append_code_point(result, static_cast<char32_t>(mapped));
+    append_utf8(result, static_cast<char32_t>(mapped));
   }
 }
 
@@ -89,19 +91,9 @@ std::string in_case(std::string_view text, Case wanted) {
 }  // namespace
 
 CodePoint code_point_at(std::string_view text, size_t byte) {
-  const auto first = static_cast<unsigned char>(text[byte]);
-  if (first < 0x80) return {first, 1};
-  utf8proc_int32_t value;
-  const auto length = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + byte),
-                                       static_cast<utf8proc_ssize_t>(text.size() - byte), &value);
-  if (length <= 0) return {kInvalidByte + first, 1};
-  return {static_cast<char32_t>(value), static_cast<size_t>(length)};
-}
-
-void append_code_point(std::string& text, char32_t value) {
-  utf8proc_uint8_t bytes[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(value), bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
+  const Utf8Char next = read_utf8(text.substr(byte));
+  if (next.state == Utf8Char::State::whole) return {next.code, next.bytes};
+  return {kInvalidByte + static_cast<unsigned char>(text[byte]), 1};
 }
 
 size_t count_code_points(std::string_view text) {
@@ -119,10 +111,7 @@ std::vector<std::string_view> characters(std::string_view text) {
   return result;
 }
 
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
+bool is_space(char32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
 
 bool is_digit(char32_t c) {
   const bool raised = c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079);

@@ -18,7 +18,6 @@ struct CodePoint {
 inline constexpr char32_t kInvalidByte = 0x110000;
 
 CodePoint code_point_at(std::string_view text, size_t byte);  // byte < text.size()
-void append_code_point(std::string& text, char32_t value);
 size_t count_code_points(std::string_view text);
 std::vector<std::string_view> characters(std::string_view text);  // one view for each code point
 

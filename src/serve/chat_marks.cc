@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
 #include "serve/api_error.h"
-#include "text/utf8.h"
 
 namespace quire::serve {
 namespace {
@@ -89,7 +89,7 @@ bool Marks::is_needed(const ordered_json& value) const {
 void Marks::choose_mark(const ordered_json& value) {
   for (char32_t code = kFirstMark; code <= kLastMark; ++code) {
     mark_.clear();
-    text::append_utf8(mark_, code);
+    append_utf8(mark_, code);
     if (!contains(value, mark_)) return;
   }
   throw ApiError(400, "the texts hold all of Unicode's noncharacters from U+FDD0 to U+FDEF", "messages");

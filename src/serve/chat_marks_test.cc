@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "serve/api_error.h"
-#include "text/utf8.h"
 
 namespace quire::serve {
 namespace {
@@ -70,7 +70,7 @@ TEST(Marks, OrdinaryTextIsNotTouched) {
 TEST(Marks, AreCharactersThatOccurNowhere) {
   const text::Vocabulary made = vocabulary();
   std::string most;
-  for (char32_t code = 0xFDD0; code < 0xFDEF; ++code) text::append_utf8(most, code);
+  for (char32_t code = 0xFDD0; code < 0xFDEF; ++code) append_utf8(most, code);
   Marks marks(made);
   ordered_json value = {{"a", most + "<s>"}, {"b", {most}}};
   marks.mark(value);

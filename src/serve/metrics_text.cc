@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::serve {
 
@@ -13,7 +13,7 @@ namespace {
 
 std::string label(std::string_view name, std::string_view value) {
   std::string text = cat(name, "=\"");
-  for (const char c : text::repaired_utf8(value)) {
+  for (const char c : repaired_utf8(value)) {
     if (c == '\\' || c == '"') text += '\\';
     if (c == '\n')
       text += "\\n";

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::serve {
 namespace {
@@ -27,7 +27,7 @@ ordered_json chat_entry(int32_t token, float logprob, const text::Tokenizer& tok
   const std::string_view piece = piece_of(token, tokenizer);
   ordered_json bytes = ordered_json::array();
   for (const char byte : piece) bytes.push_back(static_cast<uint8_t>(byte));
-  return {{"token", text::repaired_utf8(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  return {{"token", repaired_utf8(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
 }
 
 // Characters that begin in these bytes: tokens may hold halves.
@@ -66,7 +66,7 @@ void CompletionLogprobs::add(std::span<const engine::TokenLogprob> tokens) {
 
 void CompletionLogprobs::add_one(const engine::TokenLogprob& token, bool known) {
   const std::string_view piece = piece_of(token.token, tokenizer_);
-  const std::string text = text::repaired_utf8(piece);
+  const std::string text = repaired_utf8(piece);
   tokens_.push_back(text);
   offsets_.push_back(offset_);
   const bool is_shown = !(skip_special_ && token.token < tokenizer_.size() && tokenizer_.is_special(token.token));
@@ -75,7 +75,7 @@ void CompletionLogprobs::add_one(const engine::TokenLogprob& token, bool known) 
   ordered_json top = known ? ordered_json::object() : ordered_json();
   if (known) {
     for (const auto& [other, logprob] : token.top)
-      top.emplace(text::repaired_utf8(piece_of(other, tokenizer_)), finite(logprob));  // of equal texts the likelier
+      top.emplace(repaired_utf8(piece_of(other, tokenizer_)), finite(logprob));  // of equal texts the likelier
     top.emplace(text, finite(token.logprob));
   }
   top_.push_back(std::move(top));

@@ -1,10 +1,12 @@
 #include "text/added_tokens.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::text {
 namespace {
@@ -89,6 +91,25 @@ std::vector<Section> AddedTokenFinder::sections(std::string_view utf8, bool pars
   }
   if (done < utf8.size()) found.push_back({std::nullopt, {done, utf8.size()}});
   return found;
+}
+
+bool is_word_part(char32_t code) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return code == 0x200C || code == 0x200D;
+  }
 }
 
 }  // namespace quire::text

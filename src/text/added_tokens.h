@@ -42,4 +42,6 @@ class AddedTokenFinder {
   std::array<bool, 256> begins_{};  // bytes that any of them begins with
 };
 
+bool is_word_part(char32_t code);  // letters, marks, numbers that are digits or letters, connectors, joiners
+
 }  // namespace quire::text

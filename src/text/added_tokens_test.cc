@@ -58,5 +58,12 @@ TEST(AddedTokens, SingleWordsStandAlone) {
 
 TEST(AddedTokens, NoneAtAll) { EXPECT_EQ(show(AddedTokenFinder({}), "text"), "(text)"); }
 
+TEST(AddedTokens, WordParts) {
+  for (const char32_t code : {U'a', U'_', U'7', U'\u0301', U'\u0939', U'\u200D', U'\u216B'})
+    EXPECT_TRUE(is_word_part(code)) << static_cast<uint32_t>(code);
+  for (const char32_t code : {U' ', U'-', U'\u00BD', U'\u20AC'})
+    EXPECT_FALSE(is_word_part(code)) << static_cast<uint32_t>(code);
+}
+
 }  // namespace
 }  // namespace quire::text

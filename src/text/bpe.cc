@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "base/refused.h"
+#include "base/utf8.h"
 #include "text/byte_token.h"
-#include "text/utf8.h"
 
 namespace quire::text {
 namespace {

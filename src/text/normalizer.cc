@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::text {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "base/check.h"
 #include "base/in_quotes.h"
+#include "base/utf8.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/byte_token.h"
-#include "text/utf8.h"
 
 namespace quire::text {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/testing/expect_refused.h"
+#include "base/utf8.h"
 #include "text/byte_token.h"
 #include "text/merges.h"
-#include "text/utf8.h"
 #include "text/utf8_stream.h"
 
 namespace quire::text {

@@ -1,6 +1,6 @@
 #include "text/utf8_stream.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace quire::text {
 

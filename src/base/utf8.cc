@@ -1,11 +1,9 @@
-#include "text/utf8.h"
-
-#include <utf8proc.h>
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 
-namespace quire::text {
+namespace quire {
 namespace {
 
 using State = Utf8Char::State;
@@ -19,7 +17,6 @@ struct Lead {
 };
 
 Lead lead_of(uint8_t byte) {
-  if (byte < 0x80) return {1, 0, 0};
   if (byte >= 0xC2 && byte <= 0xDF) return {2, 0x80, 0xBF};
   if (byte == 0xE0) return {3, 0xA0, 0xBF};
   if (byte == 0xED) return {3, 0x80, 0x9F};
@@ -32,10 +29,9 @@ Lead lead_of(uint8_t byte) {
 
 }  // namespace
 
-Utf8Char read_utf8(std::string_view bytes) {
+Utf8Char read_beyond_ascii(std::string_view bytes) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   const Lead lead = lead_of(at(0));
-  if (lead.bytes == 1) return {State::whole, 1, at(0)};
   if (lead.bytes == 0) return {State::broken, 1, kReplacement};
   char32_t code = at(0) & (0xFF >> (lead.bytes + 1));
   for (size_t i = 1; i < lead.bytes; ++i) {
@@ -48,9 +44,10 @@ Utf8Char read_utf8(std::string_view bytes) {
 }
 
 void append_utf8(std::string& text, char32_t code) {
-  utf8proc_uint8_t bytes[4];
-  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(count));
+  constexpr char32_t kLeads[] = {0x00, 0xC0, 0xE0, 0xF0};
+  const int following = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  text += static_cast<char>(kLeads[following] | code >> 6 * following);
+  for (int i = following - 1; i >= 0; --i) text += static_cast<char>(0x80 | (code >> 6 * i & 0x3F));
 }
 
 bool is_utf8(std::string_view bytes) {
@@ -86,23 +83,4 @@ bool is_white_space(char32_t code) {
          code == 0x3000;
 }
 
-bool is_word_part(char32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return code == 0x200C || code == 0x200D;
-  }
-}
-
-}  // namespace quire::text
+}  // namespace quire

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace quire::text {
+namespace quire {
 
 struct Utf8Char {
   enum class State { whole, broken, cut };  // cut: the bytes end inside a character that was right so far
@@ -17,7 +17,11 @@ struct Utf8Char {
 
 inline constexpr char32_t kReplacement = 0xFFFD;
 
-Utf8Char read_utf8(std::string_view bytes);  // the first character of at least one byte
+Utf8Char read_beyond_ascii(std::string_view bytes);  // read_utf8 for a first byte of 0x80 or more
+inline Utf8Char read_utf8(std::string_view bytes) {  // the first character of at least one byte
+  const auto first = static_cast<unsigned char>(bytes[0]);
+  return first < 0x80 ? Utf8Char{Utf8Char::State::whole, 1, first} : read_beyond_ascii(bytes);
+}
 void append_utf8(std::string& text, char32_t code);
 
 bool is_utf8(std::string_view bytes);
@@ -26,6 +30,5 @@ std::string repaired_utf8(std::string_view bytes);  // with U+FFFD for what is n
 size_t count_characters(std::string_view utf8);
 
 bool is_white_space(char32_t code);  // Unicode's White_Space
-bool is_word_part(char32_t code);    // letters, marks, numbers that are digits or letters, connectors, joiners
 
-}  // namespace quire::text
+}  // namespace quire
