@@ -26,10 +26,12 @@ void OpenAiAnswer::run(std::vector<JobSpec> jobs, Service& service) {
 
 void OpenAiAnswer::start(std::vector<JobSpec> jobs, Service& service) {
   try {
-    for (size_t i = 0; i < jobs.size(); ++i)
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      jobs[i].follows = i > 0;
       jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {
         self->on_progress(i, std::move(progress));
       }));
+    }
     if (terms_.stream)
       beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
         const auto self = weak.lock();

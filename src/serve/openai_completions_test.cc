@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "serve/openai_testing.h"
 
 namespace quire::serve {
@@ -50,6 +53,21 @@ TEST_F(Completions, NullAndMinusOneAreNoLimit) {
     const std::string members = R"({"regex": "[a-z]{40}", "ignore_eos": false, "max_tokens": )" + std::string(limit);
     EXPECT_EQ(complete((members + "}").c_str())["usage"]["completion_tokens"], 41) << limit;
   }
+}
+
+TEST(CompletionsOfSeveralPrompts, DoNotWaitTooLongForThemselves) {
+  constexpr std::chrono::milliseconds kTime{50};
+  testing::TinyService stepped({.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1},
+                                .change = [&](ServiceOptions& options) { options.queue_time = kTime; },
+                                .loop = false});
+  const auto exchange = testing::posted("/v1/completions", asked(R"({"prompt": ["one", "two"], "n": 2})").dump());
+  completions(exchange, stepped.service(), {});
+  stepped.engine().step();
+  std::this_thread::sleep_for(2 * kTime);
+  while (stepped.engine().step()) {
+  }
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 
 TEST_F(Completions, SeveralPrompts) {

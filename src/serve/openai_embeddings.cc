@@ -100,6 +100,7 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
     JobSpec job{.rid = i == 0 ? body_.rid : cat(body_.rid, "_", i),
                 .request = {.prompt = std::move(body_.inputs[i].ids)}};
     job.key = body_.key;
+    job.follows = i > 0;
     job.request.max_new_tokens = 0;
     job.request.pooling = body_.pooling;
     job.request.salt = body_.salt;

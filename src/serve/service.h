@@ -9,7 +9,8 @@
 //   engine thread     outputs into the job's mailbox, nothing else
 //
 // Errors   run() throws ApiError: 400 for what can never run, 503 when the queue is full, while loading and while
-//          draining. After it returned, everything is told through on_progress, the last time with an end.
+//          draining (not for what follows). After it returned, everything is told through on_progress, the last time
+//          with an end.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -53,6 +54,9 @@ struct JobSpec {
   engine::Request request = {};
   TextRules text = {};
   int32_t key = -1;  // Caller::key: whose it is
+  // Not the first of its call. The call was let in with the first: this one may begin while the server drains, and is
+  // not sent away because it waits behind its own call.
+  bool follows = false;
 };
 
 using OnProgress = std::function<void(Progress)>;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/check.h"
 #include "serve/api_error.h"
@@ -255,6 +257,20 @@ TEST(SglangGenerate, ABatchThatDoesNotFitInTheQueueLeavesNothingBehind) {
   }
   EXPECT_EQ(exchange->status(), 503) << "five do not fit where there is room for three";
   EXPECT_EQ(tiny.service().jobs(), 0);
+}
+
+TEST(SglangGenerate, ABatchDoesNotWaitTooLongForItself) {
+  constexpr std::chrono::milliseconds kTime{50};
+  TinyService stepped({.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1},
+                       .change = [&](ServiceOptions& options) { options.queue_time = kTime; },
+                       .loop = false});
+  const auto exchange = call(stepped, R"({"text": ["a", "b", "c"], "sampling_params": {"max_new_tokens": 2}})");
+  stepped.engine().step();
+  std::this_thread::sleep_for(2 * kTime);
+  while (stepped.engine().step()) {
+  }
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 
 TEST(SglangGenerate, AClientThatLeavesCancelsItsBatch) {
