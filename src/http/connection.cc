@@ -36,7 +36,8 @@ Connection::Connection(std::shared_ptr<ServerCore> core, Socket socket)
       peer_(peer_of(socket_)),
       network_(network_of(peer_.address())),
       timer_(socket_.get_executor()),
-      stream_(core_->stream(socket_.native_handle())) {}
+      stream_(core_->stream(socket_.native_handle())),
+      unread_(core_->unread, network_) {}
 
 void Connection::start() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->run(&Connection::begin); });
@@ -307,11 +308,14 @@ void Connection::write_unsent() {
     }
     progress = true;
   }
+  unread_.release();
   if (std::exchange(stalled_, false)) clear_deadline();
   if (answer_complete_) end_answer();
 }
 
 void Connection::wait_to_write(Wait direction, bool progress) {
+  unread_.shrink_to(unsent_.held_bytes());
+  if (unread_.grow_to(unsent_.held_bytes()) != BodyBudget::Outcome::held) return cut_slow();
   if (phase_ == Phase::working && (progress || !stalled_)) {
     stalled_ = true;
     set_deadline(core_->limits.write);
@@ -353,6 +357,7 @@ void Connection::close() {
   body_.reset();
   ahead_ = {};
   unsent_.clear();
+  unread_.release();
   mailbox_.close();
   core_->remove(this);
   if (const auto exchange = exchange_.lock()) exchange->client_left();

@@ -107,6 +107,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   std::string ahead_;                      // of the next request
   std::weak_ptr<LiveExchange> exchange_;   // while working
   ByteQueue unsent_;
+  BodyBudget::Share unread_;      // for as much of it as the socket did not take
   bool answer_complete_ = false;  // what is unsent ends the answer
   bool keep_alive_ = true;        // after it
 
