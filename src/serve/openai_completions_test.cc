@@ -55,6 +55,15 @@ TEST_F(Completions, NullAndMinusOneAreNoLimit) {
   }
 }
 
+TEST_F(Completions, CannotHaveMoreTokensAtLeastThanAtMost) {
+  const auto call = [&](const char* members) {
+    return [&, members] { completions(testing::posted("/v1", asked(members).dump()), service(), {}); };
+  };
+  expect_api_error(call(R"({"min_tokens": 7})"), 400, "min_tokens", "at most the 6 tokens");
+  expect_api_error(call(R"({"min_new_tokens": 7})"), 400, "min_new_tokens");
+  EXPECT_EQ(complete(R"({"min_tokens": 6})")["usage"]["completion_tokens"], 6);
+}
+
 TEST(CompletionsOfSeveralPrompts, DoNotWaitTooLongForThemselves) {
   constexpr std::chrono::milliseconds kTime{50};
   testing::TinyService stepped({.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1},
