@@ -231,6 +231,25 @@ TEST(Service, AFullQueueIs503) {
   EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
 }
 
+TEST(Service, OneKeyLeavesRoomForTheOthers) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 2; }, .loop = false});
+  const auto status = [&](int32_t key, bool follows = false) {
+    JobSpec job = job_of("hello", 4);
+    job.key = key;
+    job.follows = follows;
+    return status_of(tiny.service(), std::move(job));
+  };
+  EXPECT_EQ(status(0), 200);
+  EXPECT_EQ(status(0), 200);
+  EXPECT_EQ(status(0), 503);
+  EXPECT_EQ(status(0, true), 200) << "of a call that was let in";
+  EXPECT_EQ(status(1), 200);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(status(-1), 200) << "the admin's";
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(status(0), 200);
+}
+
 TEST(Service, OneThatWaitsTooLongIsToldSo) {
   TinyService tiny({.engine = {.max_total_tokens = kContext, .max_running_requests = 1},
                     .change = [](ServiceOptions& options) { options.queue_time = 50ms; }});
