@@ -110,6 +110,17 @@ TEST(EmbeddingsOfManyTexts, EndAlsoWhenTheServerDrains) {
   EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 
+TEST(EmbeddingsOfManyTexts, NeedOnlyOnePlaceInTheQueue) {
+  testing::TinyService stepped(
+      {.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1, .max_queued_requests = 4},
+       .loop = false});
+  const auto exchange = begun_with(40, stepped.service());
+  while (stepped.engine().step()) {
+  }
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
+}
+
 TEST(EmbeddingsOfManyTexts, DoNotWaitTooLongForThemselves) {
   constexpr std::chrono::milliseconds kTime{50};
   testing::TinyService stepped({.change = [&](ServiceOptions& options) { options.queue_time = kTime; }, .loop = false});
