@@ -1,8 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
-
 #include "serve/openai_testing.h"
 
 namespace quire::serve {
@@ -64,18 +61,11 @@ TEST_F(Completions, CannotHaveMoreTokensAtLeastThanAtMost) {
   EXPECT_EQ(complete(R"({"min_tokens": 6})")["usage"]["completion_tokens"], 6);
 }
 
-TEST(CompletionsOfSeveralPrompts, DoNotWaitTooLongForThemselves) {
-  constexpr std::chrono::milliseconds kTime{50};
-  testing::TinyService stepped({.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1},
-                                .change = [&](ServiceOptions& options) { options.queue_time = kTime; },
-                                .loop = false});
+TEST(CompletionsOfSeveralPrompts, AreLetInTogether) {
+  testing::TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 1; }});
   const auto exchange = testing::posted("/v1/completions", asked(R"({"prompt": ["one", "two"], "n": 2})").dump());
-  completions(exchange, stepped.service(), {});
-  stepped.engine().step();
-  std::this_thread::sleep_for(2 * kTime);
-  while (stepped.engine().step()) {
-  }
-  ASSERT_TRUE(exchange->ended());
+  completions(exchange, tiny.service(), {.key = 0});
+  ASSERT_TRUE(exchange->wait_until_ended());
   EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 

@@ -1,10 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <thread>
 
 #include "serve/openai_testing.h"
 
@@ -115,18 +113,6 @@ TEST(EmbeddingsOfManyTexts, NeedOnlyOnePlaceInTheQueue) {
       {.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1, .max_queued_requests = 4},
        .loop = false});
   const auto exchange = begun_with(40, stepped.service());
-  while (stepped.engine().step()) {
-  }
-  ASSERT_TRUE(exchange->ended());
-  EXPECT_EQ(exchange->status(), 200) << exchange->body();
-}
-
-TEST(EmbeddingsOfManyTexts, DoNotWaitTooLongForThemselves) {
-  constexpr std::chrono::milliseconds kTime{50};
-  testing::TinyService stepped({.change = [&](ServiceOptions& options) { options.queue_time = kTime; }, .loop = false});
-  const auto exchange = begun_with(100, stepped.service());
-  stepped.engine().step();
-  std::this_thread::sleep_for(2 * kTime);
   while (stepped.engine().step()) {
   }
   ASSERT_TRUE(exchange->ended());

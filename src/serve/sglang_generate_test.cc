@@ -1,8 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/check.h"
 #include "serve/api_error.h"
@@ -259,17 +257,12 @@ TEST(SglangGenerate, ABatchThatDoesNotFitInTheQueueLeavesNothingBehind) {
   EXPECT_EQ(tiny.service().jobs(), 0);
 }
 
-TEST(SglangGenerate, ABatchDoesNotWaitTooLongForItself) {
-  constexpr std::chrono::milliseconds kTime{50};
-  TinyService stepped({.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1},
-                       .change = [&](ServiceOptions& options) { options.queue_time = kTime; },
-                       .loop = false});
-  const auto exchange = call(stepped, R"({"text": ["a", "b", "c"], "sampling_params": {"max_new_tokens": 2}})");
-  stepped.engine().step();
-  std::this_thread::sleep_for(2 * kTime);
-  while (stepped.engine().step()) {
-  }
-  ASSERT_TRUE(exchange->ended());
+TEST(SglangGenerate, ABatchIsLetInAsAWhole) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 1; }});
+  const auto exchange =
+      testing::posted("/generate", R"({"text": ["a", "b", "c"], "sampling_params": {"max_new_tokens": 2}})");
+  generate(exchange, tiny.service(), {.key = 0});
+  ASSERT_TRUE(exchange->wait_until_ended());
   EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 
