@@ -88,10 +88,11 @@ void OpenAiAnswer::send_part(std::string part) {
 
 void OpenAiAnswer::send_whole() {
   over_ = true;
-  nlohmann::ordered_json body = terms_.head.json();
-  body["choices"] = choices();
-  body["usage"] = usage().json();
-  exchange_->respond({.body = dumped(body)});
+  std::string body = dumped(terms_.head.json());
+  body.pop_back();
+  body.append(R"(,"choices":)").append(choices());
+  body.append(R"(,"usage":)").append(dumped(usage().json())).append("}");
+  exchange_->respond({.body = std::move(body)});
 }
 
 void OpenAiAnswer::fail(const ApiError& error) {
