@@ -45,8 +45,9 @@ void Connection::start() {
 
 void Connection::drain() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    if (self->phase_ == Phase::idle || self->phase_ == Phase::handshake) self->close();
+    if (self->phase_ == Phase::handshake) self->close();
     if (self->phase_ == Phase::reading) self->set_deadline(self->core_->limits.drain);
+    if (self->phase_ == Phase::idle) self->run(&Connection::end_idle);
   });
 }
 
@@ -122,9 +123,15 @@ void Connection::shake_hands() {
   }
 }
 
+// A request that the socket has already would be lost without a word: it is answered like others that are on their way.
+void Connection::end_idle() {
+  read_input();
+  if (phase_ == Phase::idle) close();
+}
+
 void Connection::next_request() {
   phase_ = Phase::idle;
-  if (core_->draining) return close();
+  if (core_->draining) return end_idle();
   set_deadline(core_->limits.idle);
   const std::string bytes = std::exchange(ahead_, {});
   if (!bytes.empty()) take_input(bytes);
@@ -170,7 +177,7 @@ void Connection::take_input(std::string_view bytes) {
     phase_ = Phase::reading;
     parser_ = std::make_unique<RequestParser>(core_->limits);
     body_.emplace(core_->bodies, network_);
-    set_deadline(core_->limits.read);
+    set_deadline(core_->draining ? core_->limits.drain : core_->limits.read);
   }
   if (phase_ == Phase::reading) parse(bytes);
 }
