@@ -80,9 +80,12 @@ TEST(ServerStop, ARequestThatNobodyHasReadIsStillAnswered) {
   busy.send("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n");
   begun.get_future().wait();
   known.send(kRequest);
+  TestingClient unknown(server.port());
+  unknown.send(kRequest);
   server->stop_accepting();
   may_go_on.set_value();
   EXPECT_EQ(known.read_answer().body, "ok");
+  EXPECT_EQ(unknown.read_answer().body, "ok");
   EXPECT_EQ(busy.read_answer().body, "ok");
   EXPECT_TRUE(known.is_closed());
 }
