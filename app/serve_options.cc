@@ -256,6 +256,9 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
   for (const std::string& name : names) check(!name.empty(), "--served-model-name: a name is empty");
   if (names.empty()) names = {name_of_model(model_path)};
   service.served_model_name = names[0];
+  const engine::EngineOptions& engine = options.session.engine;
+  if (api_keys(options).size() > 1)  // the queue is everybody's
+    service.most_jobs_of_a_key = std::max(1, (engine.max_running_requests + engine.max_queued_requests) / 2);
   service.aliases.assign(names.begin() + 1, names.end());
   if (!options.chat_template_file.empty())
     service.chat_template = read_file(options.chat_template_file, "chat template");

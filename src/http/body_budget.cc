@@ -37,8 +37,8 @@ BodyBudget::Outcome BodyBudget::Share::grow_to(size_t bytes) {
   return outcome;
 }
 
-void BodyBudget::Share::release() {
-  if (bytes_ > 0) budget_->release(peer_, std::exchange(bytes_, 0));
+void BodyBudget::Share::shrink_to(size_t bytes) {
+  if (bytes < bytes_) budget_->release(peer_, std::exchange(bytes_, bytes) - bytes);
 }
 
 }  // namespace quire::http

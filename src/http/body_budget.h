@@ -1,5 +1,5 @@
-// The bytes of bodies that are being received or worked on, counted for each peer and for all together, so that one
-// peer cannot take from the others what all may have. From any thread.
+// The bytes of bodies, of requests that are being received or worked on, or of answers that wait to be read: counted
+// for each peer and for all together, so that one peer cannot take from the others what all may have. From any thread.
 #pragma once
 #include <cstddef>
 #include <mutex>
@@ -18,7 +18,8 @@ class BodyBudget {
   void release(const std::string& peer, size_t bytes);                // of what is held
   size_t held() const;
 
-  // What one request holds, until it is destroyed: who still has the body has its share. The budget outlives it.
+  // What one request or answer holds, until it is destroyed: who still has the body has its share. The budget outlives
+  // it.
   class Share {
    public:
     Share(BodyBudget& budget, std::string peer) : budget_(&budget), peer_(std::move(peer)) {}
@@ -28,7 +29,8 @@ class BodyBudget {
 
     size_t bytes() const { return bytes_; }
     [[nodiscard]] Outcome grow_to(size_t bytes);
-    void release();
+    void shrink_to(size_t bytes);
+    void release() { shrink_to(0); }
 
    private:
     BodyBudget* budget_;

@@ -23,6 +23,22 @@ TEST(BodyBudget, OnePeerCannotTakeTheOthersShare) {
   EXPECT_EQ(budget.held(), 100u);
 }
 
+TEST(BodyBudget, AShareFollowsWhatIsThere) {
+  BodyBudget budget(100, 60);
+  {
+    BodyBudget::Share share(budget, "a");
+    EXPECT_EQ(share.grow_to(60), Verdict::held);
+    EXPECT_EQ(share.grow_to(61), Verdict::peer_has_too_much);
+    EXPECT_EQ(share.bytes(), 60u);
+    share.shrink_to(60);
+    share.shrink_to(20);
+    EXPECT_EQ(budget.held(), 20u);
+    EXPECT_EQ(share.grow_to(30), Verdict::held);
+    EXPECT_EQ(budget.held(), 30u);
+  }
+  EXPECT_EQ(budget.held(), 0u);
+}
+
 TEST(BodyBudget, WhatWasNotHeldIsNotReleased) {
   BodyBudget budget(100, 60);
   EXPECT_EQ(budget.hold("a", 61), Verdict::peer_has_too_much);

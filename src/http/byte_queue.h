@@ -15,6 +15,7 @@ class ByteQueue {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
+  size_t held_bytes() const { return size_ + taken_; }  // a part is let go when the last of it is taken
   // The next bytes, some of them. They stay the beginning of front() until they are taken, whatever is added.
   std::string_view front() const;
   void take(size_t count);  // no more than front() has

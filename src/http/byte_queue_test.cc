@@ -27,6 +27,16 @@ TEST(ByteQueue, KeepsLargePartsAsTheyAre) {
   EXPECT_EQ(queue.front().data(), address);
 }
 
+TEST(ByteQueue, HoldsAPartUntilAllOfItIsTaken) {
+  ByteQueue queue;
+  queue.add(std::string(100'000, 'x'));
+  queue.take(99'999);
+  EXPECT_EQ(queue.size(), 1u);
+  EXPECT_EQ(queue.held_bytes(), 100'000u);
+  queue.take(1);
+  EXPECT_EQ(queue.held_bytes(), 0u);
+}
+
 TEST(ByteQueue, GivesBackWhatCameInOrder) {
   ByteQueue queue;
   std::string expected, taken;

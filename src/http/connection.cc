@@ -36,7 +36,8 @@ Connection::Connection(std::shared_ptr<ServerCore> core, Socket socket)
       peer_(peer_of(socket_)),
       network_(network_of(peer_.address())),
       timer_(socket_.get_executor()),
-      stream_(core_->stream(socket_.native_handle())) {}
+      stream_(core_->stream(socket_.native_handle())),
+      unread_(core_->unread, network_) {}
 
 void Connection::start() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->run(&Connection::begin); });
@@ -44,8 +45,9 @@ void Connection::start() {
 
 void Connection::drain() {
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    if (self->phase_ == Phase::idle || self->phase_ == Phase::handshake) self->close();
+    if (self->phase_ == Phase::handshake) self->close();
     if (self->phase_ == Phase::reading) self->set_deadline(self->core_->limits.drain);
+    if (self->phase_ == Phase::idle) self->run(&Connection::end_idle);
   });
 }
 
@@ -121,9 +123,15 @@ void Connection::shake_hands() {
   }
 }
 
+// A request that the socket has already would be lost without a word: it is answered like others that are on their way.
+void Connection::end_idle() {
+  read_input();
+  if (phase_ == Phase::idle) close();
+}
+
 void Connection::next_request() {
   phase_ = Phase::idle;
-  if (core_->draining) return close();
+  if (core_->draining) return end_idle();
   set_deadline(core_->limits.idle);
   const std::string bytes = std::exchange(ahead_, {});
   if (!bytes.empty()) take_input(bytes);
@@ -169,7 +177,7 @@ void Connection::take_input(std::string_view bytes) {
     phase_ = Phase::reading;
     parser_ = std::make_unique<RequestParser>(core_->limits);
     body_.emplace(core_->bodies, network_);
-    set_deadline(core_->limits.read);
+    set_deadline(core_->draining ? core_->limits.drain : core_->limits.read);
   }
   if (phase_ == Phase::reading) parse(bytes);
 }
@@ -307,11 +315,14 @@ void Connection::write_unsent() {
     }
     progress = true;
   }
+  unread_.release();
   if (std::exchange(stalled_, false)) clear_deadline();
   if (answer_complete_) end_answer();
 }
 
 void Connection::wait_to_write(Wait direction, bool progress) {
+  unread_.shrink_to(unsent_.held_bytes());
+  if (unread_.grow_to(unsent_.held_bytes()) != BodyBudget::Outcome::held) return cut_slow();
   if (phase_ == Phase::working && (progress || !stalled_)) {
     stalled_ = true;
     set_deadline(core_->limits.write);
@@ -353,6 +364,7 @@ void Connection::close() {
   body_.reset();
   ahead_ = {};
   unsent_.clear();
+  unread_.release();
   mailbox_.close();
   core_->remove(this);
   if (const auto exchange = exchange_.lock()) exchange->client_left();

@@ -39,7 +39,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   Connection(std::shared_ptr<ServerCore> core, Socket socket);
   // From any thread.
   void start();
-  void drain();  // an idle one closes, another one after its answer, and one that sends has a moment to end
+  void drain();  // one that nothing came on closes, another one after its answer; one that sends has a moment to end
   void abort();  // closes
 
   // AnswerSink
@@ -88,6 +88,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   void cut_slow();
   void end_answer();
   void next_request();
+  void end_idle();  // while draining
   void linger();
   void close();
 
@@ -107,6 +108,7 @@ class Connection final : public AnswerSink, public std::enable_shared_from_this<
   std::string ahead_;                      // of the next request
   std::weak_ptr<LiveExchange> exchange_;   // while working
   ByteQueue unsent_;
+  BodyBudget::Share unread_;      // for as much of it as the socket did not take
   bool answer_complete_ = false;  // what is unsent ends the answer
   bool keep_alive_ = true;        // after it
 

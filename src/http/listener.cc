@@ -64,6 +64,7 @@ void Listener::start() {
 
 void Listener::close() {
   boost::asio::post(strand_, [self = shared_from_this()] {
+    self->welcome_the_rest();
     error_code ignored;
     self->acceptor_.close(ignored);
     self->pause_.cancel();
@@ -92,6 +93,18 @@ void Listener::welcome(Connection::Socket socket) {
     if (core_->admit(connection)) connection->start();
   } catch (const std::exception&) {
     // No memory for this one; the socket closes itself.
+  }
+}
+
+// Those that the system has let in, and no more than it lets in at once: closing would reset them, with what they have
+// sent.
+void Listener::welcome_the_rest() {
+  error_code error;
+  acceptor_.non_blocking(true, error);
+  for (int i = 0; i < tcp::acceptor::max_listen_connections && !error; ++i) {
+    Connection::Socket socket(Strand(core_->io.get_executor()));
+    acceptor_.accept(socket, error);
+    if (!error) welcome(std::move(socket));
   }
 }
 

@@ -25,6 +25,7 @@ class Listener : public std::enable_shared_from_this<Listener> {
  private:
   void accept();
   void welcome(Connection::Socket socket);
+  void welcome_the_rest();
   void accept_after_pause();
 
   const std::shared_ptr<ServerCore> core_;

@@ -30,11 +30,13 @@ struct Limits {
   size_t all_body_bytes = 512 << 20;   // of all requests that are being received or answered; past it 503
   size_t peer_body_bytes = 128 << 20;  // of those, from one peer (peer.h)
   int connections = 8192;
-  int peer_connections = 4096;    // of those, from one peer
-  size_t unsent_bytes = 4 << 20;  // of an answer that its client does not read; past it the connection is cut
-  std::chrono::seconds idle{75};  // between requests
-  std::chrono::seconds read{30};  // for a head
-  std::chrono::seconds body{10};  // in each such time a body brings this many bytes more, or its end; else 408
+  int peer_connections = 4096;           // of those, from one peer
+  size_t unsent_bytes = 4 << 20;         // of a stream that its client does not read; past it the connection is cut
+  size_t all_unsent_bytes = 1 << 30;     // of all answers, however long each is; whose does not fit is cut
+  size_t peer_unsent_bytes = 512 << 20;  // of those, to one peer
+  std::chrono::seconds idle{75};         // between requests
+  std::chrono::seconds read{30};         // for a head
+  std::chrono::seconds body{10};         // in each such time a body brings this many bytes more, or its end; else 408
   size_t body_progress_bytes = 64 << 10;
   std::chrono::seconds write{30};  // without any progress while something is to be sent
   std::chrono::seconds drain{2};   // after stop_accepting(), for what is still being received
@@ -83,7 +85,7 @@ class Server {
   // The files named in the options, read again: for connections from now on. Throws CheckError, one line, and goes on
   // with what it had. Nothing without TLS. From any thread.
   void reload_certificate();
-  void stop_accepting();  // open connections go on; idle ones close, others after their answer, or soon if none is asked for
+  void stop_accepting();  // idle connections close, others after their answer, or soon if none is asked for
   void stop();            // closes everything and joins the threads; idempotent; never from a handler
 
  private:

@@ -32,7 +32,8 @@ class ServerCore {
       : limits(given_limits),
         handler(std::move(given_handler)),
         hooks(std::move(given_hooks)),
-        bodies(limits.all_body_bytes, limits.peer_body_bytes) {}
+        bodies(limits.all_body_bytes, limits.peer_body_bytes),
+        unread(limits.all_unsent_bytes, limits.peer_unsent_bytes) {}
 
   boost::asio::io_context io;
   const Limits limits;
@@ -40,6 +41,7 @@ class ServerCore {
   Hooks hooks;
   std::atomic<bool> draining{false};
   BodyBudget bodies;  // of requests that are being received or answered
+  BodyBudget unread;  // of answers that their clients have not read yet
   std::atomic<int64_t> accepted{0}, requests{0}, cut_slow{0};
 
   void post(const Strand& strand, std::function<void()> task);  // dropped once the door is closed

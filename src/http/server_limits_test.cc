@@ -356,6 +356,27 @@ TEST(ServerLimits, ASlowReaderIsCutAndOthersAreNot) {
   EXPECT_LT(written, 64u << 20) << "unsent bytes were not held to their limit";
 }
 
+// Each answer is in memory until its client has read it: those who take their time have so much together, and others
+// have theirs.
+TEST(ServerLimits, AnswersThatWaitToBeReadAreHeldToALimit) {
+  constexpr size_t kBytes = 16 << 20;
+  TestingServer server([](auto exchange) { exchange->respond({.body = std::string(kBytes, 'x')}); },
+                       {.limits = {.all_unsent_bytes = 3 * kBytes, .peer_unsent_bytes = 2 * kBytes, .write = 60s}});
+  std::vector<TestingClient> slow;
+  for (int i = 0; i < 3; ++i) {
+    slow.push_back(TestingClient::from("127.0.0.2", server.port()));
+    slow.back().send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    slow.back().read_until("\r\n\r\n");  // and no more
+    EXPECT_TRUE(soon([&] { return server->stats().requests == i + 1; }));
+  }
+  EXPECT_TRUE(soon([&] { return server->stats().cut_slow == 1; }));
+  TestingClient other(server.port());
+  EXPECT_EQ(other.get("/").body.size(), kBytes);
+  EXPECT_EQ(slow.front().read_count(kBytes).size(), kBytes) << "who came before goes on";
+  EXPECT_EQ(slow.front().get("/").body.size(), kBytes) << "what was read is given back";
+  EXPECT_EQ(server->stats().cut_slow, 1);
+}
+
 TEST(ServerLimits, AWriteWithoutProgressIsCut) {
   Held held;
   TestingServer server(held.handler(), {.limits = {.write = 1s}});

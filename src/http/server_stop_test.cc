@@ -65,6 +65,31 @@ TEST(ServerStop, ARequestThatHasBegunIsStillAnswered) {
   EXPECT_TRUE(client.is_closed());
 }
 
+// It lies in the socket while the server's only thread is busy.
+TEST(ServerStop, ARequestThatNobodyHasReadIsStillAnswered) {
+  std::promise<void> begun, may_go_on;
+  TestingServer server([&](const std::shared_ptr<Exchange>& exchange) {
+    if (exchange->request().path == "/busy") {
+      begun.set_value();
+      may_go_on.get_future().wait();
+    }
+    exchange->respond({.body = "ok"});
+  });
+  TestingClient known(server.port()), busy(server.port());
+  EXPECT_EQ(known.get("/").body, "ok");
+  busy.send("GET /busy HTTP/1.1\r\nHost: x\r\n\r\n");
+  begun.get_future().wait();
+  known.send(kRequest);
+  TestingClient unknown(server.port());
+  unknown.send(kRequest);
+  server->stop_accepting();
+  may_go_on.set_value();
+  EXPECT_EQ(known.read_answer().body, "ok");
+  EXPECT_EQ(unknown.read_answer().body, "ok");
+  EXPECT_EQ(busy.read_answer().body, "ok");
+  EXPECT_TRUE(known.is_closed());
+}
+
 // Neither half a head nor a body that goes on and on delays the end by more than Limits::drain.
 TEST(ServerStop, WhatIsStillBeingSentHasAMomentToEnd) {
   TestingServer server([](auto exchange) { exchange->respond({}); },

@@ -65,5 +65,22 @@ TEST(BodyMemory, OfChatsIsInProportion) {
             64);
 }
 
+// The bytes that all the logprobs of a call take at most: LogprobBudget counts them, and is then a limit on memory.
+TEST(AnswerMemory, OfLogprobsIsInProportion) {
+  testing::TinyService tiny({.loop = false});
+  constexpr int kChoices = 8, kTokens = 100, kTop = 20;
+  const auto exchange = testing::posted("/", cat(R"({"messages": [{"role": "user", "content": "a"}], "n": )", kChoices,
+                                                 R"(, "max_tokens": )", kTokens, R"(, "ignore_eos": true,
+                                                 "logprobs": true, "top_logprobs": )",
+                                                 kTop, "}"));
+  const size_t peak = quire::testing::peak_of([&] {
+    chat_completions(exchange, tiny.service(), {});
+    while (tiny.engine().step()) {
+    }
+  });
+  EXPECT_EQ(exchange->status(), 200);
+  EXPECT_LT(peak / (kChoices * kTokens * (1 + kTop)), 256u);
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -126,7 +126,11 @@ std::optional<ApiError> refusal_of_type(const http::Request& head) {
   const std::string type = lower_case(without_spaces(given.substr(0, given.find(';'))));
   const bool simple =
       type == "application/x-www-form-urlencoded" || type == "multipart/form-data" || type == "text/plain";
-  if (!simple || !has_body(head)) return std::nullopt;
+  if (!has_body(head)) return std::nullopt;
+  const std::string_view encoding = head.header("content-encoding");
+  if (!encoding.empty() && lower_case(encoding) != "identity")
+    return ApiError(415, cat("a body of encoding ", in_quotes(encoding, 40), " is not read; send it as it is"));
+  if (!simple) return std::nullopt;
   return ApiError(
       415, cat("a body of type ", type, " is not read; send JSON, and say so: -H 'Content-Type: application/json'"));
 }

@@ -108,5 +108,13 @@ TEST(BrowserGuard, FormsAndPlainTextAreNoJson) {
   EXPECT_EQ(status_of({{"content-length", "2"}}), 200) << "without a type";
 }
 
+TEST(BrowserGuard, WhatIsCompressedIsNoJson) {
+  const auto refusal = [](const char* encoding) {
+    return refusal_of_type(request_of({{"content-encoding", encoding}, {"content-length", "2"}}));
+  };
+  for (const char* encoding : {"gzip", "br", "deflate, gzip"}) EXPECT_EQ(refusal(encoding).value().status, 415);
+  for (const char* encoding : {"identity", "Identity", ""}) EXPECT_FALSE(refusal(encoding)) << encoding;
+}
+
 }  // namespace
 }  // namespace quire::serve

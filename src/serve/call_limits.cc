@@ -27,13 +27,19 @@ size_t longest_piece(const text::Tokenizer& tokenizer) {
   return longest;
 }
 
-// Those whose logprobs the request wants.
-int64_t positions_of(const engine::Request& request, int64_t context) {
-  const auto length = std::min(static_cast<int64_t>(request.prompt.size()), context);
-  const int64_t room = context - length;
-  const int64_t answer = request.max_new_tokens < 0 ? room : std::min<int64_t>(request.max_new_tokens, room);
-  const int64_t prompt = request.prompt_logprobs_from < 0 ? 0 : length - request.prompt_logprobs_from;
-  return answer + std::max<int64_t>(prompt, 0);
+// Positions whose logprobs the request wants, of the answer and of the prompt; and how many each of them gives.
+int64_t answer_positions(const engine::Request& request, int64_t context) {
+  const int64_t room = std::max<int64_t>(context - std::ssize(request.prompt), 0);
+  return request.max_new_tokens < 0 ? room : std::min<int64_t>(request.max_new_tokens, room);
+}
+
+int64_t prompt_positions(const engine::Request& request, int64_t context) {
+  if (request.prompt_logprobs_from < 0) return 0;
+  return std::max<int64_t>(std::min<int64_t>(std::ssize(request.prompt), context) - request.prompt_logprobs_from, 0);
+}
+
+int64_t logprobs_of_each(const engine::Request& request) {
+  return 1 + request.top_logprobs + std::ssize(request.logprob_ids);
 }
 
 }  // namespace
@@ -69,6 +75,9 @@ void check_token_ids(std::span<const int32_t> ids, const Service& service, std::
 
 void limit_answer(engine::Request& request, Fields& fields, std::span<const std::string_view> names,
                   const Service& service) {
+  if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
+    refuse(fields.path_of(fields.has("min_new_tokens") ? "min_new_tokens" : "min_tokens"),
+           cat("expected at most the ", request.max_new_tokens, " tokens that the answer may have"));
   const int32_t most = service.options().max_completion_tokens;
   if (most == 0 || (request.max_new_tokens >= 0 && request.max_new_tokens <= most)) return;
   const auto named = std::find_if(names.begin(), names.end(), [&](std::string_view name) { return fields.has(name); });
@@ -79,14 +88,26 @@ void limit_answer(engine::Request& request, Fields& fields, std::span<const std:
 
 void LogprobCount::add(const engine::Request& request, int64_t answers) {
   if (request.top_logprobs < 0) return;
-  const auto each = 1 + request.top_logprobs + static_cast<int64_t>(request.logprob_ids.size());
-  count_ += answers * each * positions_of(request, service_.engine_options().context);
+  const int64_t context = service_.engine_options().context;
+  count_ +=
+      answers * logprobs_of_each(request) * (answer_positions(request, context) + prompt_positions(request, context));
   const int64_t most = std::min(kMostLogprobs, service_.logprob_budget().most());
   if (count_ > most)
     throw ApiError(400,
                    cat(field_, ": a call may come to ", most,
                        " logprobs, and this one to more: ask for fewer answers, tokens or logprobs of each"),
                    std::string(field_));
+}
+
+void LogprobCount::check_repeated(const engine::Request& request) const {
+  if (request.top_logprobs < 0) return;
+  const int64_t answer = answer_positions(request, service_.engine_options().context);
+  if (answer * logprobs_of_each(request) > kMostRepeatedLogprobs)
+    throw ApiError(
+        400,
+        cat(field_, ": a stream repeats an answer's logprobs with every event, so they may come to ",
+            kMostRepeatedLogprobs, ", and these to more: ask for fewer tokens or logprobs, or for no stream"),
+        std::string(field_));
 }
 
 LogprobBudget::Share LogprobCount::share() const { return service_.logprob_budget().take(count_); }

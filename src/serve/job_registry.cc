@@ -1,10 +1,24 @@
 #include "serve/job_registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "serve/live_job.h"
 
 namespace quire::serve {
+namespace {
+
+// Whether it is the call's only job, or one of its several: "rid", "rid_1".
+bool is_of_call(std::string_view name, std::string_view rid) {
+  return name.starts_with(rid) && (name.size() == rid.size() || name[rid.size()] == '_');
+}
+
+bool is_meant(const LiveJob::Name& name, std::string_view rid_prefix, std::optional<int32_t> key) {
+  if (!key) return name.rid.starts_with(rid_prefix);
+  return name.key == *key && (*key < 0 ? is_of_call(name.rid, rid_prefix) : name.rid.starts_with(rid_prefix));
+}
+
+}  // namespace
 
 uint64_t JobRegistry::add(std::shared_ptr<LiveJob> job) {
   const std::lock_guard lock(mutex_);
@@ -26,9 +40,14 @@ std::vector<std::shared_ptr<LiveJob>> JobRegistry::named(std::string_view rid_pr
   std::vector<std::shared_ptr<LiveJob>> found;
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_)
-    if (job->name().rid.starts_with(rid_prefix) && key.value_or(job->name().key) == job->name().key)
-      found.push_back(job);
+    if (is_meant(job->name(), rid_prefix, key)) found.push_back(job);
   return found;
+}
+
+int32_t JobRegistry::of_key(int32_t key) const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int32_t>(
+      std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& one) { return one.second->name().key == key; }));
 }
 
 void JobRegistry::clear() {

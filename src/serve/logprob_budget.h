@@ -1,5 +1,5 @@
 // How many logprobs all calls that are being answered may come to together: they are kept until an answer is complete,
-// some 50 bytes each. Calls take their share before they begin, for all that they can come to. From any thread.
+// some 100 bytes each. Calls take their share before they begin, for all that they can come to. From any thread.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -26,10 +26,12 @@ void OpenAiAnswer::run(std::vector<JobSpec> jobs, Service& service) {
 
 void OpenAiAnswer::start(std::vector<JobSpec> jobs, Service& service) {
   try {
-    for (size_t i = 0; i < jobs.size(); ++i)
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      jobs[i].follows = i > 0;
       jobs_.push_back(service.run(std::move(jobs[i]), exchange_, [self = shared_from_this(), i](Progress progress) {
         self->on_progress(i, std::move(progress));
       }));
+    }
     if (terms_.stream)
       beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
         const auto self = weak.lock();
@@ -86,10 +88,11 @@ void OpenAiAnswer::send_part(std::string part) {
 
 void OpenAiAnswer::send_whole() {
   over_ = true;
-  nlohmann::ordered_json body = terms_.head.json();
-  body["choices"] = choices();
-  body["usage"] = usage().json();
-  exchange_->respond({.body = dumped(body)});
+  std::string body = dumped(terms_.head.json());
+  body.pop_back();
+  body.append(R"(,"choices":)").append(choices());
+  body.append(R"(,"usage":)").append(dumped(usage().json())).append("}");
+  exchange_->respond({.body = std::move(body)});
 }
 
 void OpenAiAnswer::fail(const ApiError& error) {

@@ -36,7 +36,7 @@ class OpenAiAnswer : public std::enable_shared_from_this<OpenAiAnswer> {
 
   // What came for one choice. If the answer is a stream, its chunks are added to the part.
   virtual void take(size_t choice, Progress& progress, std::string& part) = 0;
-  virtual nlohmann::ordered_json choices() = 0;  // of an answer that is no stream, at its end
+  virtual std::string choices() = 0;  // of an answer that is no stream, at its end: JSON, an array
   virtual int64_t reasoning_tokens() const { return 0; }
 
   const Terms& terms() const { return terms_; }

@@ -23,7 +23,7 @@ class PlainAnswer final : public OpenAiAnswer {
       chunks().append(part, choice, "\"text\":" + ordered_json(progress.text).dump());
     texts_ += progress.text;
   }
-  ordered_json choices() override { return texts_; }
+  std::string choices() override { return ordered_json(texts_).dump(); }
 
   std::string texts_;
 };

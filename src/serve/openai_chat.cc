@@ -56,10 +56,10 @@ class ChatAnswer final : public OpenAiAnswer {
     return tokens;
   }
 
-  ordered_json choices() override {
-    ordered_json all = ordered_json::array();
-    for (const auto& choice : choices_) all.push_back(choice->json());
-    return all;
+  std::string choices() override {
+    std::string all = "[";
+    for (const auto& choice : choices_) all.append(all.size() > 1 ? "," : "").append(choice->json());
+    return all += "]";
   }
 
   std::vector<std::unique_ptr<ChatChoice>> choices_;

@@ -20,7 +20,7 @@ ChatChoice::ChatChoice(size_t index, Terms terms, std::unique_ptr<ToolParser> pa
 void ChatChoice::take_logprobs(Progress& progress) {
   if (!terms_.logprobs) return;
   drop_stop_token(progress, terms_.rules);
-  for (ordered_json& entry : chat_logprobs(progress.tokens, terms_.tokenizer)) logprobs_.push_back(std::move(entry));
+  append_chat_logprobs(logprobs_, progress.tokens, terms_.tokenizer);
 }
 
 // Where the tag is a token, as it is for all who think, the count is exact.
@@ -78,8 +78,12 @@ void ChatChoice::stream(Progress& progress, const ChunkWriter& chunks, std::stri
 
 std::string ChatChoice::unsent_logprobs() {
   if (logprobs_.empty()) return "null";
-  return dumped({{"content", std::exchange(logprobs_, ordered_json::array())}, {"refusal", nullptr}});
+  std::string json = logprobs_json();
+  logprobs_.clear();
+  return json;
 }
+
+std::string ChatChoice::logprobs_json() const { return cat(R"({"content":[)", logprobs_, R"(],"refusal":null})"); }
 
 void ChatChoice::append_event(const ToolEvent& event, const ChunkWriter& chunks, std::string& part) {
   if (event.kind == ToolEvent::Kind::reasoning) return append_text("reasoning_content", event.text, chunks, part);
@@ -137,12 +141,10 @@ ordered_json ChatChoice::message() const {
   return message;
 }
 
-ordered_json ChatChoice::json() {
-  ordered_json json = {{"index", index_}, {"message", message()}, {"logprobs", nullptr}};
-  if (terms_.logprobs) json["logprobs"] = {{"content", std::move(logprobs_)}, {"refusal", nullptr}};
-  json["finish_reason"] = reason(*end_);
-  json["matched_stop"] = ordered_json::parse(matched_stop(*end_));
-  return json;
+std::string ChatChoice::json() const {
+  return cat(R"({"index":)", index_, R"(,"message":)", dumped(message()), R"(,"logprobs":)",
+             terms_.logprobs ? logprobs_json() : "null", R"(,"finish_reason":")", reason(*end_), R"(","matched_stop":)",
+             matched_stop(*end_), "}");
 }
 
 }  // namespace quire::serve

@@ -34,7 +34,7 @@ class ChatChoice {
   // Either of the two for all progress of the job.
   void stream(Progress& progress, const ChunkWriter& chunks, std::string& part);
   void collect(Progress& progress);
-  nlohmann::ordered_json json();  // what was collected, after the end
+  std::string json() const;  // what was collected, after the end
   int64_t reasoning_tokens() const { return reasoning_ && reasoning_->began() ? reasoning_tokens_ : 0; }
 
  private:
@@ -49,6 +49,7 @@ class ChatChoice {
   void append_text(std::string_view name, std::string_view text, const ChunkWriter& chunks, std::string& part);
   void collect_event(const ToolEvent& event);
   std::string unsent_logprobs();
+  std::string logprobs_json() const;
   std::string_view reason(const End& end) const;
   nlohmann::ordered_json message() const;
 
@@ -60,9 +61,9 @@ class ChatChoice {
   std::string unsent_reasoning_;          // in streams that have it in one piece
   int64_t reasoning_tokens_ = 0;          // up to the tag that ends it
   bool reasoning_counted_ = false;
-  nlohmann::ordered_json logprobs_ = nlohmann::ordered_json::array();  // in streams: not sent yet
-  std::string reasoning_text_, content_;                               // not in streams
-  std::vector<ToolCall> calls_;                                        // in streams without their arguments
+  std::string logprobs_;                  // JSON, with commas between; in streams: not sent yet
+  std::string reasoning_text_, content_;  // not in streams
+  std::vector<ToolCall> calls_;           // in streams without their arguments
   std::optional<End> end_;
   bool begun_ = false;  // the stream
 };

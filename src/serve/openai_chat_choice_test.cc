@@ -40,7 +40,7 @@ class ChatChoiceTest : public ::testing::Test {
   }
   ordered_json collected(ChatChoice choice, std::vector<Progress> all) {
     for (Progress& progress : all) choice.collect(progress);
-    return choice.json();
+    return ordered_json::parse(choice.json());
   }
 
  private:

@@ -119,7 +119,7 @@ class TextAnswer final : public OpenAiAnswer {
     return choice.logprobs && !choice.logprobs->empty() ? dumped(choice.logprobs->take()) : "null";
   }
 
-  ordered_json choices() override {
+  std::string choices() override {
     ordered_json all = ordered_json::array();
     for (Choice& choice : choices_) {
       ordered_json one = {{"index", all.size()}, {"text", std::move(choice.text)}, {"logprobs", nullptr}};
@@ -128,7 +128,7 @@ class TextAnswer final : public OpenAiAnswer {
       one["matched_stop"] = ordered_json::parse(matched_stop(*choice.end));
       all.push_back(std::move(one));
     }
-    return all;
+    return dumped(all);
   }
 
   const TextRules rules_;

@@ -52,6 +52,23 @@ TEST_F(Completions, NullAndMinusOneAreNoLimit) {
   }
 }
 
+TEST_F(Completions, CannotHaveMoreTokensAtLeastThanAtMost) {
+  const auto call = [&](const char* members) {
+    return [&, members] { completions(testing::posted("/v1", asked(members).dump()), service(), {}); };
+  };
+  expect_api_error(call(R"({"min_tokens": 7})"), 400, "min_tokens", "at most the 6 tokens");
+  expect_api_error(call(R"({"min_new_tokens": 7})"), 400, "min_new_tokens");
+  EXPECT_EQ(complete(R"({"min_tokens": 6})")["usage"]["completion_tokens"], 6);
+}
+
+TEST(CompletionsOfSeveralPrompts, AreLetInTogether) {
+  testing::TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 1; }});
+  const auto exchange = testing::posted("/v1/completions", asked(R"({"prompt": ["one", "two"], "n": 2})").dump());
+  completions(exchange, tiny.service(), {.key = 0});
+  ASSERT_TRUE(exchange->wait_until_ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
+}
+
 TEST_F(Completions, SeveralPrompts) {
   const ordered_json body = complete(R"({"prompt": ["one", "two", "one"], "n": 2})");
   ASSERT_EQ(body["choices"].size(), 6u);

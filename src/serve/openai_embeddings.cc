@@ -92,14 +92,16 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
       : exchange_(std::move(exchange)), service_(service), body_(std::move(body)), vectors_(body_.inputs.size()) {}
 
   void start() {
-    while (!over_ && started_ < body_.inputs.size() && started_ - ended_ < kMostAtOnce) start_one(started_++);
+    while (!over_ && started_ < body_.inputs.size() && started_ - ended_ < kMostAtOnce && start_one(started_))
+      ++started_;
   }
 
  private:
-  void start_one(size_t i) {
-    JobSpec job{.rid = i == 0 ? body_.rid : cat(body_.rid, "_", i),
-                .request = {.prompt = std::move(body_.inputs[i].ids)}};
+  // False: it was not. While others of the call run, a full queue is no end: whoever ends tries again.
+  bool start_one(size_t i) {
+    JobSpec job{.rid = i == 0 ? body_.rid : cat(body_.rid, "_", i), .request = {.prompt = body_.inputs[i].ids}};
     job.key = body_.key;
+    job.follows = i > 0;
     job.request.max_new_tokens = 0;
     job.request.pooling = body_.pooling;
     job.request.salt = body_.salt;
@@ -107,8 +109,11 @@ class EmbeddingAnswer : public std::enable_shared_from_this<EmbeddingAnswer> {
       jobs_.push_back(service_.run(std::move(job), exchange_, [self = shared_from_this(), i](Progress progress) {
         self->on_progress(i, progress);
       }));
+      body_.inputs[i] = {};
+      return true;
     } catch (const ApiError& error) {
-      fail(error);
+      if (error.status != 503 || started_ == ended_) fail(error);
+      return false;
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "serve/openai_testing.h"
 
@@ -86,6 +87,36 @@ TEST_F(Embeddings, WhatIsRefused) {
   expect(R"({"input": "a", "pooling": "max"})", "pooling");
   expect(R"({"input": "a", "model": 1})", "model");
   expect(R"({"input": ")" + std::string(600, 'a') + "\"}", "input");
+}
+
+std::shared_ptr<testing::TestingExchange> begun_with(int texts, Service& service) {
+  ordered_json input = ordered_json::array();
+  for (int i = 0; i < texts; ++i) input.push_back("text " + std::to_string(i));
+  auto exchange = testing::posted("/v1/embeddings", ordered_json{{"input", input}}.dump());
+  embeddings(exchange, service, {});
+  return exchange;
+}
+
+TEST(EmbeddingsOfManyTexts, EndAlsoWhenTheServerDrains) {
+  testing::TinyService stepped({.loop = false});
+  const auto exchange = begun_with(100, stepped.service());
+  stepped.engine().step();
+  stepped.service().drain();
+  while (stepped.engine().step()) {
+  }
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
+}
+
+TEST(EmbeddingsOfManyTexts, NeedOnlyOnePlaceInTheQueue) {
+  testing::TinyService stepped(
+      {.engine = {.max_total_tokens = testing::kContext, .max_running_requests = 1, .max_queued_requests = 4},
+       .loop = false});
+  const auto exchange = begun_with(40, stepped.service());
+  while (stepped.engine().step()) {
+  }
+  ASSERT_TRUE(exchange->ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
 }
 
 TEST(EmbeddingsOfOthers, WhoIsAbortedMayTryAgain) {

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/utf8.h"
+#include "serve/json_text.h"
 
 namespace quire::serve {
 namespace {
@@ -23,11 +24,18 @@ std::string_view piece_of(int32_t token, const text::Tokenizer& tokenizer) {
   return token >= 0 && token < tokenizer.size() ? tokenizer.piece(token) : std::string_view();
 }
 
-ordered_json chat_entry(int32_t token, float logprob, const text::Tokenizer& tokenizer) {
+// Without its last brace.
+void append_chat_entry(std::string& json, int32_t token, float logprob, const text::Tokenizer& tokenizer) {
   const std::string_view piece = piece_of(token, tokenizer);
-  ordered_json bytes = ordered_json::array();
-  for (const char byte : piece) bytes.push_back(static_cast<uint8_t>(byte));
-  return {{"token", repaired_utf8(piece)}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  if (!json.empty() && json.back() == '}') json += ',';
+  json.append(R"({"token":)").append(json_string(repaired_utf8(piece)));
+  json.append(R"(,"logprob":)").append(std::isfinite(logprob) ? json_number(logprob) : json_number(kImpossible));
+  json += R"(,"bytes":[)";
+  for (const char byte : piece) {
+    if (json.back() != '[') json += ',';
+    json += std::to_string(static_cast<uint8_t>(byte));
+  }
+  json += ']';
 }
 
 // Characters that begin in these bytes: tokens may hold halves.
@@ -44,16 +52,17 @@ void drop_stop_token(Progress& progress, const TextRules& rules) {
   if (matched && progress.tokens.back().token == *matched) progress.tokens.pop_back();
 }
 
-ordered_json chat_logprobs(std::span<const engine::TokenLogprob> tokens, const text::Tokenizer& tokenizer) {
-  ordered_json entries = ordered_json::array();
+void append_chat_logprobs(std::string& json, std::span<const engine::TokenLogprob> tokens,
+                          const text::Tokenizer& tokenizer) {
   for (const engine::TokenLogprob& token : tokens) {
-    ordered_json entry = chat_entry(token.token, token.logprob, tokenizer);
-    ordered_json top = ordered_json::array();
-    for (const auto& [other, logprob] : token.top) top.push_back(chat_entry(other, logprob, tokenizer));
-    entry["top_logprobs"] = std::move(top);
-    entries.push_back(std::move(entry));
+    append_chat_entry(json, token.token, token.logprob, tokenizer);
+    json += R"(,"top_logprobs":[)";
+    for (const auto& [other, logprob] : token.top) {
+      append_chat_entry(json, other, logprob, tokenizer);
+      json += '}';
+    }
+    json += "]}";
   }
-  return entries;
 }
 
 void CompletionLogprobs::add_prompt(std::span<const engine::TokenLogprob> tokens) {

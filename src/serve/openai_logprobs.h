@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 
 #include "engine/request.h"
 #include "serve/text_stream.h"
@@ -14,8 +15,10 @@ namespace quire::serve {
 // The token that ended a text is no part of it, unless it is to be kept.
 void drop_stop_token(Progress& progress, const TextRules& rules);
 
-// Of chats: an array of {token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]}.
-nlohmann::ordered_json chat_logprobs(std::span<const engine::TokenLogprob> tokens, const text::Tokenizer& tokenizer);
+// Of chats: {token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]} for each token, with commas between, after
+// those that are there. As text, which takes a tenth of the memory: there may be millions (logprob_budget.h).
+void append_chat_logprobs(std::string& json, std::span<const engine::TokenLogprob> tokens,
+                          const text::Tokenizer& tokenizer);
 
 // Of completions: lists side by side, with the place of each token in the text, counted in characters.
 class CompletionLogprobs {

@@ -22,7 +22,9 @@ TEST_F(Logprobs, OfChats) {
   const TokenLogprobs tokens = {
       {.token = 'a', .logprob = -0.5f, .top = {{'a', -0.5f}, {0xC3, -1.5f}}},
       {.token = testing::kVocabulary + 1, .logprob = -std::numeric_limits<float>::infinity()}};
-  EXPECT_EQ(chat_logprobs(tokens, tokenizer), ordered_json::parse(R"([
+  std::string entries;
+  for (const TokenLogprob& token : tokens) append_chat_logprobs(entries, {&token, 1}, tokenizer);
+  EXPECT_EQ(ordered_json::parse("[" + entries + "]"), ordered_json::parse(R"([
       {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [
           {"token": "a", "logprob": -0.5, "bytes": [97]},
           {"token": "\ufffd", "logprob": -1.5, "bytes": [195]}]},

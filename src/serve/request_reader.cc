@@ -30,7 +30,8 @@ std::optional<int64_t> either(Fields& fields, std::string_view one, std::string_
 std::pair<int32_t, float> bias_of(const std::string& key, const ordered_json& value, const std::string& path) {
   int32_t token = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
-  if (error != std::errc() || end != key.data() + key.size() || token < 0)
+  const bool is_id = error == std::errc() && end == key.data() + key.size() && token >= 0;
+  if (!is_id || key != std::to_string(token))  // "05" and "5" would be one token twice
     throw ApiError(400, cat(path, ": expected token ids as keys, got ", in_quotes(key, 40)), path);
   if (!value.is_number() || value.get<double>() < -100 || value.get<double>() > 100)
     throw ApiError(400, cat(path, ".", token, ": expected a number from -100 to 100"), path);
@@ -81,6 +82,7 @@ void read_sampling(Fields& fields, const Service& service, engine::Request& requ
 
   request.min_new_tokens = static_cast<int32_t>(either(fields, "min_tokens", "min_new_tokens").value_or(0));
   request.stop_ids = fields.token_ids("stop_token_ids", kMostStops);
+  check_token_ids(request.stop_ids, service, fields.path_of("stop_token_ids"));
   if (fields.boolean("ignore_eos").value_or(false)) return;
   const std::vector<int32_t>& ends = service.tokenizer().vocabulary().end_ids;
   request.stop_ids.insert(request.stop_ids.end(), ends.begin(), ends.end());

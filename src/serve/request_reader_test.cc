@@ -113,9 +113,11 @@ TEST_F(Sampling, WhatIsOutOfRangeIsNamed) {
   EXPECT_EQ(refusal(R"({"logit_bias": {"x": 1}})"), "logit_bias");
   EXPECT_EQ(refusal(R"({"logit_bias": {"-1": 1}})"), "logit_bias");
   EXPECT_EQ(refusal(R"({"logit_bias": {"1": 101}})"), "logit_bias");
+  EXPECT_EQ(refusal(R"({"logit_bias": {"1": 2, "01": 3}})"), "logit_bias");
   EXPECT_EQ(refusal(R"({"logit_bias": [1]})"), "logit_bias");
   EXPECT_EQ(refusal(R"({"min_tokens": -1})"), "min_tokens");
   EXPECT_EQ(refusal(R"({"stop_token_ids": [-1]})"), "stop_token_ids[0]");
+  EXPECT_EQ(refusal(R"({"stop_token_ids": [320]})"), "stop_token_ids") << "there is no such token";
 }
 
 TEST(RequestReader, WhatIsNotGivenIsAsTheModelsMakersAdvise) {

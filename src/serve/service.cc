@@ -92,11 +92,16 @@ std::string Service::new_id(std::string_view prefix) const {
 // --- jobs
 
 std::shared_ptr<JobHandle> Service::run(JobSpec job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress) {
-  if (draining()) throw ApiError(503, "the server is shutting down");
+  if (draining() && !job.follows) throw ApiError(503, "the server is shutting down");
+  const int32_t most = options().most_jobs_of_a_key;
+  if (most > 0 && job.key >= 0 && !job.follows && impl_->resources->registry.of_key(job.key) >= most)
+    throw ApiError(503, cat("the server is busy: ", most, " requests of this key wait or run already"));
+  const LiveJob::TimeLimits limits{.waiting = job.follows ? std::chrono::milliseconds(0) : options().queue_time,
+                                   .running = options().run_time};
   try {
     const auto run = std::make_shared<LiveJob>(impl_->resources, LiveJob::Name{std::move(job.rid), job.key},
                                                std::move(job.text), std::move(exchange), std::move(on_progress));
-    run->start(std::move(job.request), {.waiting = options().queue_time, .running = options().run_time});
+    run->start(std::move(job.request), limits);
     return run;
   } catch (const engine::QueueFull& full) {
     throw ApiError(503, cat("the server is busy: ", full.what()));

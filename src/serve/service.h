@@ -9,7 +9,8 @@
 //   engine thread     outputs into the job's mailbox, nothing else
 //
 // Errors   run() throws ApiError: 400 for what can never run, 503 when the queue is full, while loading and while
-//          draining. After it returned, everything is told through on_progress, the last time with an end.
+//          draining (not for what follows). After it returned, everything is told through on_progress, the last time
+//          with an end.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -46,6 +47,7 @@ struct ServiceOptions {
   bool strict_fields = false;         // a parameter that is not known gets 400; else it is ignored by name
   int64_t most_logprobs = 16 << 20;   // of all calls together
   int32_t max_completion_tokens = 0;  // of an answer; 0: as many as the context has room for
+  int32_t most_jobs_of_a_key = 0;     // that wait or run; more get 503; 0: no limit but the queue's
 };
 
 struct JobSpec {
@@ -53,6 +55,9 @@ struct JobSpec {
   engine::Request request = {};
   TextRules text = {};
   int32_t key = -1;  // Caller::key: whose it is
+  // Not the first of its call. The call was let in with the first: this one may begin while the server drains, counts
+  // against no limit of its key, and is not sent away because it waits behind its own call.
+  bool follows = false;
 };
 
 using OnProgress = std::function<void(Progress)>;
@@ -88,7 +93,8 @@ class Service {
 
   std::shared_ptr<JobHandle> run(JobSpec job, std::shared_ptr<http::Exchange> exchange, OnProgress on_progress);
 
-  // By the beginnings of their names ("": all), those of one key or everybody's; returns how many jobs.
+  // By the beginnings of their names ("": all; for those without a key by the whole name), those of one key or
+  // everybody's; returns how many jobs.
   int abort(std::string_view rid_prefix, std::optional<int32_t> key = {});
   void flush_cache();
   engine::EngineStats stats() const;

@@ -231,17 +231,53 @@ TEST(Service, AFullQueueIs503) {
   EXPECT_EQ(status_of(tiny.service(), job_of("hello", 4)), 200);
 }
 
+TEST(Service, OneKeyLeavesRoomForTheOthers) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 2; }, .loop = false});
+  const auto status = [&](int32_t key, bool follows = false) {
+    JobSpec job = job_of("hello", 4);
+    job.key = key;
+    job.follows = follows;
+    return status_of(tiny.service(), std::move(job));
+  };
+  EXPECT_EQ(status(0), 200);
+  EXPECT_EQ(status(0), 200);
+  EXPECT_EQ(status(0), 503);
+  EXPECT_EQ(status(0, true), 200) << "of a call that was let in";
+  EXPECT_EQ(status(1), 200);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(status(-1), 200) << "the admin's";
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(status(0), 200);
+}
+
 TEST(Service, OneThatWaitsTooLongIsToldSo) {
   TinyService tiny({.engine = {.max_total_tokens = kContext, .max_running_requests = 1},
                     .change = [](ServiceOptions& options) { options.queue_time = 50ms; }});
   ProgressRecorder first, second;
-  tiny.service().run(job_of("hello", 200), std::make_shared<TestingExchange>(), slowly(first));
+  JobSpec job = job_of("hello", 200);
+  job.follows = true;  // so that it begins, however busy this machine is
+  tiny.service().run(std::move(job), std::make_shared<TestingExchange>(), slowly(first));
   ASSERT_TRUE(first.wait_for_tokens(1));
   tiny.service().run(job_of("other", 1), std::make_shared<TestingExchange>(), second.listener());
   EXPECT_EQ(second.wait().reason, EndReason::timeout);
   EXPECT_EQ(second.all().end->error, "the server is busy: the request waited too long");
-  EXPECT_EQ(first.wait().reason, EndReason::length) << "it ran, so its time to wait does not matter";
+  EXPECT_EQ(first.wait().reason, EndReason::length) << "the other goes on";
   EXPECT_EQ(first.all().tokens.size(), 200u);
+}
+
+// A call that came long ago, of which one runs: its others do not wait too long because of it.
+TEST(Service, WhatFollowsInACallWaitsAsLongAsItHasTo) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.queue_time = 1min; }, .loop = false});
+  http::Request long_ago;
+  long_ago.arrived -= 1h;
+  ProgressRecorder recorder;
+  JobSpec job = job_of("hello", 2);
+  job.follows = true;
+  tiny.service().run(std::move(job), std::make_shared<TestingExchange>(long_ago), recorder.listener());
+  std::this_thread::sleep_for(20ms);  // time to be given up, if it were
+  while (tiny.engine().step()) {
+  }
+  EXPECT_EQ(recorder.wait().reason, EndReason::length);
 }
 
 TEST(Service, OneThatRunsTooLongEndsWithWhatItHas) {

@@ -74,6 +74,22 @@ TEST(SglangControl, JobsBelongToTheirKey) {
   EXPECT_TRUE(completed->ended());
 }
 
+// Where only the admin has a key, everybody else's jobs belong to nobody: a guess at a name must not reach them.
+TEST(SglangControl, WithoutAKeyACallIsNamedInFull) {
+  TinyService tiny({.loop = false});
+  const Caller anyone{.may_manage = false};
+  const auto first = start(tiny, "a-1", anyone), second = start(tiny, "a-10", anyone);
+  const auto several = testing::posted("/v1/completions", R"({"prompt": ["x", "y"], "rid": "b"})");
+  completions(several, tiny.service(), anyone);
+  EXPECT_EQ(aborted(tiny, R"({"rid": "a"})", anyone), 0);
+  EXPECT_EQ(aborted(tiny, R"({"rid": "a-1"})", anyone), 1);
+  EXPECT_EQ(aborted(tiny, R"({"rid": "b"})", anyone), 2);
+  tiny.engine().step();
+  EXPECT_EQ(type_of_end(*first), "abort");
+  EXPECT_TRUE(several->ended());
+  EXPECT_FALSE(second->begun());
+}
+
 TEST(SglangControl, WhatConcernsAllIsForThoseWhoManage) {
   TinyService tiny({.loop = false});
   const Caller one{.key = 0, .may_manage = false};

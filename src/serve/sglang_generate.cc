@@ -37,10 +37,12 @@ class SglangAnswer : public std::enable_shared_from_this<SglangAnswer> {
   void start(std::vector<GenerateText> texts, Service& service) {
     std::vector<std::shared_ptr<JobHandle>> running;
     try {
-      for (size_t i = 0; i < texts.size(); ++i)
+      for (size_t i = 0; i < texts.size(); ++i) {
+        texts[i].job.follows = i > 0;
         running.push_back(
             service.run(std::move(texts[i].job), exchange_,
                         [self = shared_from_this(), i](const Progress& progress) { self->on_progress(i, progress); }));
+      }
       if (streams_)
         beat_while_waiting(service, exchange_, [weak = weak_from_this()] {
           const auto self = weak.lock();

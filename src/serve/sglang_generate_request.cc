@@ -141,9 +141,6 @@ Sampling read_params(const ordered_json& object, const Service& service, JobSpec
   request.max_new_tokens = new_tokens(params, object);
   constexpr std::string_view kNames[] = {"max_new_tokens"};
   limit_answer(request, params, kNames, service);
-  if (request.max_new_tokens >= 0 && request.min_new_tokens > request.max_new_tokens)
-    throw ApiError(400, "sampling_params.min_new_tokens: expected at most max_new_tokens",
-                   "sampling_params.min_new_tokens");
   job.text.stops = read_stops(params);
   job.text.skip_special = params.boolean("skip_special_tokens").value_or(true);
   job.text.keep_stop = params.boolean("no_stop_trim").value_or(false);
@@ -252,6 +249,7 @@ class GenerateReader {
     check_choices(sampling.choices, index);
     if (sampling.constraint) note_unenforced(*sampling.constraint, grammars_, ignored_);
     logprobs_.add(text.job.request, choices_);
+    if (body.stream) logprobs_.check_repeated(text.job.request);
     for (int64_t choice = 0; choice < choices_; ++choice) {
       GenerateText& added = body.texts.emplace_back(text);
       added.job.request.sampling.seed += static_cast<uint64_t>(choice);

@@ -170,6 +170,22 @@ TEST_F(GenerateRequest, LogprobsOfThePromptBeginWhereTheCallerSays) {
   EXPECT_EQ(only(R"({"text": "abc", "return_logprob": true})").request.top_logprobs, 0);
 }
 
+TEST_F(GenerateRequest, AStreamRepeatsOnlySoManyLogprobs) {
+  const auto call = [](int tokens, bool stream) {
+    return ordered_json{{"text", "abc"},
+                        {"stream", stream},
+                        {"return_logprob", true},
+                        {"top_logprobs_num", 127},
+                        {"token_ids_logprob", std::vector<int>(384, 1)},
+                        {"sampling_params", {{"max_new_tokens", tokens}}}}
+        .dump();
+  };
+  const auto most = static_cast<int>(kMostRepeatedLogprobs / 512);
+  EXPECT_EQ(blamed(call(most + 1, true)), "return_logprob");
+  EXPECT_NO_THROW(only(call(most, true)));
+  EXPECT_NO_THROW(only(call(most + 1, false)));
+}
+
 TEST_F(GenerateRequest, SaltsSeparateAndNeverJoin) {
   const auto salt = [&](const char* field, const Caller& caller) {
     return read(cat(R"({"text": "a", ")", field, R"(": "s"})"), caller).texts[0].job.request.salt;

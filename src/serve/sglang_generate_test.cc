@@ -257,6 +257,15 @@ TEST(SglangGenerate, ABatchThatDoesNotFitInTheQueueLeavesNothingBehind) {
   EXPECT_EQ(tiny.service().jobs(), 0);
 }
 
+TEST(SglangGenerate, ABatchIsLetInAsAWhole) {
+  TinyService tiny({.change = [](ServiceOptions& options) { options.most_jobs_of_a_key = 1; }});
+  const auto exchange =
+      testing::posted("/generate", R"({"text": ["a", "b", "c"], "sampling_params": {"max_new_tokens": 2}})");
+  generate(exchange, tiny.service(), {.key = 0});
+  ASSERT_TRUE(exchange->wait_until_ended());
+  EXPECT_EQ(exchange->status(), 200) << exchange->body();
+}
+
 TEST(SglangGenerate, AClientThatLeavesCancelsItsBatch) {
   TinyService tiny;
   const auto exchange = call(tiny, R"({"text": ["a", "b"], "stream": true,

@@ -75,8 +75,8 @@ def running(server, **headers):
     return server.get("/v1/loads", **headers).json()["loads"][0]["num_running_reqs"]
 
 
-def waiting(server):
-    return server.get("/v1/loads").json()["loads"][0]["num_waiting_reqs"]
+def waiting(server, **headers):
+    return server.get("/v1/loads", **headers).json()["loads"][0]["num_waiting_reqs"]
 
 
 def last_event(response):
@@ -478,6 +478,20 @@ def test_a_full_queue(small):
             assert "the queue is full" in refused.json()["error"]["message"]
     small.wait_until(lambda: running(small) + waiting(small) == 0)
     assert small.post("/generate", SHORT).status == 200
+
+
+def test_one_key_leaves_half_of_the_queue_to_others(tmp_path):
+    first, second = {"Authorization": "Bearer first"}, {"Authorization": "Bearer second"}
+    keys = ["--api-key", "first", "--api-key", "second"]
+    with serve(tmp_path, *keys, "--max-running-requests", 2, "--max-queued-requests", 2) as server:
+        with streaming(server, first), streaming(server, first):
+            refused = server.post("/generate", SHORT, **first)
+            assert refused.status == 503 and "2 requests of this key" in refused.json()["error"]["message"]
+            assert refused.headers["Retry-After"]
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as other:
+                other.request("POST", "/generate", json.dumps(SHORT), second)
+                server.wait_until(lambda: waiting(server, **second) == 1)
+        server.wait_until(lambda: server.post("/generate", SHORT, **first).status == 200)
 
 
 def test_waiting_has_an_end(tmp_path):
