@@ -275,7 +275,8 @@ def compare(args, peer):
     """All turns of all groups of lines, then the table and the record."""
     samples = {}
     for only in args.filter:
-        for _ in range(args.rounds):
+        for turn in range(args.rounds):
+            print(f"{only} round {turn + 1} of {args.rounds}", file=sys.stderr)
             report = measure_turn(args, peer, only, samples)
     if not samples:
         raise SystemExit(f"{peer.name} has no counterpart to the lines with {' or '.join(args.filter)}")
