@@ -12,6 +12,15 @@ measured without pages.
 from gpu_comparison import compare, gpu_parser, load_library, parse, torch
 
 
+WHOLE_CONTEXT = dict(is_causal=True, window_size_left=-1, window_size_right=-1)
+ITS_OWN_CHOICE = dict(num_splits=0, pack_gqa=None, sm_margin=0)
+UNUSED_BY_PLAN = ("cu_seqlens_k", "cu_seqlens_k_new", "seqused_q", "leftpad_k")
+UNUSED = (
+    *("k_new", "v_new", "q_v", "cu_seqlens_k_new", "seqused_q", "kv_batch_idx", "leftpad_k", "q_descale", "k_descale"),
+    *("v_descale", "rotary_cos", "rotary_sin", "seqlens_rotary", "s_aux", "cp_tot_seqused_k"),
+)
+
+
 class Fa3:
     def __init__(self, library, source):
         self.name = f"FA3 of {source}"
@@ -25,36 +34,32 @@ class Fa3:
         return [lambda layer, plan=plan: self.attend(inputs, layer, plan) for plan in plans]
 
     def plan(self, inputs):
-        line, most_rows = inputs.line, self.most_query_rows(inputs.line)
+        line = inputs.line
         return self.operators.get_scheduler_metadata(
-            line.batch, most_rows, max(line.lengths), line.heads, line.kv_heads, line.dim, line.value_dim,
-            torch.bfloat16, inputs.lengths, inputs.cu_q,
-            None, None, None, None,  # cu_seqlens_k, cu_seqlens_k_new, seqused_q, leftpad_k
-            line.page, 0, True,  # page size, new keys, causal
-            -1, -1, False,  # window, softcap
-            0, None, 0,  # splits and packing as it thinks best, no multiprocessor left out
+            batch_size=line.batch, **most_rows(line),
+            num_heads=line.heads, num_heads_k=line.kv_heads, headdim=line.dim, headdim_v=line.value_dim,
+            qkv_dtype=torch.bfloat16, has_softcap=False,
+            cu_seqlens_q=inputs.cu_q, seqused_k=inputs.lengths, page_size=line.page, max_seqlen_k_new=0,
+            **WHOLE_CONTEXT, **ITS_OWN_CHOICE, **dict.fromkeys(UNUSED_BY_PLAN),
         )  # fmt: skip
 
     def attend(self, inputs, layer, plan):
-        line, (keys, values) = inputs.line, inputs.layers[layer]
-        if line.page is None:
+        keys, values = inputs.layers[layer]
+        if inputs.line.page:
+            where = dict(seqused_k=inputs.lengths, cu_seqlens_k=None, page_table=inputs.table)
+        else:
             keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+            where = dict(seqused_k=None, cu_seqlens_k=inputs.cu_q, page_table=None)
         self.operators.fwd(
-            inputs.q, keys, values, None, None, None, inputs.out,  # k_new, v_new, q_v
-            inputs.cu_q, None if line.page else inputs.cu_q, None,  # cu_seqlens of q, k, k_new
-            None, inputs.lengths if line.page else None,  # seqused of q, k
-            self.most_query_rows(line), max(line.lengths), inputs.table if line.page else None,
-            None, None, None, None, None,  # kv_batch_idx, leftpad_k, rotary cos, sin and seqlens
-            None, None, None,  # descale of q, k, v
-            inputs.scale, True, -1, -1, 0.0, True,  # causal, window, softcap, rotary interleaved
-            plan, 0, None, 0,  # splits and packing as it thinks best, no multiprocessor left out
-            None, 1, 0, None,  # sinks; context parallel: world, rank, seqused
+            q=inputs.q, k=keys, v=values, out=inputs.out, cu_seqlens_q=inputs.cu_q, **where, **most_rows(inputs.line),
+            softmax_scale=inputs.scale, softcap=0.0, is_rotary_interleaved=True, cp_world_size=1, cp_rank=0,
+            scheduler_metadata=plan, **WHOLE_CONTEXT, **ITS_OWN_CHOICE, **dict.fromkeys(UNUSED),
         )  # fmt: skip
         return inputs.out
 
-    @staticmethod
-    def most_query_rows(line):
-        return 1 if line.kind == "decode" else max(line.lengths)
+
+def most_rows(line):
+    return dict(max_seqlen_q=1 if line.kind == "decode" else max(line.lengths), max_seqlen_k=max(line.lengths))
 
 
 def main():

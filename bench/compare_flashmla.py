@@ -29,8 +29,10 @@ class FlashMla:
         def attend(layer, plan, splits):
             keys = inputs.layers[layer][0]
             return self.attend(
-                q, keys, line.value_dim, inputs.lengths, inputs.table, inputs.scale, False, plan, splits, out
-            )
+                q=q, kcache=keys, out_=out, head_size_v=line.value_dim,
+                seqlens_k=inputs.lengths, block_table=inputs.table, softmax_scale=inputs.scale,
+                is_causal=False, tile_scheduler_metadata=plan, num_splits=splits,
+            )  # fmt: skip
 
         *_, plan, splits = attend(0, None, None)
         return [lambda layer: attend(layer, plan, splits)[0]]
