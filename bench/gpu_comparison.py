@@ -10,7 +10,7 @@ arguments have changed is not quoted.
 Before  a peer has a `name`; `takes(line)`, whether the line has a counterpart; and `calls(inputs)`, its settings, each
         a function that attends layer i and returns the result. The fastest setting counts.
 After   a table on the screen, and with --json a record as bench/README.md describes it. A line without pages
-        (`.../contiguous`) is the peer's alone.
+        (`.../contiguous`) is the peer's alone, and stands below quire's lines of the same problem.
 Errors  a line that the peer refuses is left out, and said; a wrong result, a missing program, library, PyTorch or GPU
         ends the script with one line.
 """
@@ -31,7 +31,7 @@ except ImportError:
 
 LEAST_CALLS = 8  # in a graph: its start is spread over them
 LAYERS_BYTES = 600e6
-REPLAYS = 25
+REPLAYS, TRIAL_REPLAYS = 25, 5
 LARGEST_ERROR = 0.02  # of a result's norm; bf16 leaves less than 0.01
 
 
@@ -162,50 +162,52 @@ class Inputs:
         return ((row - expected).norm() / expected.norm()).item()
 
 
-def captured(call, layers, calls):
-    """A graph of the calls, replayed once, and the last one's result."""
-    call(0)  # finds its kernel, takes its memory
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(calls):
-            result = call(i % layers)
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph, result
+class CapturedCalls:
+    """A graph of many calls of one setting, whose results are right."""
+
+    def __init__(self, inputs, call):
+        layers = len(inputs.layers)
+        self.calls, self.graph = max(layers, LEAST_CALLS), torch.cuda.CUDAGraph()
+        inputs.out.fill_(float("nan"))
+        call(0)  # finds its kernel, takes its memory
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            for i in range(self.calls):
+                result = call(i % layers)
+        self.graph.replay()
+        error = inputs.error(result, (self.calls - 1) % layers)
+        if not error < LARGEST_ERROR:  # also of a NaN
+            raise SystemExit(f"{inputs.line.name}: the peer's result is wrong by {error:.3f} of its norm")
+
+    def us(self, replays):
+        """Median microseconds of a call."""
+        times = []
+        for _ in range(replays):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            self.graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1e3 / self.calls)
+        return statistics.median(times)
 
 
-def replayed_us(inputs, call):
-    """Median microseconds of a call in a graph of many, after a look at what it computes."""
-    layers = len(inputs.layers)
-    calls = max(layers, LEAST_CALLS)
-    inputs.out.fill_(float("nan"))
-    torch.cuda.synchronize()
-    graph, result = captured(call, layers, calls)
-    error = inputs.error(result, (calls - 1) % layers)
-    if not error < LARGEST_ERROR:  # also of a NaN
-        raise SystemExit(f"{inputs.line.name}: the peer's result is wrong by {error:.3f} of its norm")
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / calls)
-    return statistics.median(times)
+def fastest_us(peer, line):
+    inputs = Inputs(line)
+    settings = [CapturedCalls(inputs, call) for call in peer.calls(inputs)]
+    return min(settings, key=lambda setting: setting.us(TRIAL_REPLAYS)).us(REPLAYS)
 
 
 def peer_us(peer, line):
-    """None where the peer refuses the line."""
+    """None where the peer has no counterpart, or refuses the line."""
+    if not peer.takes(line):
+        return None
     try:
-        inputs = Inputs(line)
-        return min(replayed_us(inputs, call) for call in peer.calls(inputs))
+        return fastest_us(peer, line)
     except RuntimeError as error:
         print(f"{peer.name} refuses {line.name}: {error}", file=sys.stderr)
         return None
     finally:
-        inputs = None
         torch.cuda.empty_cache()  # quire's turn is next
 
 
@@ -226,49 +228,59 @@ class Samples:
         self.line, self.quire, self.peer_us = line, [], []
 
     def result(self, peer):
-        result = dict(self.quire[-1]) if self.quire else {"name": self.line.name, "device": "cuda", "median_us": None}
-        for key in ("limit_us", "gbps", "tflops"):
-            result.setdefault(key, None)
+        result = dict(self.quire[-1]) if self.quire else self._peers_alone()
         if self.quire:
             us = statistics.median(r["median_us"] for r in self.quire)
             for rate in ("gbps", "tflops"):  # work over time, so work is rate times time
                 result[rate] *= result["median_us"] / us
             result["median_us"] = us
-        return {**result, "peer": peer.name, "peer_us": statistics.median(self.peer_us)}
+        if self.peer_us:
+            result |= {"peer": peer.name, "peer_us": statistics.median(self.peer_us)}
+        return result
+
+    def _peers_alone(self):
+        keys = ("median_us", "limit_us", "gbps", "tflops", "peer", "peer_us")
+        return {"name": self.line.name, "device": "cuda", **dict.fromkeys(keys)}
 
 
 def measure_turn(args, peer, only, samples):
     """One turn of each side; quire's report."""
     report = quire_report(args.quire, only)
-    lines = {}  # in the order of quire's, each problem's contiguous form at the end of its pages
-    for result in report["results"]:
-        line = line_of(result["name"])
-        if line is None:
-            continue
-        if peer.takes(line):
-            lines[line] = result
-        whole = replace(line, page=None)
-        if peer.takes(whole):
-            lines.pop(whole, None)
-            lines[whole] = None
-    for line, result in lines.items():
+    ours = {line: r for r in report["results"] if (line := line_of(r["name"])) is not None}
+    for line in with_whole_lines(peer, ours):
         us = peer_us(peer, line)
-        if us is None:
+        if us is None and line not in ours:
             continue
         line_samples = samples.setdefault(line, Samples(line))
-        line_samples.quire += [result] if result else []
-        line_samples.peer_us.append(us)
+        line_samples.quire += [ours[line]] if line in ours else []
+        line_samples.peer_us += [us] if us is not None else []
     return report
+
+
+def with_whole_lines(peer, lines):
+    """Those that the peer takes with or without pages, each problem's contiguous form at the end of its pages."""
+    ordered = {}
+    for line in lines:
+        whole = replace(line, page=None)
+        if peer.takes(line) or peer.takes(whole):
+            ordered[line] = None
+        if peer.takes(whole):
+            ordered.pop(whole, None)
+            ordered[whole] = None
+    return list(ordered)
 
 
 def print_table(samples, results):
     width = max(len(r["name"]) for r in results)
     print(f"{'line':{width}} {'us':>8} {'TFLOP/s':>8} {'peer us':>8} {'TFLOP/s':>8} {'times':>6}")
     for line, r in zip(samples, results):
-        ours, ratio = f"{'-':>8} {'-':>8}", "-"
-        if r["median_us"]:
-            ours, ratio = f"{r['median_us']:8.2f} {r['tflops']:8.1f}", f"{r['peer_us'] / r['median_us']:.2f}"
-        print(f"{r['name']:{width}} {ours} {r['peer_us']:8.2f} {line.flops / r['peer_us'] / 1e6:8.1f} {ratio:>6}")
+        both = r["median_us"] and r["peer_us"]
+        times = f"{r['peer_us'] / r['median_us']:.2f}" if both else "-"
+        print(f"{r['name']:{width}} {cells(line, r['median_us'])} {cells(line, r['peer_us'])} {times:>6}")
+
+
+def cells(line, us):
+    return f"{us:8.2f} {line.flops / us / 1e6:8.1f}" if us else f"{'-':>8} {'-':>8}"
 
 
 def compare(args, peer):

@@ -99,8 +99,9 @@ pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(repor
 
 def test_medians_of_the_turns_are_recorded(tmp_path, quire, monkeypatch, capsys):
     peer_us = iter([40, 45, 50, 60, 65, 70, 50, 55, 60])
-    monkeypatch.setattr(gpu_comparison, "peer_us", lambda peer, line: next(peer_us))
-    monkeypatch.setattr(gpu_comparison, "torch", types.SimpleNamespace(__version__="2.11"))
+    monkeypatch.setattr(gpu_comparison, "fastest_us", lambda peer, line: next(peer_us))
+    cuda = types.SimpleNamespace(empty_cache=lambda: None)
+    monkeypatch.setattr(gpu_comparison, "torch", types.SimpleNamespace(__version__="2.11", cuda=cuda))
     args = argparse.Namespace(quire=quire, rounds=3, filter=["prefill/"], json=tmp_path / "a.json", script="compare.py")
     gpu_comparison.compare(args, Peer())
 
@@ -110,13 +111,26 @@ def test_medians_of_the_turns_are_recorded(tmp_path, quire, monkeypatch, capsys)
     name = "prefill/tokens=512/batch=16/"
     assert record.pop("results") == [
         dict(ours, name=name + "page=16", peer_us=50),
+        dict(ours, name=name + "page=64", peer=None, peer_us=None),
         dict(ours, name=name + "page=128", peer_us=55),
         dict(shared, name=name + "contiguous", median_us=None, limit_us=None, gbps=None, tflops=None, peer_us=60),
     ]
     assert record == dict(machine=dict(gpu=dict(name="a GPU")), commit="0123", torch="2.11",
                           command="bench/compare.py --rounds 3 --filter prefill/")
     rows = [line.split()[1:] for line in capsys.readouterr().out.splitlines()[-3:]]
-    assert rows[0] == ["20.00", "6.0", "50.00", "687.2", "2.50"] and rows[2] == ["-", "-", "60.00", "572.7", "-"]
+    assert rows[1] == ["20.00", "1718.0", "55.00", "624.7", "2.75"] and rows[2] == ["-", "-", "60.00", "572.7", "-"]
+
+
+def test_a_line_that_the_peer_refuses_is_said_and_has_no_time(monkeypatch, capsys):
+    def refuse(peer, line):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(gpu_comparison, "fastest_us", refuse)
+    cuda = types.SimpleNamespace(empty_cache=lambda: None)
+    monkeypatch.setattr(gpu_comparison, "torch", types.SimpleNamespace(cuda=cuda))
+    line = gpu_comparison.line_of("decode/batch=8/keys=4096/page=16")
+    assert gpu_comparison.peer_us(Peer(), line) is None
+    assert capsys.readouterr().err == f"a peer refuses {line.name}: no such kernel\n"
 
 
 def test_a_program_that_fails_is_quoted(tmp_path):
