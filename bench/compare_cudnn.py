@@ -1,86 +1,46 @@
 #!/usr/bin/env python3
 """quire's causal prefill beside cuDNN's attention, reached through PyTorch, on one GPU, in one run.
 
-Both take random numbers (zeros need less power, and the clock is higher), and both are timed in the same way: a captured
-graph of several calls, replayed round after round, of which the median counts. cuDNN has no pages; its keys and values are
-whole tensors, with a copy of every KV head for each of its query heads, which is the better case for it.
+    python3 bench/compare_cudnn.py --quire build/cpu/app/quire --json cudnn.json
 
-    python3 bench/compare_cudnn.py --quire build/cuda/app/quire --json cudnn.json
+gpu_comparison.py says how. cuDNN has no pages here; its keys and values are whole tensors, with a copy of every KV head
+for each of its query heads, which is the better case for it.
 """
 
-import argparse
-import json
-import statistics
-import subprocess
-import tempfile
-from pathlib import Path
-
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-SHAPES = [(512, 16), (2048, 8), (8192, 2), (16384, 1)]  # tokens, batch
-HEADS, KV_HEADS, DIM = 32, 8, 128
-CALLS, ROUNDS = 8, 25
+from gpu_comparison import compare, gpu_parser, parse, torch
 
 
-def random_rows(batch, heads, tokens):
-    return (torch.rand(batch, heads, tokens, DIM, device="cuda") * 2 - 1).bfloat16()
+class Cudnn:
+    def __init__(self):
+        self.name = f"cuDNN {torch.backends.cudnn.version()}"
 
+    def takes(self, line):
+        plain = line.type == "bf16" and line.dim == line.value_dim <= 128
+        return plain and line.kind == "prefill" and line.page is None
 
-def cudnn_seconds(tokens, batch):
-    q = random_rows(batch, HEADS, tokens)
-    k, v = (random_rows(batch, KV_HEADS, tokens).repeat_interleave(HEADS // KV_HEADS, 1) for _ in range(2))
-    graph = torch.cuda.CUDAGraph()
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        attend = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        for _ in range(3):
-            attend()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            for _ in range(CALLS):
-                attend()
-    graph.replay()
-    seconds = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        seconds.append(begin.elapsed_time(end) / 1e3 / CALLS)
-    return statistics.median(seconds)
+    def calls(self, inputs):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
 
+        line = inputs.line
+        copies = line.heads // line.kv_heads
 
-def quire_report(quire, tokens, batch):
-    """What quire says of the lines of this shape, and of itself."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        line = f"prefill/tokens={tokens}/batch={batch}/"
-        subprocess.run([quire, "bench", "attention", "--device", "cuda", "--filter", line, "--json", path], check=True,
-                       stdout=subprocess.DEVNULL)
-        return json.loads(path.read_text())
+        def heads_first(rows):  # (batch, heads, tokens, dim)
+            return rows.view(line.batch, line.tokens, -1, rows.shape[-1]).transpose(1, 2)
+
+        q = heads_first(inputs.q).contiguous()
+        layers = [[heads_first(rows).repeat_interleave(copies, 1) for rows in layer] for layer in inputs.layers]
+
+        def attend(layer):
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return scaled_dot_product_attention(q, *layers[layer], is_causal=True).transpose(1, 2)
+
+        return [attend]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quire", required=True, help="the program")
-    parser.add_argument("--json", type=Path, help="where the results go")
-    options = parser.parse_args()
-    results = []
-    for tokens, batch in SHAPES:
-        flops = 4 * tokens * tokens / 2 * DIM * HEADS * batch
-        report = quire_report(options.quire, tokens, batch)
-        rows = [(r["name"], r["median_us"]) for r in report["results"] if "heads=" not in r["name"]]
-        rows.append((f"cudnn/tokens={tokens}/batch={batch}", cudnn_seconds(tokens, batch) * 1e6))
-        for name, microseconds in rows:
-            tflops = flops / microseconds / 1e6
-            print(f"{name:48} {microseconds:8.1f} us {tflops:6.1f} TFLOP/s", flush=True)
-            results.append({"name": name, "median_us": microseconds, "tflops": tflops})
-    if options.json:
-        machine = {key: value for key, value in report.items() if key != "results"}
-        machine["command"] = "bench/compare_cudnn.py"
-        machine["torch"] = f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-        options.json.write_text(json.dumps({**machine, "results": results}, indent=1) + "\n")
+    args = parse(gpu_parser(__file__, __doc__, ["prefill/"]))
+    compare(args, Cudnn())
 
 
 if __name__ == "__main__":
