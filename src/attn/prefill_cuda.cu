@@ -8,8 +8,8 @@
 //               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
-//               giving (ping-pong), so that one's softmax is made during the others' products. What counts is how long a
-//               warp takes for it: so it has no maximum where none is needed (stale_softmax()), and all that is not
+//               giving (ping-pong), so that one's softmax is made during the others' products. What counts is how long
+//               a warp takes for it: so it has no maximum where none is needed (stale_softmax()), and all that is not
 //               a power of two is done in the time that powers of two take.
 //
 // The kernel is persistent: a block's tile scheduler takes the next tile from a counter when it has done with one,
