@@ -176,13 +176,18 @@ class PrefillOfManyTiles : public GpuKernels {
       c.extend.push_back(1 + below(8));
       c.lengths.push_back(c.extend.back() + below(b % 16 == 0 ? 400 : 60));
     }
-    return problem.applied_to(c);
+    return c;
+  }
+
+  void expect_right(const GpuProblem& problem, const Case& of) {
+    const Case c = problem.applied_to(of);
+    SCOPED_TRACE(cat(problem.name, ", ", problem.heads, "/", problem.kv_heads, " heads of ", problem.key_dim, ", ",
+                     to_string(c)));
+    expect_dense(run(c.world(), c, GpuKernel::prefill), expected_of(c), kGpuTolerance);
   }
 
   void expect_right_with(const GpuProblem& problem, int32_t requests, int32_t page_size) {
-    const Case c = case_of(problem, requests, page_size);
-    SCOPED_TRACE(cat(problem.name, ", ", requests, " requests, pages of ", page_size));
-    expect_dense(run(c.world(), c, GpuKernel::prefill), expected_of(c), kGpuTolerance);
+    expect_right(problem, case_of(problem, requests, page_size));
   }
 
   static int32_t requests_for(int32_t tiles_each, int32_t kv_heads) {
@@ -210,6 +215,34 @@ TEST_F(PrefillOfManyTiles, ASecondAndAThirdTile) {
 // Beginnings of more sequences than a block keeps nearby.
 TEST_F(PrefillOfManyTiles, OfManySequences) {
   expect_right_with({"f16_64", Dtype::f16, Dtype::f16, 6, 6, 64, 64}, 530, 16);
+}
+
+// A consumer's rows are fetched at once where the group divides them.
+TEST_F(PrefillOfManyTiles, OfGroupsOfAnySize) {
+  for (const int32_t group : {1, 3, 4, 7, 64, 71})
+    for (const int32_t page_size : {16, 64})
+      for (const int32_t dim : {64, 128}) {
+        const GpuProblem problem{"bf16", Dtype::bf16, Dtype::bf16, 2 * group, 2, dim, dim};
+        expect_right(problem, {.mode = Mode::extend,
+                               .page_size = page_size,
+                               .out_type = Dtype::bf16,
+                               .lengths = {300, 129, 40},
+                               .extend = {70, 129, 9}});
+      }
+}
+
+// Scores of earlier keys, which come later, are greater by far more than probabilities have room for.
+TEST_F(PrefillOfManyTiles, ScoresThatOutgrowThoseBefore) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16})
+    for (const int32_t dim : {64, 96, 128, 256})
+      for (const int32_t page_size : {16, 64}) {
+        const GpuProblem problem{"16 bits", type, type, 8, 2, dim, dim};
+        Case c{.mode = Mode::extend, .page_size = page_size, .lengths = {900, 517, 640}, .extend = {70, 3, 200}};
+        for (const float scale : {10.0f, 300.0f}) {
+          c.score_scale = scale;
+          expect_right(problem, c);
+        }
+      }
 }
 
 // --- prefill whose tiles have keys or none: layers over encoder keys, which only some requests have

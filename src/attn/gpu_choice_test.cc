@@ -124,7 +124,7 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   c.heads = 64 * 8;
   EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 3 stages");
   c = extend_of(case_of(Dtype::bf16, 4, 2, 256));
-  for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
+  for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {16, "row by row"}, {32, "boxes of 32 slots"}}) {
     c.page_size = page_size;
     EXPECT_EQ(to_string(chosen(c)), cat("prefill, 132 blocks, ", loads));
   }

@@ -48,7 +48,7 @@ inline constexpr int32_t kLatentLeastBox = 16;  // slots: boxes of fewer cost TM
 
 // prefill: keys of a tile, the least box, and where its code takes its shared memory to begin.
 constexpr int32_t prefill_keys(int32_t value_dim) { return value_dim > 128 ? 64 : 128; }
-inline constexpr int32_t kPrefillLeastBox = 64;
+inline constexpr int32_t kPrefillLeastBox = 32;
 inline constexpr int32_t kPrefillSharedBase = 1024;
 
 }  // namespace quire::attn

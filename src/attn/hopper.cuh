@@ -115,6 +115,22 @@ inline __device__ bool test_wait([[maybe_unused]] Barrier* barrier, [[maybe_unus
 #endif
 }
 
+// True for one thread of the warp, of which all ask. The assembler knows that it is one: operands of its copies need
+// no loop over the threads' own.
+inline __device__ bool elect_one() {
+  uint32_t elected = 0;
+#if QUIRE_HOPPER
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  elect.sync _|p, 0xffffffff;\n"
+      "  selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+#endif
+  return elected;
+}
+
 // A barrier's phases in turn, for a ring of `count` stages.
 struct PipelineState {
   int32_t stage = 0;

@@ -7,8 +7,10 @@
 //   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by TMA,
 //               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has)
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
-//               tensor cores together, then the online softmax of S is made while O is still being summed. They take
-//               turns in giving (ping-pong), so that one's softmax is made during the others' products.
+//               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
+//               giving (ping-pong), so that one's softmax is made during the others' products. What counts is how long
+//               a warp takes for it: so it has no maximum where none is needed (stale_softmax()), and all that is not
+//               a power of two is done in the time that powers of two take.
 //
 // The kernel is persistent: a block's tile scheduler takes the next tile from a counter when it has done with one,
 // heaviest tiles of a sequence first, and the producer is at the next tile's keys while the consumers write their
@@ -35,29 +37,40 @@ using hopper::PipelineState;
 constexpr int32_t kRowsEach = 64;  // of a consumer
 constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
+constexpr int32_t kMostConsumers = 3;
 constexpr int32_t kHeadsAtOnce = 4;
 constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
 struct Prefill {
-  CUtensorMap key_boxes, value_boxes;
+  CUtensorMap key_boxes, value_boxes, query_boxes;
   AttendArgs args;
+  bool queries_in_boxes;  // where the group divides a consumer's rows, else they are copied one by one
   int32_t group;
   int32_t box;      // tokens that TMA copies at once; 0: rows are copied one by one
   int32_t* next;    // the counter of tiles; zero before and after
   float factor;     // of scores, to powers of two
   float cap_scale;  // with a softcap: of scores, to its argument
+  uint32_t group_reciprocal;
 };
+
+// Of rows of a tile: a quotient by the group, which is exact for less than 2^24 / group.
+constexpr int32_t kReciprocalBits = 24;
+__device__ int32_t divide_by_group(const Prefill& p, int32_t packed) {
+  return static_cast<int32_t>((static_cast<uint32_t>(packed) * p.group_reciprocal) >> kReciprocalBits);
+}
 
 constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
 
 // Shared memory, in panels: queries, then the stages of keys, then those of values.
 template <int32_t kKeyDim, int32_t kValueDim>
 struct Layout {
-  // As many as registers have room for: a thread has a score of each second key, a probability of each fourth, and a
-  // sum of each second column.
+  // As many consumers and keys as registers have room for: a thread has a score of each second key, a probability of
+  // each fourth, and a sum of each second column; where there is room, the probabilities of two steps
+  // (Consumer::fold()).
   static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kValueDim);
-  static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : 72;
-  static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : 216;
+  static constexpr int32_t kProbs = kValueDim == 64 || kKeyDim > 128 ? 1 : 2;
+  static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : kProbs == 2 ? 56 : 72;
+  static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : kProbs == 2 ? 224 : 216;
   static constexpr int32_t kThreads = (1 + kConsumers) * kWarpgroup, kRows = kConsumers * kRowsEach;
   static constexpr int32_t kKeyPanels = panels(kKeyDim), kValuePanels = panels(kValueDim);
   static constexpr int32_t kQueryPanel = kRows * kLineBytes, kPanel = kKeys * kLineBytes;
@@ -77,21 +90,28 @@ struct Layout {
   }
 };
 
-// Packed rows [first, rows) of a sequence, at most kRows of them, of one kv head, and the keys that any of them sees,
-// counted from the sequence's first.
+// `rows` packed rows of a sequence from `first` on, of which the first kRows count, of one kv head, and the keys that
+// any of them sees, counted from the sequence's first.
 struct Tile {
-  Sequence sequence;
+  const PageId* pages;
   int32_t kv_head, first, rows;
+  int32_t query_row, head;        // of its first row: the row of queries, and which head of the group it is
   int32_t length;                 // keys of the sequence
   int32_t first_key, end_key;     // seen by any row
   int32_t last_first, least_end;  // keys between these are seen by all rows
+};
 
-  __device__ int32_t query_row(int32_t packed, int32_t group) const { return sequence.first_row + packed / group; }
+// Row `row` of a tile: the query's, counted from the tile's first, and the head of the group.
+struct PackedRow {
+  int32_t query, head;
+  __device__ PackedRow(const Prefill& p, const Tile& tile, int32_t row)
+      : query(divide_by_group(p, tile.head + row)), head(tile.head + row - query * p.group) {}
 };
 
 // What the warps of a block share, after the panels.
 struct SharedStorage {
   Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
+  Barrier queries_full[kMostConsumers];
   Barrier edge;  // values of which some rows must become zeros before they are full
   Barrier tile_full[kTileRing], tile_empty[kTileRing];
   Tile tile[kTileRing];
@@ -112,6 +132,7 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
     hopper::init_barrier(&storage.keys_empty[stage], kConsumerWarps);
     hopper::init_barrier(&storage.values_empty[stage], kConsumerWarps);
   }
+  for (Barrier& full : storage.queries_full) hopper::init_barrier(&full, 1);
   hopper::init_barrier(&storage.edge, 1);
   for (int32_t i = 0; i < kTileRing; ++i) {
     hopper::init_barrier(&storage.tile_full[i], 1);
@@ -143,15 +164,17 @@ struct Work {
     const int32_t at = places - 1 - in_heads / heads;
     const int32_t b = last_that(live, [&](int32_t middle) { return place(middle) <= at; });
     tile.first = (at - place(b)) * kRows;
-    tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group;
-    if (tile.first >= tile.rows) return false;
-    tile.sequence = sequence_at(args.keys, b);
+    tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group - tile.first;
+    if (tile.rows <= 0) return false;
+    const Sequence sequence = sequence_at(args.keys, b);
+    tile.pages = sequence.pages;
     tile.kv_head = first_head + in_heads % heads;
-    const Sequence& sequence = tile.sequence;
+    tile.query_row = sequence.first_row + tile.first / p.group;
+    tile.head = tile.first % p.group;
     tile.length = static_cast<int32_t>(sequence.end - sequence.start);
-    const int32_t last = min(tile.first + kRows, tile.rows) - 1;
-    const Span early = span_of(args, sequence, tile.query_row(tile.first, p.group));
-    const Span late = span_of(args, sequence, tile.query_row(last, p.group));
+    const int32_t last = tile.first + min(kRows, tile.rows) - 1;
+    const Span early = span_of(args, sequence, tile.query_row);
+    const Span late = span_of(args, sequence, sequence.first_row + last / p.group);
     tile.first_key = static_cast<int32_t>(early.first - sequence.start);
     tile.end_key = static_cast<int32_t>(late.end - sequence.start);
     tile.last_first = static_cast<int32_t>(late.first - sequence.start);
@@ -233,15 +256,16 @@ struct Source {
   int32_t first_key, length, kv_head;
 
   __device__ explicit Source(const Tile& tile)
-      : pages(tile.sequence.pages), first_key(tile.first_key), length(tile.length), kv_head(tile.kv_head) {}
+      : pages(tile.pages), first_key(tile.first_key), length(tile.length), kv_head(tile.kv_head) {}
   __device__ int32_t slot_of(int32_t key, int32_t shift) const { return slot_in_pages(pages, shift, key); }
 };
 
-// Copies by TMA, for one warp: a lane looks up a box, one lane issues them all.
-template <class Memory>
+// Copies by TMA of a step's keys in so many boxes, for one warp: all lanes look them up, so that they stay together,
+// one of them issues.
+template <class Memory, int32_t kBoxes>
 class BoxLoader {
  public:
-  static constexpr int32_t kKeys = Memory::kKeys;
+  static constexpr int32_t kKeys = Memory::kKeys, kBox = kKeys / kBoxes;
 
   __device__ BoxLoader(const Prefill& p, Memory memory, SharedStorage& storage)
       : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {
@@ -249,54 +273,71 @@ class BoxLoader {
     hopper::prefetch_tensor_map(&p.value_boxes);
   }
 
-  __device__ int32_t look_up(const Source& source, int32_t step) const {
-    const Range range(source, step, p_.box);
-    const int32_t box = threadIdx.x;
-    return box >= range.first_box && box < range.end_box ? source.slot_of(step * kKeys + box * p_.box, shift_) : 0;
+  struct Slots {
+    int32_t of_box[kBoxes];
+  };
+
+  __device__ Slots look_up(const Source& source, int32_t step) const {
+    Slots slots;
+#pragma unroll
+    for (int32_t box = 0; box < kBoxes; ++box) {
+      const int32_t key = step * kKeys + box * kBox;
+      const bool exists = key + kBox > source.first_key && key < source.length;
+      slots.of_box[box] = exists ? source.slot_of(key, shift_) : 0;
+    }
+    return slots;
   }
 
-  __device__ void load_keys(const Source& source, int32_t step, int32_t slot) {
+  __device__ void load_keys(const Source& source, int32_t step, const Slots& slots) {
     hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
-    load<Memory::kKeyPanels>(source, Range(source, step, p_.box), slot, &p_.key_boxes, &storage_.keys_full[keys_.stage],
+    load<Memory::kKeyPanels>(source, Range(source, step), slots, &p_.key_boxes, &storage_.keys_full[keys_.stage],
                              memory_.keys(keys_.stage));
     keys_.next(Memory::kStages);
   }
 
-  __device__ void load_values(const Source& source, int32_t step, int32_t slot) {
+  __device__ void load_values(const Source& source, int32_t step, const Slots& slots) {
     hopper::wait(&storage_.values_empty[values_.stage], values_.phase ^ 1);
     const uint32_t to = memory_.values(values_.stage);
     Barrier* const full = &storage_.values_full[values_.stage];
-    const Range range(source, step, p_.box);
-    const bool is_whole = range.first == 0 && range.end == kKeys;
-    load<Memory::kValuePanels>(source, range, slot, &p_.value_boxes, is_whole ? full : &storage_.edge, to);
+    const Range range(source, step);
+    const bool is_whole = range.is_whole();
+    load<Memory::kValuePanels>(source, range, slots, &p_.value_boxes, is_whole ? full : &storage_.edge, to);
     if (!is_whole) clear_outside(range, to, full);
     values_.next(Memory::kStages);
   }
 
+  __device__ bool keys_must_wait() const { return false; }
   __device__ void flush() const {}  // TMA itself signals when a copy is there
 
  private:
-  // Keys of a step that exist for the tile, and the boxes that have any of them.
+  // Keys of a step that exist for the tile.
   struct Range {
-    int32_t first, end, first_box, end_box;
-    __device__ Range(const Source& source, int32_t step, int32_t box)
-        : first(max(source.first_key - step * kKeys, 0)),
-          end(min(source.length - step * kKeys, kKeys)),
-          first_box(first / box),
-          end_box((end + box - 1) / box) {}
+    int32_t first, end;
+    __device__ Range(const Source& source, int32_t step)
+        : first(max(source.first_key - step * kKeys, 0)), end(min(source.length - step * kKeys, kKeys)) {}
+    __device__ bool is_whole() const { return first == 0 && end == kKeys; }
+    __device__ bool has(int32_t from, int32_t count) const { return from < end && from + count > first; }
   };
 
+  // The boxes that have any of a range.
   template <int32_t kPanels>
-  __device__ void load(const Source& source, const Range& range, int32_t slot, const CUtensorMap* map, Barrier* full,
-                       uint32_t to) const {
-    const bool issues = threadIdx.x == 0;
-    if (issues) hopper::arrive_expect_tx(full, (range.end_box - range.first_box) * p_.box * kLineBytes * kPanels);
-    for (int32_t box = range.first_box; box < range.end_box; ++box) {
-      const int32_t from = __shfl_sync(~0u, slot, box);
-      for (int32_t panel = 0; panel < kPanels && issues; ++panel)
-        hopper::tma_load(to + panel * Memory::kPanel + box * p_.box * kLineBytes, map, full, panel * kPanelColumns,
-                         source.kv_head, from);
+  __device__ void load(const Source& source, const Range& range, const Slots& slots, const CUtensorMap* map,
+                       Barrier* full, uint32_t to) const {
+    constexpr int32_t kBytes = kBox * kLineBytes;
+    if (hopper::elect_one()) {
+      int32_t boxes = 0;
+#pragma unroll
+      for (int32_t box = 0; box < kBoxes; ++box) boxes += range.has(box * kBox, kBox);
+      hopper::arrive_expect_tx(full, boxes * kBytes * kPanels);
+#pragma unroll
+      for (int32_t box = 0; box < kBoxes; ++box)
+        if (range.has(box * kBox, kBox))
+#pragma unroll
+          for (int32_t panel = 0; panel < kPanels; ++panel)
+            hopper::tma_load(to + panel * Memory::kPanel + box * kBytes, map, full, panel * kPanelColumns,
+                             source.kv_head, slots.of_box[box]);
     }
+    __syncwarp();
   }
 
   // A probability of zero times what lies before the first key, or past the last, must be zero.
@@ -371,6 +412,9 @@ class RowLoader {
     values_.next(Memory::kStages);
   }
 
+  __device__ bool keys_must_wait() const {
+    return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
+  }
   __device__ void flush() { loads_.flush(); }
 
  private:
@@ -417,7 +461,7 @@ __device__ void produce_tiles(const Work& work, SharedStorage& storage, Loader& 
 template <int32_t kValueDim>
 struct Sums {
   float out[kValueDim / 2] = {};
-  float row_max[2] = {-INFINITY, -INFINITY};  // of raw scores
+  float row_max[2] = {-INFINITY, -INFINITY};  // what probabilities are relative to, to powers of two
   float sum[2] = {0, 0};                      // of this thread's columns alone until the end
 };
 
@@ -435,10 +479,10 @@ __device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
   Seen seen;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const int32_t packed = tile.first + consumer * kRowsEach + lane_row() + half * 8;
-    const Span span = packed < tile.rows ? span_of(p.args, tile.sequence, tile.query_row(packed, p.group)) : Span{0, 0};
-    seen.first[half] = static_cast<int32_t>(span.first - tile.sequence.start);
-    seen.end[half] = static_cast<int32_t>(span.end - tile.sequence.start);
+    const int32_t row = consumer * kRowsEach + lane_row() + half * 8;
+    const int32_t end = p.args.keys.causal ? tile.least_end + PackedRow(p, tile, row).query : tile.length;
+    seen.first[half] = p.args.keys.causal && p.args.window >= 0 ? max(0, end - 1 - p.args.window) : 0;
+    seen.end[half] = row < tile.rows ? end : 0;
   }
   return seen;
 }
@@ -452,13 +496,39 @@ __device__ void cap(float (&scores)[kKeys / 2], float softcap, float cap_scale) 
   }
 }
 
+// kKeys keys from `first` on; those before the ones that rows see, and those after them.
 template <int32_t kKeys>
-__device__ void mask(float (&scores)[kKeys / 2], const Seen& seen, int32_t first_key) {
+__device__ void mask_before(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
+  const int32_t column = first + threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t key = first_key + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2, half = i / 2 % 2;
-    if (key < seen.first[half] || key >= seen.end[half]) scores[i] = -INFINITY;
+  for (int32_t i = 0; i < kKeys / 2; ++i)
+    if (i / 4 * 8 + i % 2 < seen.first[i / 2 % 2] - column) scores[i] = -INFINITY;
+}
+template <int32_t kKeys>
+__device__ void mask_after(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
+  const int32_t column = first + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i)
+    if (i / 4 * 8 + i % 2 >= seen.end[i / 2 % 2] - column) scores[i] = -INFINITY;
+}
+
+// Probabilities of pairs of scores, relative to each row's base, which `put` is given with the place of the first, and
+// their sums, in chains side by side.
+template <int32_t kKeys, class Put>
+__device__ void exponentiate(const float (&scores)[kKeys / 2], float factor, const float (&base)[2], float (&sum)[2],
+                             const Put& put) {
+  float chains[2][2];
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; i += 2) {
+    const int32_t half = i / 2 % 2;
+    const float low = fast_exp2(fmaf(scores[i], factor, -base[half]));
+    const float high = fast_exp2(fmaf(scores[i + 1], factor, -base[half]));
+    chains[half][0] = i < 4 ? low : chains[half][0] + low;
+    chains[half][1] = i < 4 ? high : chains[half][1] + high;
+    put(i, low, high);
   }
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) sum[half] = chains[half][0] + chains[half][1];
 }
 
 // Scores become probabilities; rescale: what earlier sums are multiplied by. The maximum that probabilities are
@@ -468,7 +538,7 @@ template <int32_t kKeys, class Sums>
 __device__ void online_softmax(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&rescale)[2]) {
   constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
   const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
-  float row_maxes[2][kChains], partial[2][kChains], base[2];
+  float row_maxes[2][kChains], base[2], sum[2];
 #pragma unroll
   for (int32_t i = 0; i < kKeys / 2; ++i) {
     float& row_max = row_maxes[i / 2 % 2][chain(i)];
@@ -477,31 +547,39 @@ __device__ void online_softmax(float (&scores)[kKeys / 2], float factor, Sums& s
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const float(&of)[kChains] = row_maxes[half];
-    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
-    if (!((row_max - sums.row_max[half]) * factor > kRescaleThreshold)) row_max = sums.row_max[half];
-    base[half] = row_max == -INFINITY ? 0 : row_max * factor;
-    rescale[half] = fast_exp2(sums.row_max[half] * factor - base[half]);
+    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3]))) * factor;
+    if (!(row_max - sums.row_max[half] > kRescaleThreshold)) row_max = sums.row_max[half];
+    base[half] = row_max == -INFINITY ? 0 : row_max;
+    rescale[half] = fast_exp2(sums.row_max[half] - base[half]);
     sums.row_max[half] = row_max;
   }
+  exponentiate<kKeys>(scores, factor, base, sum, [&](int32_t i, float low, float high) {
+    scores[i] = low;
+    scores[i + 1] = high;
+  });
 #pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t half = i / 2 % 2;
-    scores[i] = fast_exp2(fmaf(scores[i], factor, -base[half]));
-    float& sum = partial[half][chain(i)];
-    sum = i < 8 ? scores[i] : sum + scores[i];
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = partial[half];
-    sums.sum[half] = fmaf(sums.sum[half], rescale[half], (of[0] + of[1]) + (of[2] + of[3]));
-  }
+  for (int32_t half = 0; half < 2; ++half) sums.sum[half] = fmaf(sums.sum[half], rescale[half], sum[half]);
 }
 
-// For a warp. The sums, which are never negative, have a part in the answer for the assembler's sake: it would move all
-// of the softmax behind the wait for products that comes next, were there no branch that needs its end.
-template <class Sums>
-__device__ bool must_rescale(const Sums& sums, const float (&rescale)[2]) {
-  return __any_sync(~0u, rescale[0] != 1 || rescale[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0));
+// Probabilities of scores, as operands of products, where every row sees every key, and had some before: relative to
+// what those were relative to, whatever the greatest score is now. That saves the maximum, which is a third of the
+// softmax, and the rescaling. False, for a warp: some sum of its rows became too large, and nothing was changed. The
+// answer needs all of the sums also for the assembler's sake: it would move all of the softmax behind the wait for
+// products that comes next, were there no branch that needs its end.
+template <class T, int32_t kKeys, class Sums>
+__device__ bool stale_softmax(const float (&scores)[kKeys / 2], float factor, Sums& sums,
+                              uint32_t (&probs)[kKeys / 4]) {
+  // Probabilities keep their digits whatever their size, as long as they and their products with values are numbers.
+  constexpr float kMostSum = std::is_same_v<T, __half> ? 0x1p14f : 0x1p60f;
+  float base[2], sum[2];
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) base[half] = sums.row_max[half] == -INFINITY ? 0 : sums.row_max[half];
+  exponentiate<kKeys>(scores, factor, base, sum,
+                      [&](int32_t i, float low, float high) { probs[i / 2] = pair<T>(low, high); });
+  if (__any_sync(~0u, !(sum[0] + sum[1] <= kMostSum))) return false;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) sums.sum[half] += sum[half];
+  return true;
 }
 
 // A consumer's 64 rows of a tile.
@@ -518,94 +596,164 @@ class Consumer {
 
   // Begins to load the tile's queries; nobody reads the earlier ones any more.
   __device__ void load_queries(const Tile& tile) const {
-    constexpr int32_t kPieces = kKeyDim / 8;
     sync();
+    if (p_.queries_in_boxes)
+      load_query_boxes(tile);
+    else
+      load_query_rows(tile);
+  }
+
+  __device__ void wait_for_queries() {
+    if (p_.queries_in_boxes) {
+      hopper::wait(&storage_.queries_full[consumer_], queries_phase_);
+      queries_phase_ ^= 1;
+      return;
+    }
+    hopper::cp_async_wait_all();
+    hopper::fence_proxy_async();
+    sync();
+  }
+
+  // All steps of a tile. When it returns, the queries are read no more, and the last values are still being summed.
+  // Where all rows see all keys, and registers have room for two of them, probabilities are made of a step's scores
+  // while those of the step before it are still read.
+  template <class Sums>
+  __device__ void fold(const Tile& tile, Sums& sums) {
+    const Steps<kKeys> steps(tile);
+    if (steps.first == steps.end) return;
+    // Steps that every row sees whole, and in which no row's last key is.
+    const int32_t first_whole = uniform((tile.last_first + kKeys - 1) / kKeys);
+    const int32_t end_whole = uniform((tile.least_end + kKeys - 1) / kKeys - 1);
+    float scores[kKeys / 2] = {};
+    uint32_t probs[Memory::kProbs][kKeys / 4];
+    constexpr int32_t kFewKeys = std::min(kKeys, 64);
+    if (kFewKeys < kKeys && uniform(tile.end_key) - (steps.end - 1) * kKeys <= kFewKeys)
+      first_step<kFewKeys>(tile, steps.end - 1, scores, probs[0], sums);
+    else
+      first_step<kKeys>(tile, steps.end - 1, scores, probs[0], sums);
+    int32_t step = steps.end - 2;
+#pragma unroll 1
+    while (step >= steps.first) {
+      if (Memory::kProbs == 2 && step < end_whole && step > max(first_whole, steps.first)) {
+        whole_step(tile, step, scores, probs[0], probs[Memory::kProbs - 1], sums);
+        whole_step(tile, step - 1, scores, probs[Memory::kProbs - 1], probs[0], sums);
+        step -= 2;
+      } else {
+        issue_products(scores, probs[0], sums.out);
+        masked_softmax(tile, step, scores, sums);
+        hopper::wgmma_wait<0>();
+        release_values();
+        pack(scores, probs[0]);
+        --step;
+      }
+    }
+    wait_for_values();
+    hopper::wgmma_fence();
+    issue_pv(probs[0], sums.out);
+  }
+
+  // After fold(): what the last products become, and where. They are still being made while that is worked out.
+  template <class Sums>
+  __device__ void write(const Tile& tile, Sums& sums) {
+    const AttendArgs& args = p_.args;
+    float factors[2];
+    int64_t at[2];
+    bool exists[2];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const float sum = quad_sum(sums.sum[half]), row_max = sums.row_max[half] * kLn2;
+      const int32_t packed = consumer_ * kRowsEach + lane_row() + half * 8;
+      const PackedRow at_tile(p_, tile, packed);
+      const int32_t head = tile.kv_head * p_.group + at_tile.head, row = tile.query_row + at_tile.query;
+      exists[half] = packed < tile.rows;
+      const float sink = exists[half] && args.sinks ? args.sinks[head] : -INFINITY;
+      factors[half] = factor_of(row_max, sum, sink, args.kv.value_scale);
+      at[half] = row * args.out.row_stride + head * kValueDim;
+      if (exists[half] && args.lse && threadIdx.x % 4 == 0)
+        args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
+    }
+    hopper::wgmma_wait<0>();
+    if (tile.end_key > tile.first_key) release_values();
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) write_row(sums.out, half, factors[half], exists[half], at[half]);
+  }
+
+ private:
+  __device__ void load_query_boxes(const Tile& tile) const {
+    if (threadIdx.x % kWarpgroup >= kWarp || !hopper::elect_one()) return;
+    Barrier* const full = &storage_.queries_full[consumer_];
+    hopper::arrive_expect_tx(full, Memory::kKeyPanels * kRowsEach * kLineBytes);
+    const int32_t query = tile.query_row + divide_by_group(p_, consumer_ * kRowsEach);
+#pragma unroll
+    for (int32_t panel = 0; panel < Memory::kKeyPanels; ++panel)
+      hopper::tma_load(memory_.queries() + panel * Memory::kQueryPanel + consumer_ * kRowsEach * kLineBytes,
+                       &p_.query_boxes, full, panel * kPanelColumns, tile.kv_head * p_.group, query);
+  }
+
+  __device__ void load_query_rows(const Tile& tile) const {
+    constexpr int32_t kPieces = kKeyDim / 8;
     const ConstHeadRows& q = p_.args.q;
     const int32_t thread = threadIdx.x % kWarpgroup;
     for (int32_t i = thread; i < kRowsEach * kPieces; i += kWarpgroup) {
-      const int32_t row = consumer_ * kRowsEach + i / kPieces, piece = i % kPieces, packed = tile.first + row;
-      const bool exists = packed < tile.rows;
-      const int64_t at = exists ? int64_t{tile.query_row(packed, p_.group)} * q.row_stride +
-                                      int64_t{tile.kv_head * p_.group + packed % p_.group} * kKeyDim + piece * 8
+      const int32_t row = consumer_ * kRowsEach + i / kPieces, piece = i % kPieces;
+      const bool exists = row < tile.rows;
+      const PackedRow at_tile(p_, tile, row);
+      const int64_t at = exists ? int64_t{tile.query_row + at_tile.query} * q.row_stride +
+                                      (tile.kv_head * p_.group + at_tile.head) * kKeyDim + piece * 8
                                 : 0;
       cp_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8), q.data + at * 2,
                exists);
     }
   }
 
-  __device__ void wait_for_queries() const {
-    hopper::cp_async_wait_all();
-    hopper::fence_proxy_async();
-    sync();
+  // The step of the last keys, of which only the first kCount are there.
+  template <int32_t kCount, class Sums>
+  __device__ void first_step(const Tile& tile, int32_t step, float (&scores)[kKeys / 2], uint32_t (&probs)[kKeys / 4],
+                             Sums& sums) {
+    float(&some)[kCount / 2] = reinterpret_cast<float(&)[kCount / 2]>(scores);
+    wait_for_keys();
+    warp_scheduler_barrier_sync();
+    hopper::wgmma_fence();
+    issue_qk(some);
+    warp_scheduler_barrier_arrive();
+    hopper::wgmma_wait<0>();
+    release_keys();
+    masked_softmax(tile, step, some, sums);
+    pack(some, reinterpret_cast<uint32_t(&)[kCount / 4]>(probs));
+#pragma unroll
+    for (int32_t i = kCount / 4; i < kKeys / 4; ++i) probs[i] = 0;
   }
 
-  // All steps of a tile; `meanwhile` is called when the queries are read no more and the last values are being summed.
-  template <class Sums, class Meanwhile>
-  __device__ void fold(const Tile& tile, Sums& sums, const Meanwhile& meanwhile) {
-    const Steps<kKeys> steps(tile);
-    if (steps.first == steps.end) return meanwhile();
-    const Seen seen = seen_by(p_, tile, consumer_);
-    float scores[kKeys / 2] = {}, rescale[2];
-    uint32_t probs[kKeys / 4];
+  // The scores of the next keys, and the values of the last ones times their probabilities; then the scores are there.
+  __device__ void issue_products(float (&scores)[kKeys / 2], const uint32_t (&probs)[kKeys / 4],
+                                 float (&out)[kValueDim / 2]) {
     wait_for_keys();
     warp_scheduler_barrier_sync();
     hopper::wgmma_fence();
     issue_qk(scores);
-    warp_scheduler_barrier_arrive();
-    hopper::wgmma_wait<0>();
-    release_keys();
-    softmax(tile, seen, steps.end - 1, scores, sums, rescale);
-    pack(scores, probs);
-#pragma unroll 1
-    for (int32_t step = steps.end - 2; step >= steps.first; --step) {
-      wait_for_keys();
-      warp_scheduler_barrier_sync();
-      hopper::wgmma_fence();
-      issue_qk(scores);
-      wait_for_values();
-      hopper::wgmma_fence();
-      issue_pv(probs, sums.out);
-      warp_scheduler_barrier_arrive();
-      hopper::wgmma_wait<1>();
-      release_keys();
-      softmax(tile, seen, step, scores, sums, rescale);
-      if (must_rescale(sums, rescale)) {
-        hopper::wgmma_wait<0>();
-#pragma unroll
-        for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= rescale[i / 2 % 2];
-      }
-      hopper::wgmma_wait<0>();
-      release_values();
-      pack(scores, probs);
-    }
     wait_for_values();
     hopper::wgmma_fence();
-    issue_pv(probs, sums.out);
-    meanwhile();
+    issue_pv(probs, out);
+    warp_scheduler_barrier_arrive();
+    hopper::wgmma_wait<1>();
+    release_keys();
+  }
+
+  // A step that all rows see whole.
+  template <class Sums>
+  __device__ void whole_step(const Tile& tile, int32_t step, float (&scores)[kKeys / 2],
+                             const uint32_t (&before)[kKeys / 4], uint32_t (&probs)[kKeys / 4], Sums& sums) {
+    issue_products(scores, before, sums.out);
+    if (p_.args.softcap > 0 || !stale_softmax<T, kKeys>(scores, p_.factor, sums, probs)) {
+      hopper::wgmma_wait<0>();
+      masked_softmax(tile, step, scores, sums);
+      pack(scores, probs);
+    }
     hopper::wgmma_wait<0>();
     release_values();
   }
 
-  template <class Sums>
-  __device__ void write(const Tile& tile, const Sums& sums) const {
-    const AttendArgs& args = p_.args;
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      const float sum = quad_sum(sums.sum[half]), row_max = sums.row_max[half] * (p_.factor / kLog2e);
-      const int32_t packed = tile.first + consumer_ * kRowsEach + lane_row() + half * 8;
-      const bool exists = packed < tile.rows;
-      const int32_t head = tile.kv_head * p_.group + packed % p_.group, row = tile.query_row(packed, p_.group);
-      const float sink = exists && args.sinks ? args.sinks[head] : -INFINITY;
-      const float factor = factor_of(row_max, sum, sink, args.kv.value_scale);
-      const int64_t at = row * args.out.row_stride + int64_t{head} * kValueDim;
-      if (exists && args.lse && threadIdx.x % 4 == 0)
-        args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
-      write_row(sums.out, half, factor, exists, at);
-    }
-  }
-
- private:
-  // Columns of neighbouring lanes are exchanged, so that each lane stores 16 bytes.
+  // Columns of neighbouring lanes are exchanged, so that four lanes store 32 bytes that lie side by side.
   __device__ void write_row(const float (&out)[kValueDim / 2], int32_t half, float factor, bool exists,
                             int64_t at) const {
     const HeadRows& rows = p_.args.out;
@@ -617,32 +765,16 @@ class Consumer {
           if (exists) store(rows.type, rows.data, at + i / 4 * 8 + lane * 2 + j, out[i + j] * factor);
       return;
     }
+    // Even lanes get four columns of the first of two groups of eight, odd ones of the second.
+    const bool odd = lane % 2;
+    std::byte* const to = rows.data + (at + odd * 8 + lane / 2 * 4) * 2;
 #pragma unroll
-    for (int32_t first = 0; first < kValueDim / 8; first += 4) {  // four groups of eight columns
-      uint32_t words[4];
-#pragma unroll
-      for (int32_t n = 0; n < 4; ++n) {
-        const int32_t i = (first + n) * 4 + 2 * half;
-        words[n] = pair<T>(out[i] * factor, out[i + 1] * factor);
-      }
-      exchange(words, lane, 1);
-      exchange(words, lane, 2);
-      if (exists)
-        *reinterpret_cast<uint4*>(rows.data + (at + (first + lane) * 8) * 2) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-    }
-  }
-
-  // One step of transposing four words of four lanes: of each two words `distance` apart, the one that is the other
-  // lane's goes there.
-  static __device__ void exchange(uint32_t (&words)[4], int32_t lane, int32_t distance) {
-    const bool upper = lane & distance;
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      if (i & distance) continue;
-      const uint32_t given = upper ? words[i] : words[i + distance];
-      const uint32_t taken = __shfl_xor_sync(~0u, given, distance);
-      (upper ? words[i] : words[i + distance]) = taken;
+    for (int32_t group = 0; group < kValueDim / 8; group += 2) {
+      const int32_t i = group * 4 + 2 * half;
+      const uint32_t first = pair<T>(out[i] * factor, out[i + 1] * factor);
+      const uint32_t second = pair<T>(out[i + 4] * factor, out[i + 5] * factor);
+      const uint32_t taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
+      if (exists) *reinterpret_cast<uint2*>(to + group * 16) = make_uint2(odd ? taken : first, odd ? second : taken);
     }
   }
 
@@ -663,14 +795,15 @@ class Consumer {
     values_.next(Memory::kStages);
   }
 
-  __device__ void issue_qk(float (&scores)[kKeys / 2]) const {
+  template <int32_t kHalf>
+  __device__ void issue_qk(float (&scores)[kHalf]) const {
     const uint64_t queries = hopper::wgmma_descriptor(memory_.queries() + consumer_ * kRowsEach * kLineBytes);
     const uint64_t keys = hopper::wgmma_descriptor(memory_.keys(keys_.stage));
 #pragma unroll
     for (int32_t step = 0; step < kKeyDim / 16; ++step) {
       const int32_t panel = step / 4, columns = step % 4 * 32;
-      hopper::wgmma_qk<T, kKeys>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
-                                 hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
+      hopper::wgmma_qk<T, 2 * kHalf>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
+                                     hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
     }
     hopper::wgmma_commit();
   }
@@ -695,19 +828,26 @@ class Consumer {
     hopper::wgmma_commit();
   }
 
-  template <class Sums>
-  __device__ void softmax(const Tile& tile, const Seen& seen, int32_t step, float (&scores)[kKeys / 2], Sums& sums,
-                          float (&rescale)[2]) const {
+  template <int32_t kHalf, class Sums>
+  __device__ void masked_softmax(const Tile& tile, int32_t step, float (&scores)[kHalf], Sums& sums) const {
+    constexpr int32_t kCount = 2 * kHalf;
+    float rescale[2];
+    if (p_.args.softcap > 0) cap<kCount>(scores, p_.args.softcap, p_.cap_scale);
     const int32_t first = step * kKeys;
-    if (p_.args.softcap > 0) cap<kKeys>(scores, p_.args.softcap, p_.cap_scale);
-    if (first < tile.last_first || first + kKeys > tile.least_end) mask<kKeys>(scores, seen, first);
-    online_softmax<kKeys>(scores, p_.factor, sums, rescale);
+    if (first < tile.last_first) mask_before<kCount>(scores, seen_by(p_, tile, consumer_), first);
+    if (first + kKeys > tile.least_end) mask_after<kCount>(scores, seen_by(p_, tile, consumer_), first);
+    online_softmax<kCount>(scores, p_.factor, sums, rescale);
+    if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0))) return;
+    hopper::wgmma_wait<0>();
+#pragma unroll
+    for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= rescale[i / 2 % 2];
   }
 
   // Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
-  static __device__ void pack(const float (&scores)[kKeys / 2], uint32_t (&probs)[kKeys / 4]) {
+  template <int32_t kHalf>
+  static __device__ void pack(const float (&scores)[kHalf], uint32_t (&probs)[kHalf / 2]) {
 #pragma unroll
-    for (int32_t i = 0; i < kKeys / 4; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
+    for (int32_t i = 0; i < kHalf / 2; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
   }
 
   const Prefill& p_;
@@ -715,6 +855,7 @@ class Consumer {
   SharedStorage& storage_;
   const int32_t consumer_;
   PipelineState keys_, values_;
+  uint32_t queries_phase_ = 0;
 };
 
 // The next tile's queries come while this one's results are made and written.
@@ -727,11 +868,9 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Sha
   while (tile) {
     consumer.wait_for_queries();
     Sums<kValueDim> sums;
-    const Tile* next = nullptr;
-    consumer.fold(*tile, sums, [&] {
-      next = tiles.take();
-      if (next) consumer.load_queries(*next);
-    });
+    consumer.fold(*tile, sums);
+    const Tile* const next = tiles.take();
+    if (next) consumer.load_queries(*next);
     consumer.write(*tile, sums);
     tiles.release();
     tile = next;
@@ -767,8 +906,17 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
       RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, storage);
       produce_tiles<Memory::kKeys>(work, storage, loader);
     } else if (threadIdx.x < kWarp) {
-      BoxLoader<Memory> loader(p, memory, storage);
-      produce_tiles<Memory::kKeys>(work, storage, loader);
+      const auto produce_boxes = [&]<int32_t kBoxes>() {
+        BoxLoader<Memory, kBoxes> loader(p, memory, storage);
+        produce_tiles<Memory::kKeys>(work, storage, loader);
+      };
+      constexpr int32_t kMostBoxes = Memory::kKeys / kPrefillLeastBox;
+      if (p.box == Memory::kKeys)
+        produce_boxes.template operator()<1>();
+      else if (p.box == Memory::kKeys / 2)
+        produce_boxes.template operator()<2>();
+      else
+        produce_boxes.template operator()<kMostBoxes>();
     }
   } else {
     hopper::warpgroup_reg_alloc<Memory::kConsumerRegisters>();
@@ -793,6 +941,7 @@ void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
     p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
     p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
   }
+  if (p.queries_in_boxes) p.query_boxes = tensor_map(p.args.q, p.group, kRowsEach / p.group);
   const auto kernel = prefill_kernel<T, kKeyDim, kValueDim>;
   check_base(reinterpret_cast<const void*>(kernel));
   constexpr size_t kShared = kSharedBytes<Memory>;
@@ -827,14 +976,18 @@ void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
 
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const float scale = args.scale * args.kv.key_scale;
+  const int32_t group = args.q.heads / args.kv.kv_heads;
   const Prefill p{.key_boxes = {},
                   .value_boxes = {},
+                  .query_boxes = {},
                   .args = args,
-                  .group = args.q.heads / args.kv.kv_heads,
+                  .queries_in_boxes = kRowsEach % group == 0,
+                  .group = group,
                   .box = choice.box,
                   .next = args.arena->counts(Buf::split_next_tile),
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
-                  .cap_scale = args.softcap > 0 ? scale / args.softcap : 0};
+                  .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
+                  .group_reciprocal = ((1u << kReciprocalBits) + group - 1) / group};
   if (args.kv.type == Dtype::bf16)
     launch<__nv_bfloat16>(p, choice.blocks, stream_of(exec));
   else

@@ -4,6 +4,7 @@
 //   TileScheduler   publish_first(), publish_next()           wait for a place in the ring of tiles; one thread's
 //   Tiles           take(), release()                         take() waits until the tile is published
 //   Loader          look_up(), load_keys(), load_values()     loads wait until a stage is free
+//                   keys_must_wait()                          whether no stage is free for the next keys
 //                   flush()                                   every load that was issued is signalled
 //
 // Why nobody waits for ever. A consumer waits for tiles to be published and for loads to be signalled; it releases the
@@ -68,12 +69,12 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
   if (!tile) return;
   Source source(*tile);
   Steps steps(*tile);
-  int32_t slot = loader.look_up(source, steps.end - 1);
+  auto slot = loader.look_up(source, steps.end - 1);
   while (true) {
     if (publishes) scheduler.publish_next();
-    int32_t before = 0;
+    auto before = slot;
     for (int32_t step = steps.end - 1; step >= steps.first; --step) {
-      const int32_t next = loader.look_up(source, step - 1);
+      const auto next = loader.look_up(source, step - 1);
       loader.load_keys(source, step, slot);
       if (step < steps.end - 1) loader.load_values(source, step + 1, before);
       before = slot;
@@ -85,7 +86,8 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
     const Steps next_steps(tile ? *tile : *last);
     slot = loader.look_up(next_source, next_steps.end - 1);
     if (steps.first < steps.end) loader.load_values(source, steps.first, before);
-    if (!tile || next_steps.first == next_steps.end) loader.flush();  // no load follows that would signal this one
+    // No load follows that would signal this one, or none soon, and the consumers have nothing left to do but to wait for it.
+    if (!tile || next_steps.first == next_steps.end || loader.keys_must_wait()) loader.flush();
     tiles.release();
     if (!tile) return;
     source = next_source;

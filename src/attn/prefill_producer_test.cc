@@ -204,6 +204,7 @@ class Loader {
   int32_t look_up(const Source&, int32_t) const { return 0; }
   void load_keys(const Source&, int32_t, int32_t) { load(block_.keys_empty, block_.keys_full, keys_); }
   void load_values(const Source&, int32_t, int32_t) { load(block_.values_empty, block_.values_full, values_); }
+  bool keys_must_wait() const { return !block_.keys_empty[keys_.stage].is_over(keys_.phase ^ 1); }
   void flush() { loads_.flush(); }
 
  private:

@@ -26,6 +26,7 @@ Sizes sizes_of(const Case& c) {
           .kv_type = c.kv_type,
           .key_scale = c.key_scale,
           .value_scale = c.value_scale,
+          .score_scale = c.score_scale,
           .topk = c.topk,
           .draft_tokens = c.draft_tokens,
           .chunk = c.chunk,

@@ -39,6 +39,7 @@ struct Case {
   std::vector<int32_t> encoder = {};  // encoder keys of each request
   float key_scale = 1;
   float value_scale = 1;
+  float score_scale = 1;  // beside the usual one
   int32_t threads = 1;
   int32_t context = 0;  // 0: as long as the longest request
   Layout layout = Layout::shuffled;

@@ -163,7 +163,7 @@ void attend_head(const Step& step, const Sizes& sizes, const float* query, int32
 
 }  // namespace
 
-float Sizes::scale() const { return 1 / std::sqrt(static_cast<float>(key_dim)); }
+float Sizes::scale() const { return score_scale / std::sqrt(static_cast<float>(key_dim)); }
 
 int32_t captured_of(const Step& step) { return std::max(step.captured, static_cast<int32_t>(step.sequences.size())); }
 

@@ -56,6 +56,7 @@ struct Sizes {
   Dtype kv_type = Dtype::f32;
   float key_scale = 1;  // fp8: stored = true / scale
   float value_scale = 1;
+  float score_scale = 1;  // beside the usual one
   int32_t topk = 1;
   int32_t draft_tokens = 0;
   int32_t chunk = 0;
