@@ -1,68 +1,43 @@
-// Products on AVX2: pairs of bytes are multiplied into 16 bits and added up in 32.
-#include <immintrin.h>
+// Products on AVX2: pairs of bytes are multiplied into 16 bits, added up there as long as they fit, then in 32.
+#include "ops/matmul_avx2.h"
 
-#include <cstring>
-
-#include "base/simd/avx2.h"
 #include "ops/matmul_dense.h"
 #include "ops/matmul_quantised.h"
 
 namespace quire::ops::cpu {
 namespace {
 
-struct Avx2 {
-  using Simd = simd::Avx2;
-  using I = __m256i;
-  using F = Simd::F;
-  static constexpr int kRows = 4;
-
-  static I zero() { return _mm256_setzero_si256(); }
-  static I load(const std::byte* line) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(line)); }
-  static I broadcast(const void* word) {
-    int32_t bits;
-    std::memcpy(&bits, word, sizeof(bits));
-    return _mm256_set1_epi32(bits);
-  }
-  static I add(I a, I b) { return _mm256_add_epi32(a, b); }
-  static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
-  static F negated(F x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
-  static F widen_u8(const std::byte* from) {
-    return to_float(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-  }
-  static F widen_i8(const std::byte* from) {
-    return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+struct Avx2 : Avx2Integers {
+  // Numbers of full bytes are taken less their offset of 128.
+  template <int Largest>
+  static constexpr bool takes_offset() {
+    return Largest == 255;
   }
 
-  // Every byte moved left by Left bits (right when negative), of which Mask is kept.
-  template <int Mask, int Left>
-  static I bits(I x) {
-    return _mm256_and_si256(moved<Left>(x), _mm256_set1_epi8(Mask));
-  }
-  // to | bits<Mask, Left>(x)
-  template <int Mask, int Left>
-  static I with_bits(I to, I x) {
-    return _mm256_or_si256(to, bits<Mask, Left>(x));
-  }
+  static constexpr int kTogether = 1;
 
-  template <bool FullBytes>
-  static I dot(I sums, I weights, I activations) {
-    if constexpr (!FullBytes) {  // 2 * 63 * 128 fits 16 bits
-      const I pairs = _mm256_maddubs_epi16(weights, activations);
-      return add(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  template <int Largest, int First, int Count, int R>
+  [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {
+    constexpr int kFit = takes_offset<Largest>() ? 1 : 32767 / (2 * Largest * 128);  // pairs that fit 16 bits together
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r, q += stride) {
+      I part;
+#pragma GCC unroll 8
+      for (int i = 0; i < Count; ++i) {
+        const I products = pairs<Largest>(numbers[First + i], broadcast(q + 4 * (First + i)));
+        part = i % kFit == 0 ? products : _mm256_add_epi16(part, products);
+        if (i % kFit != kFit - 1 && i != Count - 1) continue;
+        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
+      }
     }
-    const I low = _mm256_set1_epi16(0xff);
-    const I even =
-        _mm256_madd_epi16(_mm256_and_si256(weights, low), _mm256_srai_epi16(_mm256_slli_epi16(activations, 8), 8));
-    const I odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(activations, 8));
-    return add(sums, add(even, odd));
   }
 
  private:
-  template <int Left>
-  static I moved(I x) {
-    if constexpr (Left > 0) return _mm256_slli_epi16(x, Left);
-    if constexpr (Left < 0) return _mm256_srli_epi16(x, -Left);
-    return x;
+  template <int Largest>
+  [[gnu::always_inline]] static I pairs(I numbers, I inputs) {
+    if constexpr (!takes_offset<Largest>()) return _mm256_maddubs_epi16(numbers, inputs);
+    const I less = _mm256_xor_si256(numbers, _mm256_set1_epi8(-128));  // pairs of its magnitudes fit, whatever the sign
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(less), _mm256_sign_epi8(inputs, less));
   }
 };
 

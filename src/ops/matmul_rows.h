@@ -1,8 +1,9 @@
-// Rows of activations as the quantised kernels take them: in groups whose size is known to the compiler, with the
-// numbers that belong to a block at fixed distances from each other.
+// Rows of activations as the quantised kernels take them: up to 16 together, with the numbers that belong to a block at
+// fixed distances from each other.
 //
 // Internal linkage: compiled with several sets of flags.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/matmul_task.h"
@@ -10,33 +11,30 @@
 namespace quire::ops::cpu {
 namespace {
 
-// Calls body.operator()<R>(row) for groups of R rows: as many as possible of Most, then of half of it, down to 1.
-template <int Most, class Body>
+inline constexpr int64_t kGroupRows = 16;
+
+// Calls body(row, count) for groups of 16 rows and the rest.
+template <class Body>
 inline void for_row_groups(RowRange rows, const Body& body) {
-  int64_t row = rows.first;
-  for (; row + Most <= rows.end; row += Most) body.template operator()<Most>(row);
-  if constexpr (Most > 1) for_row_groups<Most / 2>({row, rows.end}, body);
+  for (int64_t row = rows.first; row < rows.end; row += kGroupRows) body(row, std::min(kGroupRows, rows.end - row));
 }
 
 // What a block of activations brings beside its bytes: its scale, and a term for each scale of the weights' block:
 //   types with a minimum   in_scale * float(sum of q), a float
 //   other types            -offset * sum of q, an int32: where the integer sum begins
-// Blocks come in panels of 16. A panel of a group of R rows is [R][1 + terms][16], so that all rows of a block are at
-// fixed distances.
+// Blocks come in panels of 16. A panel of a group is [rows][1 + terms][16].
 inline constexpr int64_t kPanel = 16;
 
-template <int R, int Terms>
+template <int Terms>
 struct Sides {
   static constexpr int64_t kRowWords = (1 + Terms) * kPanel;
   const int32_t* words;
+  int64_t rows;
 
-  const int32_t* block(int64_t b) const { return words + b / kPanel * (R * kRowWords) + b % kPanel; }
-  static const float* scale(const int32_t* block, int row) {
-    return reinterpret_cast<const float*>(block + row * kRowWords);
-  }
-  static const int32_t* term(const int32_t* block, int row, int half) {
-    return block + row * kRowWords + (1 + half) * kPanel;
-  }
+  // Of the group's first row; the next row's lies kRowWords further.
+  const int32_t* block(int64_t b) const { return words + b / kPanel * (rows * kRowWords) + b % kPanel; }
+  static const float* scale(const int32_t* block) { return reinterpret_cast<const float*>(block); }
+  static const int32_t* term(const int32_t* block, int half) { return block + (1 + half) * kPanel; }
 };
 
 constexpr int64_t side_words_of_row(int64_t blocks, int terms) {
@@ -62,16 +60,16 @@ template <class Layout>
   }
 }
 
-// The sides of `rows`, for groups of up to Most rows as for_row_groups makes them: group by group from `words` on.
-template <int Most, class Layout>
+// The sides of `rows`, group by group from `words` on.
+template <class Layout>
 inline void fill_sides(const ActivationRows& in, RowRange rows, int32_t* words) {
   const int64_t blocks = in.dim / kBlockInputs;
   constexpr int64_t kRowWords = (1 + Layout::kLayout.scales) * kPanel;
-  for_row_groups<Most>(rows, [&]<int R>(int64_t row) {
+  for_row_groups(rows, [&](int64_t row, int64_t count) {
     for (int64_t b = 0; b < blocks; b += kPanel)
-      for (int r = 0; r < R; ++r, words += kRowWords) {
-        const float* scale = in.scale + (row + r) * blocks + b;
-        const int32_t* sums = in.sums + ((row + r) * blocks + b) * 2;
+      for (int64_t r = row; r < row + count; ++r, words += kRowWords) {
+        const float* scale = in.scale + r * blocks + b;
+        const int32_t* sums = in.sums + (r * blocks + b) * 2;
         if (b + kPanel <= blocks)
           fill_side<Layout>(scale, sums, kPanel, words);
         else
