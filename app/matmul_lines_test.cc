@@ -9,7 +9,7 @@
 namespace quire::bench {
 namespace {
 
-constexpr Isa kIsas[] = {Isa::avx2, Isa::avxvnni, Isa::avx512vnni, Isa::amx};
+constexpr Isa kProductIsas[] = {Isa::avx2, Isa::avxvnni, Isa::avx512vnni, Isa::amx};
 
 TEST(MatmulLines, NamesSayWhatIsMultiplied) {
   MatmulLine line{
@@ -22,24 +22,24 @@ TEST(MatmulLines, NamesSayWhatIsMultiplied) {
 
 TEST(MatmulLines, NoTwoLinesShareAName) {
   std::set<std::string> names;
-  for (const auto& group : matmul_groups(kIsas, false))
+  for (const auto& group : matmul_groups(kProductIsas, false))
     for (const MatmulLine& line : group) EXPECT_TRUE(names.insert(name(line, Isa::amx)).second) << name(line, Isa::amx);
 }
 
 TEST(MatmulLines, EveryQuantisedTypeHasFewAndManyRowsOnEveryInstructionSet) {
   std::set<std::tuple<BlockType, int32_t, Isa>> seen;
-  for (const auto& group : matmul_groups(kIsas, false))
+  for (const auto& group : matmul_groups(kProductIsas, false))
     for (const MatmulLine& line : group) seen.insert({line.matrix.type, line.rows, line.isa});
   for (const BlockType type : kBlockTypes)
     for (const int32_t rows : {1, 2, 4, 8, 16, 512})
-      for (const Isa isa : kIsas)
+      for (const Isa isa : kProductIsas)
         EXPECT_EQ(seen.contains({type, rows, isa}), shape_of(type).elements > 1)
             << to_string(type) << " x " << rows << " on " << to_string(isa);
 }
 
 TEST(MatmulLines, OfInstructionSetsThoseWithProductsOfTheirOwnCount) {
   const Isa all[] = {Isa::plain, Isa::avx2, Isa::avxvnni, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
-  EXPECT_EQ(product_isas(all), std::vector<Isa>(std::begin(kIsas), std::end(kIsas)));
+  EXPECT_EQ(product_isas(all), std::vector<Isa>(std::begin(kProductIsas), std::end(kProductIsas)));
 }
 
 TEST(MatmulLines, GateAndUpGiveHalfAsManyResultsAsOutputs) {
