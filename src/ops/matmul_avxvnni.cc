@@ -10,7 +10,7 @@ struct AvxVnni : Avx2Integers {
   static constexpr bool takes_offset() {
     return false;
   }
-  static constexpr int kTogether = 2;
+  static constexpr int kTogether = 1;
 
   template <int Largest, int First, int Count, int R>
   [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {

@@ -88,7 +88,7 @@ class PackedWeights {
     return S::mul(head.minimum, E::widen_u8(block.scales + kTileColumns + vector * S::kWidth));
   }
 
-  // Ask for the lines that a product will reach 2 KB from here; past the tile lies the next one, and past the matrix
+  // Ask for the lines that a product will reach 4 KB from here; past the tile lies the next one, and past the matrix
   // a prefetch does no harm.
   [[gnu::always_inline]] static void fetch_ahead(const Block& block) {
     constexpr int64_t kBytes = kSharedHead ? kLayout.block_bytes : kLayout.group_bytes() / kLayout.group_blocks;
@@ -101,7 +101,7 @@ class PackedWeights {
   }
 
  private:
-  static constexpr int64_t kAhead = 2048;
+  static constexpr int64_t kAhead = 4096;
 
   static I line(const Block& block, int index, int vector) {
     return E::load(block.lines + index * kLine + vector * S::kWidth * 4);
