@@ -6,13 +6,10 @@ namespace quire::ops::cpu {
 namespace {
 
 struct AvxVnni : Avx2Integers {
-  template <int Largest>
-  static constexpr bool takes_offset() {
-    return false;
-  }
+  static constexpr bool kStartsInPairs = false;
   static constexpr int kTogether = 1;
 
-  template <int Largest, int First, int Count, int R>
+  template <WeightForm, int First, int Count, int R>
   [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {
     constexpr int kChains = R == 1 ? 2 : 1;  // a row alone has two, which wait less for each other's products
     const int8_t* rows[R];

@@ -1,11 +1,10 @@
 // Runs of quantised tiles on vectors, for the engine E of an instruction set:
 //
-//   Simd, I     floats and integers of one width
-//   kTogether   rows whose sums are computed together
-//   add_dots    adds dots of numbers [First, First + Count), four unsigned bytes each, at most Largest, with the bytes
-//   of
-//               R rows from q on to their sums
-//   takes_offset<Largest>   it does so with the numbers less their offset
+//   Simd, I          floats and integers of one width
+//   kTogether        rows whose sums are computed together
+//   add_dots         adds dots of numbers [First, First + Count), four unsigned bytes each, with the bytes of R rows
+//                    from q on to where their sums begin
+//   kStartsInPairs   they begin as pairs of 16 bits, which fill_pair_starts computes
 //   load, bits, with_bits, widen_u8, widen_i8, zero, broadcast, to_float
 //
 // Internal linkage: compiled with several sets of flags.
@@ -104,12 +103,11 @@ class TileRows {
   template <int Half, int R>
   [[gnu::always_inline]] void add_half(const BlockNumbers& block, const int8_t* q, const int32_t* side, F* sums) const {
     constexpr int kCount = 8 / kForm.scales;
-    constexpr bool kStarts = kForm.starts && !E::template takes_offset<kForm.largest>();
     I isums[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
-      isums[r] = kStarts ? E::broadcast(Side::term(side + r * Side::kRowWords, Half)) : E::zero();
-    E::template add_dots<kForm.largest, Half * kCount, kCount>(block.numbers, q, stride_, isums);
+      isums[r] = kForm.starts ? E::broadcast(Side::term(side + r * Side::kRowWords, Half)) : E::zero();
+    E::template add_dots<kForm, Half * kCount, kCount>(block.numbers, q, stride_, isums);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r, side += Side::kRowWords) {
       F sum = S::fma(E::to_float(isums[r]), S::mul(block.scale[Half], S::set1(*Side::scale(side))), sums[r]);

@@ -21,7 +21,8 @@ inline void for_row_groups(RowRange rows, const Body& body) {
 
 // What a block of activations brings beside its bytes: its scale, and a term for each scale of the weights' block:
 //   types with a minimum   in_scale * float(sum of q), a float
-//   other types            -offset * sum of q, an int32: where the integer sum begins
+//   other types            -offset * sum of q, an int32: where the integer sum begins; for engines that add up pairs
+//                          in 16 bits, two of 16: of q 0 and 1 of every four, of 2 and 3
 // Blocks come in panels of 16. A panel of a group is [rows][1 + terms][16].
 inline constexpr int64_t kPanel = 16;
 
@@ -42,14 +43,17 @@ constexpr int64_t side_words_of_row(int64_t blocks, int terms) {
 }
 
 // `count` blocks of one row, to one row of a panel.
-template <class Layout>
-[[gnu::always_inline]] inline void fill_side(const float* scale, const int32_t* sums, int64_t count, int32_t* words) {
-  constexpr PackedLayout kLayout = Layout::kLayout;
+template <class Weights>
+[[gnu::always_inline]] inline void fill_side(const int8_t* q, const float* scale, const int32_t* sums, int64_t count,
+                                             int32_t* words) {
+  constexpr PackedLayout kLayout = Weights::kLayout;
   auto* scales = reinterpret_cast<float*>(words);
   auto* products = reinterpret_cast<float*>(words + kPanel);
   for (int64_t i = 0; i < count; ++i) scales[i] = scale[i];
   if constexpr (kLayout.minimum) {
     for (int64_t i = 0; i < count; ++i) products[i] = scale[i] * static_cast<float>(sums[2 * i] + sums[2 * i + 1]);
+  } else if constexpr (Weights::Engine::kStartsInPairs) {
+    Weights::Engine::template fill_pair_starts<kLayout.offset, kLayout.scales>(q, count, words + kPanel, kPanel);
   } else if constexpr (kLayout.scales == 1) {
     for (int64_t i = 0; i < count; ++i) words[kPanel + i] = -kLayout.offset * (sums[2 * i] + sums[2 * i + 1]);
   } else {
@@ -61,19 +65,20 @@ template <class Layout>
 }
 
 // The sides of `rows`, group by group from `words` on.
-template <class Layout>
+template <class Weights>
 inline void fill_sides(const ActivationRows& in, RowRange rows, int32_t* words) {
   const int64_t blocks = in.dim / kBlockInputs;
-  constexpr int64_t kRowWords = (1 + Layout::kLayout.scales) * kPanel;
+  constexpr int64_t kRowWords = (1 + Weights::kLayout.scales) * kPanel;
   for_row_groups(rows, [&](int64_t row, int64_t count) {
     for (int64_t b = 0; b < blocks; b += kPanel)
       for (int64_t r = row; r < row + count; ++r, words += kRowWords) {
+        const int8_t* q = in.q + r * in.q_stride + b * kBlockInputs;
         const float* scale = in.scale + r * blocks + b;
         const int32_t* sums = in.sums + (r * blocks + b) * 2;
         if (b + kPanel <= blocks)
-          fill_side<Layout>(scale, sums, kPanel, words);
+          fill_side<Weights>(q, scale, sums, kPanel, words);
         else
-          fill_side<Layout>(scale, sums, blocks - b, words);
+          fill_side<Weights>(q, scale, sums, blocks - b, words);
       }
   });
 }

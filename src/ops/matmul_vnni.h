@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/simd/avx512.h"
+#include "ops/matmul_weights.h"
 
 namespace quire::ops::cpu {
 namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
@@ -42,13 +43,10 @@ struct Vnni {
     return _mm512_ternarylogic_epi32(to, moved<Left>(x), _mm512_set1_epi8(Mask), kFirstOrBothOthers);
   }
 
-  template <int Largest>
-  static constexpr bool takes_offset() {
-    return false;
-  }
+  static constexpr bool kStartsInPairs = false;
   static constexpr int kTogether = 4;
 
-  template <int Largest, int First, int Count, int R>
+  template <WeightForm, int First, int Count, int R>
   [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {
     constexpr int kChains = R == 1 ? 2 : 1;  // a row alone has two, which wait less for each other's products
     const int8_t* rows[R];

@@ -27,6 +27,7 @@ constexpr WeightForm form_of() {
 template <class E, BlockType T>
 class PackedWeights {
  public:
+  using Engine = E;
   using S = typename E::Simd;
   using I = typename E::I;
   using F = typename S::F;
