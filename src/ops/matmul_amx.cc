@@ -13,7 +13,7 @@ namespace {
 namespace amx = simd::amx;
 using S = simd::Avx512;
 
-constexpr int kTileRows = kGroupRows;
+constexpr int kTileRows = 16;
 constexpr int64_t kSumsBytes = kTileRows * kLine;
 
 // Tiles 0 to 3: sums; 4 and 5: 16 rows of a block of activations; 6 and 7: a block of weights.
@@ -136,7 +136,7 @@ void run_amx(const TileRun& run, const ActivationRows& in, RowRange rows, std::b
   using Weights = PackedWeights<Vnni, T>;
   const int64_t blocks = run.inputs / kBlockInputs, row_words = side_words_of_row(blocks, 1);
   const QuantisedScratch memory = carve(scratch);
-  fill_sides<Weights>(in, rows, memory.sides);
+  fill_sides<Weights>(in, rows, kTileRows, memory.sides);
   auto* isums = reinterpret_cast<std::byte*>(memory.sides + (rows.end - rows.first) * row_words);
   std::byte* unpacked = isums + 4 * kSumsBytes;
   amx::configure(kShapes);
@@ -146,13 +146,13 @@ void run_amx(const TileRun& run, const ActivationRows& in, RowRange rows, std::b
     unpack_tile<T>(tile, blocks, unpacked);
     fetch_tile(tile + run.stride, tile_bytes(T, run.inputs));
     find_place(run.target, i, memory.kept, place);
-    for_row_groups(rows, [&](int64_t row, int64_t count) {
+    for_row_groups(rows, kTileRows, [&](int64_t row, int64_t count) {
       const int64_t swept = row - rows.first;
       const int32_t* sides = memory.sides + swept * row_words;
       if (count == kTileRows)
         full_tile_rows(TileProduct<Weights::kForm>(in, row, sides, unpacked, isums), row, swept, place);
       else
-        tile_rows<Vnni, Weights, kTileRows>(tile, in, row, count, swept, sides, place);
+        tile_rows<Vnni, Weights, kGroupRows>(tile, in, row, count, swept, sides, place);
     });
   }
   amx::release();

@@ -28,6 +28,8 @@ inline QuantisedScratch carve(std::byte* scratch) {
   return {kept, reinterpret_cast<int32_t*>(kept + kSweepRows * kTileColumns)};
 }
 
+inline constexpr int64_t kGroupRows = 32;
+
 // One tile and a group of rows. A block's numbers are unpacked into registers, vector of columns by vector, and pass
 // all rows; the rows' sums are in L1, or for one row alone in registers.
 template <class E, class Weights>
@@ -141,9 +143,9 @@ void run_quantised(const TileRun& run, const ActivationRows& in, RowRange rows, 
   using Weights = PackedWeights<E, T>;
   const int64_t row_words = side_words_of_row(run.inputs / kBlockInputs, Weights::kForm.scales);
   const QuantisedScratch memory = carve(scratch);
-  fill_sides<Weights>(in, rows, memory.sides);
+  fill_sides<Weights>(in, rows, kGroupRows, memory.sides);
   // The tiles of a run stay in L2 while group after group of rows passes them.
-  for_row_groups(rows, [&](int64_t row, int64_t count) {
+  for_row_groups(rows, kGroupRows, [&](int64_t row, int64_t count) {
     const auto compute = count == 1 ? tile_rows<E, Weights, 1> : tile_rows<E, Weights, kGroupRows>;
     const int64_t swept = row - rows.first;
     Place place;

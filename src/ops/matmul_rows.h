@@ -1,5 +1,5 @@
-// Rows of activations as the quantised kernels take them: up to 16 together, with the numbers that belong to a block at
-// fixed distances from each other.
+// Rows of activations as the quantised kernels take them: in groups, with the numbers that belong to a block at fixed
+// distances from each other.
 //
 // Internal linkage: compiled with several sets of flags.
 #pragma once
@@ -11,12 +11,10 @@
 namespace quire::ops::cpu {
 namespace {
 
-inline constexpr int64_t kGroupRows = 16;
-
-// Calls body(row, count) for groups of 16 rows and the rest.
+// Calls body(row, count) for groups of `most` rows and the rest.
 template <class Body>
-inline void for_row_groups(RowRange rows, const Body& body) {
-  for (int64_t row = rows.first; row < rows.end; row += kGroupRows) body(row, std::min(kGroupRows, rows.end - row));
+inline void for_row_groups(RowRange rows, int64_t most, const Body& body) {
+  for (int64_t row = rows.first; row < rows.end; row += most) body(row, std::min(most, rows.end - row));
 }
 
 // What a block of activations brings beside its bytes: its scale, and a term for each scale of the weights' block:
@@ -64,12 +62,12 @@ template <class Weights>
   }
 }
 
-// The sides of `rows`, group by group from `words` on.
+// The sides of `rows`, group by group of `most` rows, from `words` on.
 template <class Weights>
-inline void fill_sides(const ActivationRows& in, RowRange rows, int32_t* words) {
+inline void fill_sides(const ActivationRows& in, RowRange rows, int64_t most, int32_t* words) {
   const int64_t blocks = in.dim / kBlockInputs;
   constexpr int64_t kRowWords = (1 + Weights::kLayout.scales) * kPanel;
-  for_row_groups(rows, [&](int64_t row, int64_t count) {
+  for_row_groups(rows, most, [&](int64_t row, int64_t count) {
     for (int64_t b = 0; b < blocks; b += kPanel)
       for (int64_t r = row; r < row + count; ++r, words += kRowWords) {
         const int8_t* q = in.q + r * in.q_stride + b * kBlockInputs;
