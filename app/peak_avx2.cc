@@ -28,7 +28,7 @@ double bytes_avx2(int64_t rounds) {
 #pragma GCC unroll 6
     for (int i = 0; i < kSums; ++i) {
       __m256i pairs = factor;
-      asm("vpmaddubsw %1, %0, %0" : "+x"(pairs) : "x"(factor));  // else it is computed once for all rounds
+      asm volatile("vpmaddubsw %1, %0, %0" : "+x"(pairs) : "x"(factor));  // else it is computed once for all
       sums[i] = _mm256_add_epi16(sums[i], pairs);
     }
   }
