@@ -88,6 +88,8 @@ class TileRows {
     int64_t r = 0;
     for (; r + E::kTogether <= side_.rows; r += E::kTogether) {
       add_rows<E::kTogether>(block, q, side, sums + r);
+      // So many rows are more than a core's own prefetcher follows.
+      for (int ahead = 0; ahead < E::kTogether; ++ahead) __builtin_prefetch(q + ahead * stride_ + kLine, 0, 3);
       q += E::kTogether * stride_;
       side += E::kTogether * Side::kRowWords;
     }
