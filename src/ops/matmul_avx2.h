@@ -29,23 +29,21 @@ struct Avx2Integers {
     return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
   }
 
-  // Every byte moved left by Left bits (right when negative), of which Mask is kept.
-  template <int Mask, int Left>
+  // Every byte moved right by Right bits, of which Mask is kept.
+  template <int Mask, int Right>
   static I bits(I x) {
-    return _mm256_and_si256(moved<Left>(x), _mm256_set1_epi8(Mask));
+    return _mm256_and_si256(moved<Right>(x), _mm256_set1_epi8(Mask));
   }
-  // to | bits<Mask, Left>(x)
-  template <int Mask, int Left>
+  // to | bits<Mask, Right>(x)
+  template <int Mask, int Right>
   static I with_bits(I to, I x) {
-    return _mm256_or_si256(to, bits<Mask, Left>(x));
+    return _mm256_or_si256(to, bits<Mask, Right>(x));
   }
 
  private:
-  template <int Left>
+  template <int Right>
   static I moved(I x) {
-    if constexpr (Left > 0) return _mm256_slli_epi16(x, Left);
-    if constexpr (Left < 0) return _mm256_srli_epi16(x, -Left);
-    return x;
+    return Right == 0 ? x : _mm256_srli_epi16(x, Right);
   }
 };
 

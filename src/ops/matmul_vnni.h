@@ -31,16 +31,16 @@ struct Vnni {
     return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
 
-  // Every byte moved left by Left bits (right when negative), of which Mask is kept.
-  template <int Mask, int Left>
+  // Every byte moved right by Right bits, of which Mask is kept.
+  template <int Mask, int Right>
   static I bits(I x) {
-    return _mm512_and_si512(moved<Left>(x), _mm512_set1_epi8(Mask));
+    return _mm512_and_si512(moved<Right>(x), _mm512_set1_epi8(Mask));
   }
-  // to | bits<Mask, Left>(x)
-  template <int Mask, int Left>
+  // to | bits<Mask, Right>(x)
+  template <int Mask, int Right>
   static I with_bits(I to, I x) {
     constexpr int kFirstOrBothOthers = 0xf8;
-    return _mm512_ternarylogic_epi32(to, moved<Left>(x), _mm512_set1_epi8(Mask), kFirstOrBothOthers);
+    return _mm512_ternarylogic_epi32(to, moved<Right>(x), _mm512_set1_epi8(Mask), kFirstOrBothOthers);
   }
 
   static constexpr bool kStartsInPairs = false;
@@ -79,11 +79,9 @@ struct Vnni {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(numbers), "m"(word));
   }
 
-  template <int Left>
+  template <int Right>
   static I moved(I x) {
-    if constexpr (Left > 0) return _mm512_slli_epi16(x, Left);
-    if constexpr (Left < 0) return _mm512_srli_epi16(x, -Left);
-    return x;
+    return Right == 0 ? x : _mm512_srli_epi16(x, Right);
   }
 };
 

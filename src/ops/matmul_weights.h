@@ -19,9 +19,7 @@ struct WeightForm {
 template <BlockType T>
 constexpr WeightForm form_of() {
   constexpr PackedLayout kLayout = layout_of(T);
-  constexpr int kBits =
-      T == BlockType::q8_0 ? 8 : static_cast<int>(kLayout.block_bytes / kLine);  // 4 and a line for each
-  return {kLayout.minimum, kLayout.offset != 0, (1 << kBits) - 1, kLayout.scales};
+  return {kLayout.minimum, kLayout.offset != 0, (1 << kLayout.bits()) - 1, kLayout.scales};
 }
 
 template <class E, BlockType T>
@@ -53,15 +51,12 @@ class PackedWeights {
   // Inputs 4 g to 4 g + 3 of the block. `vector` counts vectors of columns, here and below.
   template <int G>
   [[gnu::always_inline]] static I numbers(const Block& block, int vector) {
-    if constexpr (T == BlockType::q8_0) return line(block, G, vector);
-    const I packed = line(block, G % 4, vector);
-    const I nibbles = E::template bits < 0x0f, G < 4 ? 0 : -4 > (packed);
-    if constexpr (kLayout.block_bytes == 5 * kLine)
-      return E::template with_bits<0x10, 4 - G>(nibbles, line(block, 4, vector));
-    else if constexpr (kLayout.block_bytes == 6 * kLine)
-      return E::template with_bits<0x30, 4 - G % 4 * 2>(nibbles, line(block, 4 + G / 4, vector));
-    else
-      return nibbles;
+    constexpr Pieces kPieces = pieces_of(kLayout.bits(), G);
+    constexpr Piece kFirst = kPieces.at[0];
+    if constexpr (T == BlockType::q8_0) return line(block, kFirst.line, vector);
+    I number = E::template bits<kFirst.mask, kFirst.right>(line(block, kFirst.line, vector));
+    number = with_piece<G, 1>(number, block, vector);
+    return with_piece<G, 2>(number, block, vector);
   }
 
   // What the blocks that share a head scale their own numbers by.
@@ -104,6 +99,13 @@ class PackedWeights {
  private:
   static constexpr int64_t kAhead = 4096;
 
+  template <int G, int Index>
+  [[gnu::always_inline]] static I with_piece(I number, const Block& block, int vector) {
+    constexpr Pieces kPieces = pieces_of(kLayout.bits(), G);
+    if constexpr (Index >= kPieces.count) return number;
+    constexpr Piece kPiece = kPieces.at[Index];
+    return E::template with_bits<kPiece.mask, kPiece.right>(number, line(block, kPiece.line, vector));
+  }
   static I line(const Block& block, int index, int vector) {
     return E::load(block.lines + index * kLine + vector * S::kWidth * 4);
   }
