@@ -126,9 +126,11 @@ template <WeightForm Form>
 [[gnu::noinline]] void full_tile_rows(const TileProduct<Form>& product, int64_t row, int64_t swept,
                                       const Place& place) {
   fetch_outputs(place, row, kTileRows);
-  S::F sums[kTileRows];
+  S::F sums[kTileRows], results[kTileRows];
   product.run(sums);
-  put_rows<S>(place, row, swept, 0, sums, kTileRows);
+#pragma GCC unroll 16
+  for (int r = 0; r < kTileRows; ++r) results[r] = sums[r];  // so that the sums themselves stay in registers
+  put_rows<S>(place, row, swept, 0, results, kTileRows);
 }
 
 template <BlockType T>
