@@ -9,7 +9,7 @@
 namespace quire::bench {
 namespace {
 
-constexpr Isa kIsas[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
+constexpr Isa kIsas[] = {Isa::plain, Isa::avx2, Isa::avxvnni, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
 
 TEST(AttentionLines, NamesShowWhatIsAwayFromTheDefault) {
   AttentionLine line{.kind = Kind::decode, .batch = 8, .tokens = 4096, .isa = Isa::amx};

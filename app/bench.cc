@@ -60,9 +60,9 @@ void add_bench(CLI::App& app, const std::string& command) {
   const auto matmul = std::make_shared<Request>();
   add_benchmark(*bench, "matmul", "products of quantised matrices with few and many rows", command, bench_matmul,
                 matmul)
-      ->add_option("--isa", matmul->isa_names, "instruction set; default: the best that works here")
-      ->expected(1)
-      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
+      ->add_option("--isa", matmul->isa_names,
+                   "instruction set, may be repeated; default: those with products of their own")
+      ->check(CLI::IsMember({"plain", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"}));
   const auto metadata = std::make_shared<Request>();
   const auto run_metadata = [](const BenchOptions& options) {
     return options.device == "cuda" ? bench_gpu_metadata(options) : bench_metadata(options);

@@ -1,10 +1,12 @@
-// Products with weights that a cache holds are held against the fastest integer products; with cold ones also against
-// reading memory.
+// Products with weights that a cache holds are held against the instruction set's fastest products of bytes; with cold
+// ones also against reading memory.
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "base/check.h"
 #include "bench.h"
+#include "gather.h"
 #include "matmul_lines.h"
 #include "ops/matmul.h"
 #include "short_line.h"
@@ -13,103 +15,130 @@
 namespace quire::bench {
 namespace {
 
-constexpr int kMatmulRounds = 25;
-constexpr int kQuickMatmulRounds = 5;
+constexpr int kMatmulRounds = 15;
+constexpr int kQuickMatmulRounds = 3;
 
-// The matrix of a line, as often as it takes to be cold, with rows to multiply it by.
-class MatmulWorld {
+using Teams = std::map<Isa, std::unique_ptr<Exec>>;
+
+// A matrix, as often as it takes to be cold.
+class PackedCopies {
  public:
-  MatmulWorld(const MatmulLine& line, Exec& exec)
-      : exec_(exec), rows_(line.rows), gate_and_up_(line.gate_and_up), activations_(line.rows, line.inputs) {
-    pack(line);
-    const int64_t columns = line.gate_and_up ? line.outputs / 2 : line.outputs;
-    results_.resize(static_cast<size_t>(rows_ * columns));
-    out_ = {results_.data(), rows_, columns, columns};
-    in_ = activations_.view(line.inputs, weights_[0].forms());
-    fill_activations(line.inputs);
-  }
-
-  void run() {
-    const ops::PackedMatrix& weights = weights_[next_++ % weights_.size()];
-    const auto store = gate_and_up_ ? ops::Store::silu_mul : ops::Store::set;
-    ops::matmul({.weights = &weights, .in = in_, .out = out_, .store = store, .live_rows = &rows_}, exec_);
-  }
-
- private:
-  void pack(const MatmulLine& line) {
-    const auto bytes = static_cast<size_t>(bytes_of(line.type, line.inputs * line.outputs));
+  PackedCopies(const MatmulMatrix& matrix, bool cold, Exec& exec) {
+    const auto bytes = static_cast<size_t>(bytes_of(matrix.type, matrix.inputs * matrix.outputs));
     const std::vector<std::byte> file(bytes, std::byte{0x21});  // small numbers in every type, scales of 0.01
-    const int64_t outputs = line.gate_and_up ? line.outputs / 2 : line.outputs;
-    const ops::WeightView views[] = {{line.type, file.data(), outputs, line.inputs},
-                                     {line.type, file.data(), outputs, line.inputs}};
-    const size_t copies = line.cold ? 4 * std::max(last_level_cache_bytes(), size_t{32} << 20) / bytes + 2 : 1;
+    const int64_t outputs = matrix.gate_and_up ? matrix.outputs / 2 : matrix.outputs;
+    const ops::WeightView views[] = {{matrix.type, file.data(), outputs, matrix.inputs},
+                                     {matrix.type, file.data(), outputs, matrix.inputs}};
+    const size_t copies = cold ? 4 * std::max(last_level_cache_bytes(), size_t{32} << 20) / bytes + 2 : 1;
     using Join = ops::PackedMatrix::Join;
     for (size_t i = 0; i < copies; ++i)
-      weights_.emplace_back(std::span(views, line.gate_and_up ? 2 : 1),
-                            line.gate_and_up ? Join::gate_and_up : Join::stack, exec_);
+      copies_.emplace_back(std::span(views, matrix.gate_and_up ? 2 : 1),
+                           matrix.gate_and_up ? Join::gate_and_up : Join::stack, exec);
   }
+  const ops::PackedMatrix& next() { return copies_[next_++ % copies_.size()]; }
 
-  void fill_activations(int64_t inputs) {
+ private:
+  std::vector<ops::PackedMatrix> copies_;
+  size_t next_ = 0;
+};
+
+// The rows of a line, and where their results go.
+class MatmulWorld {
+ public:
+  MatmulWorld(const MatmulLine& line, std::shared_ptr<PackedCopies> weights, Exec& exec)
+      : exec_(exec),
+        rows_(line.rows),
+        gate_and_up_(line.matrix.gate_and_up),
+        weights_(std::move(weights)),
+        activations_(line.rows, line.matrix.inputs) {
+    const int64_t inputs = line.matrix.inputs, columns = line.matrix.outputs / (gate_and_up_ ? 2 : 1);
+    results_.resize(static_cast<size_t>(rows_ * columns));
+    out_ = {results_.data(), rows_, columns, columns};
+    in_ = activations_.view(inputs, weights_->next().forms());
     std::vector<float> x(static_cast<size_t>(rows_ * inputs));
     for (size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(i % 201) - 1.0f;
     ops::quantise({.in = {x.data(), rows_, inputs, inputs}, .out = in_, .live_rows = &rows_}, exec_);
   }
 
+  double seconds(int64_t calls) {
+    gather(exec_);
+    return seconds_of([&] {
+      for (int64_t i = 0; i < calls; ++i) run();
+    });
+  }
+
+ private:
+  void run() {
+    const auto store = gate_and_up_ ? ops::Store::silu_mul : ops::Store::set;
+    ops::matmul({.weights = &weights_->next(), .in = in_, .out = out_, .store = store, .live_rows = &rows_}, exec_);
+  }
+
   Exec& exec_;
   int32_t rows_;
   bool gate_and_up_;
+  std::shared_ptr<PackedCopies> weights_;
   ops::ActivationBuffer activations_;
   ops::ActivationRows in_{};
-  std::vector<ops::PackedMatrix> weights_;
   std::vector<float> results_;
   Rows<float> out_{};
-  size_t next_ = 0;
 };
-
-// The instruction sets whose peaks bound integer products. Tiles of bytes take twice the depth of tiles of bf16.
-std::vector<Isa> integer_isas() {
-  std::vector<Isa> isas;
-  for (Isa isa : available_isas())
-    if (isa == Isa::avx512vnni || isa == Isa::amx) isas.push_back(isa);
-  return isas;
-}
-
-double integer_peak(const MachineLimits& limits) {
-  double peak = 0;
-  for (const IsaPeak& p : limits.peaks) peak = std::max(peak, p.isa == Isa::amx ? 2 * p.flops : p.flops);
-  return peak;
-}
 
 Result result_of(const MatmulLine& line, const ShortLine& timed, const MachineLimits& limits) {
   const Work work = work_of(line);
-  const double seconds = median(timed.samples), peak = integer_peak(limits);
-  const double reading = line.cold ? work.bytes / limits.read_bytes : 0, computing = peak > 0 ? work.flops / peak : 0;
-  Result result{.name = timed.name,
-                .median_us = seconds * 1e6,
-                .limit_us = {},
-                .gbps = work.bytes / seconds / 1e9,
-                .tflops = work.flops / seconds / 1e12};
-  if (reading > 0 || computing > 0) result.limit_us = std::max(reading, computing) * 1e6;
-  return result;
+  const double seconds = median(timed.samples);
+  return {.name = timed.name,
+          .median_us = seconds * 1e6,
+          .limit_us = limit_seconds(line, limits) * 1e6,
+          .gbps = work.bytes / seconds / 1e9,
+          .tflops = work.flops / seconds / 1e12};
+}
+
+// A group's memory is given back when its timings are known.
+std::vector<ShortLine> measured(const std::vector<MatmulLine>& group, const Teams& teams, int rounds,
+                                LimitSampler& sampler) {
+  std::shared_ptr<PackedCopies> copies[2];  // warm, cold
+  std::vector<ShortLine> lines;
+  for (const MatmulLine& line : group) {
+    Exec& exec = *teams.at(line.isa);
+    auto& weights = copies[line.cold];
+    if (!weights) weights = std::make_shared<PackedCopies>(line.matrix, line.cold, exec);
+    const auto world = std::make_shared<MatmulWorld>(line, weights, exec);
+    lines.push_back(
+        {.name = name(line, best_isa()), .seconds = [world](int64_t calls) { return world->seconds(calls); }});
+  }
+  measure(lines, rounds, sampler, *teams.at(group.back().isa));
+  for (ShortLine& line : lines) line.seconds = nullptr;
+  return lines;
+}
+
+std::vector<std::vector<MatmulLine>> chosen_groups(std::span<const Isa> isas, const BenchOptions& options) {
+  auto groups = matmul_groups(isas, options.quick);
+  for (auto& group : groups)
+    std::erase_if(group, [&](const MatmulLine& line) {
+      return name(line, best_isa()).find(options.filter) == std::string::npos;
+    });
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  check(!groups.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");
+  return groups;
 }
 
 }  // namespace
 
 Report bench_matmul(const BenchOptions& options) {
-  Exec exec({.threads = options.threads, .isa = options.isas.empty() ? best_isa() : options.isas.back()});
-  std::vector<MatmulLine> chosen = matmul_lines(options.quick);
-  std::erase_if(chosen, [&](const MatmulLine& line) { return name(line).find(options.filter) == std::string::npos; });
-  check(!chosen.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");
-
-  std::vector<ShortLine> lines;
-  for (const MatmulLine& line : chosen) {
-    const auto world = std::make_shared<MatmulWorld>(line, exec);
-    lines.push_back({.name = name(line), .seconds = in_a_loop([world] { world->run(); })});
-  }
-  LimitSampler sampler(exec, integer_isas());
-  measure(lines, options.repeat ? options.repeat : options.quick ? kQuickMatmulRounds : kMatmulRounds, sampler, exec);
+  const std::vector<Isa> isas = options.isas.empty() ? product_isas(available_isas()) : options.isas;
+  check(!isas.empty(), "this machine has no instruction set with products of its own");
+  Teams teams;
+  for (const Isa isa : isas)
+    teams.emplace(isa, std::make_unique<Exec>(ExecOptions{.threads = options.threads, .isa = isa}));
+  const auto groups = chosen_groups(isas, options);
+  LimitSampler sampler(*teams.at(isas.back()), isas, Products::bytes);
+  const int rounds = options.repeat ? options.repeat : options.quick ? kQuickMatmulRounds : kMatmulRounds;
+  std::vector<std::vector<ShortLine>> timed;
+  for (const auto& group : groups) timed.push_back(measured(group, teams, rounds, sampler));
   Report report{sampler.limits(), "", {}};
-  for (size_t i = 0; i < lines.size(); ++i) report.results.push_back(result_of(chosen[i], lines[i], report.machine));
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (size_t i = 0; i < groups[g].size(); ++i)
+      report.results.push_back(result_of(groups[g][i], timed[g][i], report.machine));
   return report;
 }
 

@@ -16,27 +16,33 @@ namespace {
 constexpr size_t kLeastMemory = size_t{512} << 20;  // far more than any cache of its day keeps
 constexpr size_t kReadItem = size_t{1} << 20;
 
-ProductLoop* product_loop(Isa isa) {
+// The fastest that the instruction set has of its kind.
+struct Loops {
+  ProductLoop *floats, *bytes;
+};
+Loops loops_of(Isa isa) {
   switch (isa) {
     case Isa::plain:
-      return products_plain;
+      return {products_plain, products_plain};
     case Isa::avx2:
-      return products_avx2;
+      return {products_avx2, bytes_avx2};
+    case Isa::avxvnni:
+      return {products_avx2, bytes_avxvnni};
     case Isa::avx512:
-      return products_avx512;
+      return {products_avx512, bytes_avx2};
     case Isa::avx512vnni:
-      return products_avx512vnni;
+      return {products_avx512, bytes_avx512vnni};
     case Isa::avx512bf16:
-      return products_avx512bf16;
+      return {products_avx512bf16, bytes_avx512vnni};
     case Isa::amx:
-      return products_amx;
+      return {products_amx, bytes_amx};
   }
-  return nullptr;
+  return {};
 }
 
 ReadLoop* read_loop(Isa isa) {
   if (isa >= Isa::avx512) return read_avx512;
-  return isa == Isa::avx2 ? read_avx2 : read_plain;
+  return isa >= Isa::avx2 ? read_avx2 : read_plain;
 }
 
 size_t memory_bytes() {
@@ -78,19 +84,20 @@ double limit_seconds(const Work& work, const MachineLimits& limits, Isa isa) {
   return work.flops == 0 ? reading : std::max(reading, work.flops / limits.peak(isa));
 }
 
-LimitSampler::LimitSampler(Exec& exec, std::span<const Isa> isas)
+LimitSampler::LimitSampler(Exec& exec, std::span<const Isa> isas, Products of)
     : exec_(exec), memory_(memory_bytes(), Place::host_huge_pages) {
   std::memset(memory_.data(), 1, memory_.size());  // untouched memory is one shared page of zeros and reads too fast
   for (Isa isa : isas) {
-    ProductLoop* loop = product_loop(isa);
-    products_.push_back({isa, loop, calibrated_rounds(loop), {}});
+    const Loops loops = loops_of(isa);
+    ProductLoop* loop = of == Products::bytes ? loops.bytes : loops.floats;
+    peaks_.push_back({isa, loop, calibrated_rounds(loop), {}});
   }
   sample();
 }
 
 void LimitSampler::sample() {
   read_.push_back(sample_read());
-  for (Products& products : products_) products.measured.push_back(sample_products(products));
+  for (Peak& peak : peaks_) peak.measured.push_back(sample_peak(peak));
 }
 
 double LimitSampler::sample_read() {
@@ -104,19 +111,18 @@ double LimitSampler::sample_read() {
   return static_cast<double>(memory_.size()) / seconds_of([&] { exec_.parallel(items, read_item); });
 }
 
-double LimitSampler::sample_products(const Products& products) {
+double LimitSampler::sample_peak(const Peak& peak) {
   constexpr int64_t kItemsPerThread = 12;
   const int64_t items = kItemsPerThread * exec_.threads();
-  const double flops_of_round = products.loop(1);
+  const double flops_of_round = peak.loop(1);
   gather(exec_);
-  const double seconds =
-      seconds_of([&] { exec_.parallel(items, [&](int64_t, int) { products.loop(products.rounds); }); });
-  return flops_of_round * static_cast<double>(products.rounds * items) / seconds;
+  const double seconds = seconds_of([&] { exec_.parallel(items, [&](int64_t, int) { peak.loop(peak.rounds); }); });
+  return flops_of_round * static_cast<double>(peak.rounds * items) / seconds;
 }
 
 MachineLimits LimitSampler::limits() const {
   MachineLimits limits{cpu_name(), exec_.threads(), best_isa(), median(read_), {}};
-  for (const Products& products : products_) limits.peaks.push_back({products.isa, median(products.measured)});
+  for (const Peak& peak : peaks_) limits.peaks.push_back({peak.isa, median(peak.measured)});
   return limits;
 }
 

@@ -14,7 +14,7 @@ namespace quire::bench {
 
 struct IsaPeak {
   Isa isa;
-  double flops;  // a second; integer operations for avx512vnni
+  double flops;  // a second; operations on bytes where those were sampled
 };
 
 struct MachineLimits {
@@ -35,26 +35,29 @@ struct Work {
 };
 double limit_seconds(const Work& work, const MachineLimits& limits, Isa isa);
 
+enum class Products { floats, bytes };
+
 class LimitSampler {
  public:
-  LimitSampler(Exec& exec, std::span<const Isa> isas);  // takes the first sample
+  // Takes the first sample.
+  LimitSampler(Exec& exec, std::span<const Isa> isas, Products of = Products::floats);
   void sample();
   MachineLimits limits() const;  // medians
 
  private:
-  struct Products {
+  struct Peak {
     Isa isa;
     ProductLoop* loop;
     int64_t rounds;                // of one item, a fraction of a millisecond
     std::vector<double> measured;  // operations a second
   };
   double sample_read();
-  double sample_products(const Products& products);
+  double sample_peak(const Peak& peak);
 
   Exec& exec_;
   Buffer memory_;
   std::vector<double> read_;  // bytes a second
-  std::vector<Products> products_;
+  std::vector<Peak> peaks_;
 };
 
 size_t last_level_cache_bytes();  // 0 when the system does not say

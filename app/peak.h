@@ -11,9 +11,12 @@ using ProductLoop = double(int64_t rounds);
 ProductLoop products_plain;       // f32 multiply, then add, in whatever registers the base architecture has
 ProductLoop products_avx2;        // f32 FMA
 ProductLoop products_avx512;      // f32 FMA
-ProductLoop products_avx512vnni;  // dot products of four bytes summed in 32-bit integers
 ProductLoop products_avx512bf16;  // dot products of bf16 pairs summed in f32
 ProductLoop products_amx;         // bf16 tile products summed in f32
+ProductLoop bytes_avx2;           // products of bytes, pairs of which are added up in 16 bits
+ProductLoop bytes_avxvnni;        // dot products of four bytes summed in 32-bit integers
+ProductLoop bytes_avx512vnni;     // the same
+ProductLoop bytes_amx;            // tile products of bytes summed in 32-bit integers
 
 // Reads `bytes` bytes (a multiple of 1024) from a 64-byte aligned address and returns a value that depends on all of
 // them, so that no read can be left out.

@@ -16,16 +16,15 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-}  // namespace
-
-double products_amx(int64_t rounds) {
+// Six tiles of sums, and the two factors, whose bytes are those of `element`.
+void load_tiles(uint16_t element) {
   const TileConfig config;
-  alignas(64) uint16_t ones[16][32];
-  for (auto& row : ones)
-    for (uint16_t& element : row) element = 0x3f80;  // bf16 1: zeros may draw less power and flatter the clock
+  alignas(64) uint16_t elements[16][32];
+  for (auto& row : elements)
+    for (uint16_t& at : row) at = element;
   // GCC 12 declares 8 of the configuration's bytes, and none of a loaded tile's, as read; without this barrier it
   // may leave the rest unwritten.
-  asm volatile("" : : "r"(&config), "r"(&ones) : "memory");
+  asm volatile("" : : "r"(&config), "r"(&elements) : "memory");
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
@@ -33,8 +32,14 @@ double products_amx(int64_t rounds) {
   _tile_zero(3);
   _tile_zero(4);
   _tile_zero(5);
-  _tile_loadd(6, ones, 64);
-  _tile_loadd(7, ones, 64);
+  _tile_loadd(6, elements, 64);
+  _tile_loadd(7, elements, 64);
+}
+
+}  // namespace
+
+double products_amx(int64_t rounds) {
+  load_tiles(0x3f80);  // bf16 1: zeros may draw less power and flatter the clock
   for (int64_t round = 0; round < rounds; ++round) {
     _tile_dpbf16ps(0, 6, 7);
     _tile_dpbf16ps(1, 6, 7);
@@ -47,10 +52,25 @@ double products_amx(int64_t rounds) {
   return 6.0 * 2 * 16 * 16 * 32 * static_cast<double>(rounds);
 }
 
+double bytes_amx(int64_t rounds) {
+  load_tiles(0x0101);
+  for (int64_t round = 0; round < rounds; ++round) {
+    _tile_dpbusd(0, 6, 7);
+    _tile_dpbusd(1, 6, 7);
+    _tile_dpbusd(2, 6, 7);
+    _tile_dpbusd(3, 6, 7);
+    _tile_dpbusd(4, 6, 7);
+    _tile_dpbusd(5, 6, 7);
+  }
+  _tile_release();
+  return 6.0 * 2 * 16 * 16 * 64 * static_cast<double>(rounds);
+}
+
 }  // namespace quire::bench
 
 #else
 namespace quire::bench {
 double products_amx(int64_t) { return 0; }
+double bytes_amx(int64_t) { return 0; }
 }  // namespace quire::bench
 #endif

@@ -18,6 +18,25 @@ double products_avx2(int64_t rounds) {
   return 2.0 * 8 * kSums * static_cast<double>(rounds);
 }
 
+double bytes_avx2(int64_t rounds) {
+  constexpr int kSums = 6;
+  const __m256i factor = _mm256_set1_epi8(1);
+  __m256i sums[kSums];
+#pragma GCC unroll 6
+  for (int i = 0; i < kSums; ++i) sums[i] = _mm256_set1_epi16(static_cast<int16_t>(i));
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 6
+    for (int i = 0; i < kSums; ++i) {
+      __m256i pairs = factor;
+      asm volatile("vpmaddubsw %1, %0, %0" : "+x"(pairs) : "x"(factor));  // else it is computed once for all
+      sums[i] = _mm256_add_epi16(sums[i], pairs);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < kSums; ++i) asm volatile("" : : "x"(sums[i]));
+  return 2.0 * 32 * kSums * static_cast<double>(rounds);
+}
+
 uint64_t read_avx2(const std::byte* data, size_t bytes) {
   constexpr size_t kSums = 8;  // 256 bytes a turn
   __m256i sums[kSums];
@@ -38,6 +57,7 @@ uint64_t read_avx2(const std::byte* data, size_t bytes) {
 #else
 namespace quire::bench {
 double products_avx2(int64_t) { return 0; }
+double bytes_avx2(int64_t) { return 0; }
 uint64_t read_avx2(const std::byte*, size_t) { return 0; }
 }  // namespace quire::bench
 #endif

@@ -5,7 +5,7 @@
 
 namespace quire::bench {
 
-double products_avx512vnni(int64_t rounds) {
+double bytes_avx512vnni(int64_t rounds) {
   constexpr int kSums = 12;
   const __m512i factor = _mm512_set1_epi8(1);
   __m512i sums[kSums];
@@ -25,6 +25,6 @@ double products_avx512vnni(int64_t rounds) {
 
 #else
 namespace quire::bench {
-double products_avx512vnni(int64_t) { return 0; }
+double bytes_avx512vnni(int64_t) { return 0; }
 }  // namespace quire::bench
 #endif

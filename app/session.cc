@@ -43,7 +43,7 @@ Dtype kv_type_from(const std::string& name) {
 Isa usable_isa(const std::string& name) {
   if (name.empty()) return best_isa();
   const Isa isa = isa_from(name);
-  check(isa <= best_isa(), "instruction set ", name, " is not available here; the best is ", to_string(best_isa()));
+  check_available(isa);
   return isa;
 }
 
@@ -81,7 +81,7 @@ CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type) {
 
 CLI::Option* add_isa_option(CLI::App& app, std::string& isa) {
   return app.add_option("--isa", isa, "instruction set; default: the best that works here")
-      ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"}));
+      ->check(CLI::IsMember({"plain", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"}));
 }
 
 void add_session_options(CLI::App& app, SessionOptions& options) {

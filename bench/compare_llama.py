@@ -194,6 +194,7 @@ def quire_report(args, group):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
         command = [args.quire, "bench", "throughput", "--model", args.model, "--threads", str(args.threads)]
+        command += ["--isa", args.isa] if args.isa else []
         command += ["--repeat", "1", "--filter", group, "--json", str(path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(path.read_text())
@@ -270,16 +271,19 @@ def parse_args():
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--flash-attention", nargs="+", choices=("on", "off"), default=["on", "off"],
                         help="settings of the peer to try")
-    parser.add_argument("--filter", default="", help="only groups whose name contains this")
+    parser.add_argument("--isa", help="quire's instruction set; default: the best that works here")
+    parser.add_argument("--filter", nargs="+", default=[""], help="only groups whose name contains one of these")
+    parser.add_argument("--bars", nargs="+", default=[], metavar="LINE=RATIO", help="other ratios to aim at")
     return parse_with_model(parser)
 
 
 def main():
     args = parse_args()
     peer = Peer(args.llama_bin, args.model, args.threads, args.flash_attention)
-    groups = {g: measure for g, measure in groups_of(peer).items() if args.filter in g}
+    groups = {g: measure for g, measure in groups_of(peer).items() if any(part in g for part in args.filter)}
     if not groups:
-        sys.exit(f"no group contains {args.filter!r}")
+        sys.exit(f"no group contains any of {args.filter}")
+    BARS.update((line, float(ratio)) for line, _, ratio in (bar.rpartition("=") for bar in args.bars))
     samples, machines = {}, []
     for group, measure in groups.items():
         for turn in range(args.rounds):
@@ -291,7 +295,8 @@ def main():
     machine = dict(machines[-1], read_gbps=statistics.median(m["read_gbps"] for m in machines))
     command = f"bench/compare_llama.py --threads {args.threads} --rounds {args.rounds}"
     command += f" --flash-attention {' '.join(args.flash_attention)}"
-    command += f" --filter {args.filter}" if args.filter else ""
+    command += f" --isa {args.isa}" if args.isa else ""
+    command += f" --filter {' '.join(args.filter)}" if args.filter != [""] else ""
     record = dict(machine=machine, commit=commit, command=command, model=Path(args.model).name, results=results)
     path = args.out / f"{args.machine}-throughput.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -82,6 +82,7 @@ Kernel kernel_for(Isa isa, Dtype kv_type) {
       return plain_kernel(kv_type);
 #if defined(__x86_64__)
     case Isa::avx2:
+    case Isa::avxvnni:
       return avx2_kernel(kv_type);
     case Isa::avx512:
     case Isa::avx512vnni:

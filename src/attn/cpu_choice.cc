@@ -28,6 +28,7 @@ bool fits_bf16_products(const Problem& p) {
 
 // Integer dots are of no use here.
 Isa attention_isa(const Problem& problem, Isa machine) {
+  if (machine == Isa::avxvnni) return Isa::avx2;
   if (machine <= Isa::avx512) return machine;
   return machine == Isa::avx512vnni || !fits_bf16_products(problem) ? Isa::avx512 : machine;
 }

@@ -17,6 +17,7 @@ Problem changed(void (*change)(Problem&)) {
 TEST(Choose, TakesTheMachinesBestForBf16) {
   for (Isa isa : {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::amx})
     EXPECT_EQ(choose(kUsual, isa).isa, isa);
+  EXPECT_EQ(choose(kUsual, Isa::avxvnni).isa, Isa::avx2);
   EXPECT_EQ(choose(kUsual, Isa::avx512vnni).isa, Isa::avx512);
 }
 

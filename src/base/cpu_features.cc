@@ -1,5 +1,6 @@
 #include "base/cpu_features.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/check.h"
@@ -16,7 +17,7 @@
 namespace quire {
 namespace {
 
-constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
+constexpr Isa kAll[] = {Isa::plain, Isa::avx2, Isa::avxvnni, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx};
 
 #if defined(__x86_64__)
 struct Leaf {
@@ -49,30 +50,37 @@ bool request_tile_state() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
 }
 
-Isa detect() {
+std::vector<Isa> detect() {
   constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
   constexpr uint64_t kFma = 1u << 12, kF16c = 1u << 29;                                               // leaf 1, ecx
   constexpr uint64_t kAvx2 = 1u << 5, kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;  // leaf 7, ebx
   constexpr uint64_t kVnni = 1u << 11;                                                                // leaf 7, ecx
   constexpr uint64_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;                   // leaf 7, edx
-  constexpr uint64_t kAvx512Bf16 = 1u << 5;                                                           // leaf 7.1, eax
+  constexpr uint64_t kAvxVnni = 1u << 4, kAvx512Bf16 = 1u << 5;                                       // leaf 7.1, eax
   const uint64_t state = saved_state();
-  const Leaf basic = leaf(1, 0), extended = leaf(7, 0);
-  if (!all_set(state, kYmmState) || !all_set(basic.c, kFma | kF16c) || !all_set(extended.b, kAvx2)) return Isa::plain;
-  if (!all_set(state, kZmmState) || !all_set(extended.b, kF | kDq | kBw | kVl)) return Isa::avx2;
-  if (!all_set(extended.c, kVnni)) return Isa::avx512;
-  if (!all_set(leaf(7, 1).a, kAvx512Bf16)) return Isa::avx512vnni;
-  if (!all_set(state, kTileState) || !all_set(extended.d, kAmxBf16 | kAmxTile | kAmxInt8)) return Isa::avx512bf16;
-  return request_tile_state() && amx_product_is_right() ? Isa::amx : Isa::avx512bf16;
+  const Leaf basic = leaf(1, 0), extended = leaf(7, 0), more = leaf(7, 1);
+  std::vector<Isa> isas{Isa::plain};
+  const auto add = [&](Isa isa, bool works) {
+    if (works) isas.push_back(isa);
+    return works;
+  };
+  if (!add(Isa::avx2, all_set(state, kYmmState) && all_set(basic.c, kFma | kF16c) && all_set(extended.b, kAvx2)))
+    return isas;
+  add(Isa::avxvnni, all_set(more.a, kAvxVnni));
+  add(Isa::avx512, all_set(state, kZmmState) && all_set(extended.b, kF | kDq | kBw | kVl)) &&
+      add(Isa::avx512vnni, all_set(extended.c, kVnni)) && add(Isa::avx512bf16, all_set(more.a, kAvx512Bf16)) &&
+      add(Isa::amx, all_set(state, kTileState) && all_set(extended.d, kAmxBf16 | kAmxTile | kAmxInt8) &&
+                        request_tile_state() && amx_product_is_right());
+  return isas;
 }
 #else
-Isa detect() { return Isa::plain; }
+std::vector<Isa> detect() { return {Isa::plain}; }
 #endif
 
 }  // namespace
 
 const char* to_string(Isa isa) {
-  constexpr const char* kNames[] = {"plain", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"};
+  constexpr const char* kNames[] = {"plain", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"};
   return kNames[static_cast<int>(isa)];
 }
 
@@ -85,16 +93,20 @@ Isa isa_from(const std::string& name) {
   throw CheckError(cat("instruction set \"", name, "\" is not one of ", names));
 }
 
+std::vector<Isa> available_isas() {
+  static const std::vector<Isa> isas = detect();
+  return isas;
+}
+
 Isa best_isa() {
-  static const Isa best = detect();
+  static const Isa best = available_isas().back();
   return best;
 }
 
-std::vector<Isa> available_isas() {
-  std::vector<Isa> isas;
-  for (Isa isa : kAll)
-    if (isa <= best_isa()) isas.push_back(isa);
-  return isas;
+void check_available(Isa isa) {
+  const std::vector<Isa> isas = available_isas();
+  check(std::find(isas.begin(), isas.end(), isa) != isas.end(), "instruction set ", to_string(isa),
+        " is not available here; the best is ", to_string(best_isa()));
 }
 
 std::string cpu_name() {

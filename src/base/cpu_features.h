@@ -9,13 +9,15 @@
 
 namespace quire {
 
-// In ascending order; each includes the ones before it.
-enum class Isa { plain, avx2, avx512, avx512vnni, avx512bf16, amx };
+// In ascending order; each includes the ones before it, but for avxvnni: that is AVX2 with dots of bytes, which many
+// machines with AVX-512 do not have (and need not, having wider ones).
+enum class Isa { plain, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx };
 const char* to_string(Isa isa);
 Isa isa_from(const std::string& name);  // throws CheckError listing the names
 
 Isa best_isa();                     // the highest that works here
 std::vector<Isa> available_isas();  // every one that works here, ascending
+void check_available(Isa isa);      // throws CheckError naming the best when it does not work here
 std::string cpu_name();             // "AMD EPYC ...", as the system calls it
 
 }  // namespace quire

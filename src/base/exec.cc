@@ -156,8 +156,7 @@ struct Exec::Team {
 Exec::Exec(const ExecOptions& options) : stream_(options.stream) {
   check(options.threads >= 0, "a team of ", options.threads, " threads cannot be made");
   // Asking for the best here, before any thread starts, is also what obtains AMX's tile state for all of them.
-  check(options.isa <= best_isa(), "instruction set ", to_string(options.isa), " is not available here; the best is ",
-        to_string(best_isa()));
+  check_available(options.isa);
   team_ = std::make_unique<Team>(options, options.threads ? options.threads : usable_cores());
   team_->start();
 }

@@ -9,6 +9,9 @@ constexpr int64_t kArrayAlign = 64;  // every array and every row of q starts on
 
 constexpr int64_t aligned(int64_t bytes) { return (bytes + kArrayAlign - 1) / kArrayAlign * kArrayAlign; }
 
+// A line more than a row has, so that rows whose length is a power of two do not meet in a few sets of a cache.
+constexpr int64_t q_stride_of(int64_t dim) { return aligned(dim) + kArrayAlign; }
+
 // Where the arrays lie, for rows of the longest dim; of the quantised ones each row may have two.
 struct Layout {
   int64_t q, scale, sums, end;  // in bytes; f32 is at 0
@@ -17,7 +20,7 @@ Layout arrays_of(int64_t rows, int64_t dim) {
   const int64_t blocks = (dim + kActivationBlock - 1) / kActivationBlock;
   Layout layout;
   layout.q = aligned(rows * dim * int64_t{sizeof(float)});
-  layout.scale = layout.q + 2 * rows * aligned(dim);
+  layout.scale = layout.q + 2 * rows * q_stride_of(dim);
   layout.sums = layout.scale + aligned(2 * rows * blocks * int64_t{sizeof(float)});
   layout.end = layout.sums + aligned(2 * rows * blocks * 2 * int64_t{sizeof(int32_t)});
   return layout;
@@ -45,7 +48,7 @@ ActivationRows ActivationBuffer::view(int64_t dim, Forms forms) const {
           .dim = dim,
           .f32 = reinterpret_cast<float*>(base),
           .q = reinterpret_cast<int8_t*>(base + layout.q),
-          .q_stride = aligned(dim),
+          .q_stride = q_stride_of(dim),
           .scale = reinterpret_cast<float*>(base + layout.scale),
           .sums = reinterpret_cast<int32_t*>(base + layout.sums)};
 }

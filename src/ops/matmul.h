@@ -12,8 +12,8 @@
 //   scale       result = (acc + bias) * scale, each rounded.
 //   silu        fma(min(0, x), e, max(0, x)) / (1 + e), e = exp2(-|x * log2(e)|) with the exp2 of base/simd.
 //
-// All fast kernels (AVX2, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs ref. This is
-// for finite numbers: where a NaN comes out, its bits are not fixed.
+// All fast kernels (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs
+// ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
 // Memory   a product allocates nothing and uses the threads' scratch.
 // Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both,

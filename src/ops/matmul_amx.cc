@@ -24,17 +24,26 @@ constexpr int64_t kScalesAt = 8 * kLine, kMinimaAt = 9 * kLine, kUnpackedBytes =
 
 template <BlockType T>
 void unpack_tile(const std::byte* tile, int64_t blocks, std::byte* to) {
-  const PackedWeights<Vnni, T> weights(tile, 0);
+  const PackedWeights<Vnni, T> weights(tile);
   for (int64_t b = 0; b < blocks; ++b, to += kUnpackedBytes) {
     const auto block = weights.block(b);
-    weights.fetch_ahead(block);
     [&]<size_t... G>(std::index_sequence<G...>) {
-      (_mm512_store_si512(to + G * kLine, weights.template numbers<G>(block)), ...);
+      (_mm512_store_si512(to + G * kLine, weights.template numbers<G>(block, 0)), ...);
     }
     (std::make_index_sequence<8>{});
-    S::store(reinterpret_cast<float*>(to + kScalesAt), weights.scale(block, 0));
-    if constexpr (weights.kForm.minimum) S::store(reinterpret_cast<float*>(to + kMinimaAt), weights.minimum(block));
+    const auto head = weights.head(b, 0);
+    S::store(reinterpret_cast<float*>(to + kScalesAt), weights.scale(block, head, 0, 0));
+    if constexpr (weights.kForm.minimum) {
+      const S::F minimum = weights.minimum(block, head, 0);
+      const bool taken_off = PackedWeights<Vnni, T>::kMinimumIsTakenOff;
+      S::store(reinterpret_cast<float*>(to + kMinimaAt), taken_off ? S::mul(minimum, S::set1(-1)) : minimum);
+    }
   }
+}
+
+// Asks for the tile that is unpacked next, which takes much less time than the products between.
+void fetch_tile(const std::byte* tile, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(tile + at, 0, 2);
 }
 
 // 16 rows and one column tile.
@@ -45,7 +54,7 @@ class TileProduct {
       : q_(in.q + row * in.q_stride),
         stride_(in.q_stride),
         blocks_(in.dim / kBlockInputs),
-        side_{sides},
+        side_{sides, kTileRows},
         unpacked_(unpacked),
         isums_(isums) {}
 
@@ -64,7 +73,7 @@ class TileProduct {
   }
 
  private:
-  using Side = Sides<kTileRows, 1>;
+  using Side = Sides<1>;
 
   // Block b's floats, while the next block's sums leave their tile and the one after that is multiplied.
   template <int Slot>
@@ -98,10 +107,11 @@ class TileProduct {
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r) {
       Vnni::I isum = Vnni::load(isums + r * kLine);
-      if constexpr (Form.starts) isum = Vnni::add(isum, Vnni::broadcast(Side::term(side, r, 0)));
-      sums[r] = S::fma(Vnni::to_float(isum), S::mul(scale, S::set1(*Side::scale(side, r))), sums[r]);
+      const int32_t* own = side + r * Side::kRowWords;
+      if constexpr (Form.starts) isum = Vnni::add(isum, Vnni::broadcast(Side::term(own, 0)));
+      sums[r] = S::fma(Vnni::to_float(isum), S::mul(scale, S::set1(*Side::scale(own))), sums[r]);
       if constexpr (Form.minimum)
-        sums[r] = S::fma(minimum, S::set1(*reinterpret_cast<const float*>(Side::term(side, r, 0))), sums[r]);
+        sums[r] = S::fma(minimum, S::set1(*reinterpret_cast<const float*>(Side::term(own, 0))), sums[r]);
     }
   }
 
@@ -115,10 +125,12 @@ class TileProduct {
 template <WeightForm Form>
 [[gnu::noinline]] void full_tile_rows(const TileProduct<Form>& product, int64_t row, int64_t swept,
                                       const Place& place) {
-  fetch_outputs<kTileRows>(place, row);
-  S::F sums[kTileRows];
+  fetch_outputs(place, row, kTileRows);
+  S::F sums[kTileRows], results[kTileRows];
   product.run(sums);
-  put_rows<S>(place, row, swept, 0, sums);
+#pragma GCC unroll 16
+  for (int r = 0; r < kTileRows; ++r) results[r] = sums[r];  // so that the sums themselves stay in registers
+  put_rows<S>(place, row, swept, 0, results, kTileRows);
 }
 
 template <BlockType T>
@@ -126,7 +138,7 @@ void run_amx(const TileRun& run, const ActivationRows& in, RowRange rows, std::b
   using Weights = PackedWeights<Vnni, T>;
   const int64_t blocks = run.inputs / kBlockInputs, row_words = side_words_of_row(blocks, 1);
   const QuantisedScratch memory = carve(scratch);
-  fill_sides<kTileRows, Weights>(in, rows, memory.sides);
+  fill_sides<Weights>(in, rows, kTileRows, memory.sides);
   auto* isums = reinterpret_cast<std::byte*>(memory.sides + (rows.end - rows.first) * row_words);
   std::byte* unpacked = isums + 4 * kSumsBytes;
   amx::configure(kShapes);
@@ -134,14 +146,15 @@ void run_amx(const TileRun& run, const ActivationRows& in, RowRange rows, std::b
   for (int64_t i = 0; i < run.count; ++i) {
     const std::byte* tile = run.tiles + i * run.stride;
     unpack_tile<T>(tile, blocks, unpacked);
+    fetch_tile(tile + run.stride, tile_bytes(T, run.inputs));
     find_place(run.target, i, memory.kept, place);
-    for_row_groups<kTileRows>(rows, [&]<int R>(int64_t row) {
+    for_row_groups(rows, kTileRows, [&](int64_t row, int64_t count) {
       const int64_t swept = row - rows.first;
       const int32_t* sides = memory.sides + swept * row_words;
-      if constexpr (R == kTileRows)
+      if (count == kTileRows)
         full_tile_rows(TileProduct<Weights::kForm>(in, row, sides, unpacked, isums), row, swept, place);
       else
-        tile_rows<Vnni, Weights, R>(tile, in, row, swept, sides, place);
+        tile_rows<Vnni, Weights, kGroupRows>(tile, in, row, count, swept, sides, place);
     });
   }
   amx::release();

@@ -13,10 +13,11 @@ using Join = PackedMatrix::Join;
 
 TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
 #if defined(__x86_64__)
+  if (is_dense(type)) return isa >= Isa::avx512 ? avx512_dense_tiles(type) : avx2_tiles(type);
   if (isa == Isa::avx2) return avx2_tiles(type);
-  if (is_dense(type)) return avx512_dense_tiles(type);
+  if (isa == Isa::avxvnni) return avxvnni_tiles(type);
   if (isa == Isa::avx512) return avx2_tiles(type);
-  constexpr int64_t kAmxRows = 16;  // fewer do not fill a tile
+  constexpr int64_t kAmxRows = 64;  // with fewer, a tile's weights are unpacked for too little
   return isa == Isa::amx && rows >= kAmxRows ? amx_tiles(type) : vnni_tiles(type);
 #else
   (void)type, (void)rows;

@@ -4,7 +4,6 @@
 // Internal linkage: compiled with several sets of flags.
 #pragma once
 #include "ops/matmul_epilogue.h"
-#include "ops/matmul_rows.h"
 
 namespace quire::ops::cpu {
 namespace {
@@ -17,7 +16,7 @@ class DenseTiles {
     // A few tiles at a time for all rows, so that they stay in cache.
     for (int64_t tile = 0; tile < run.count; tile += kTilesAtOnce) {
       const int64_t end = tile + kTilesAtOnce < run.count ? tile + kTilesAtOnce : run.count;
-      for_row_groups<kMostRows>(rows, [&]<int R>(int64_t row) {
+      for_rows<kMostRows>(rows, [&]<int R>(int64_t row) {
         vectors<R, kSums / R>(run, in, {row, row - rows.first, kept}, tile * kVectors, end * kVectors);
       });
     }
@@ -35,6 +34,14 @@ class DenseTiles {
     int64_t swept;  // its number in the sweep
     float* kept;
   };
+
+  // Calls body.operator()<R>(row) for groups of R rows: as many as possible of Most, then of half of it, down to 1.
+  template <int Most, class Body>
+  static void for_rows(RowRange rows, const Body& body) {
+    int64_t row = rows.first;
+    for (; row + Most <= rows.end; row += Most) body.template operator()<Most>(row);
+    if constexpr (Most > 1) for_rows<Most / 2>({row, rows.end}, body);
+  }
 
   // Vectors [first, end) of the run, N at a time while there are so many.
   template <int R, int N>
@@ -69,7 +76,7 @@ class DenseTiles {
     for (int n = 0; n < N; ++n) {
       find_place(run.target, (first + n) / kVectors, at.kept, place);
       const int column = static_cast<int>((first + n) % kVectors * S::kWidth);
-      for (int r = 0; r < R; ++r) put<S, true>(place, at.row + r, at.swept + r, column, sums[r][n]);
+      for (int r = 0; r < R; ++r) put<S>(place, at.row + r, at.swept + r, column, sums[r][n]);
     }
   }
 };

@@ -53,12 +53,11 @@ inline void find_place(const Target& target, int64_t tile, float* kept, Place& p
   place.bias = place.padded_bias;
 }
 
-// Asks for the lines that R rows' results will be stored to, while their products are computed.
-template <int R>
-inline void fetch_outputs(const Place& place, int64_t row) {
+// Asks for the lines that the rows' results will be stored to, while their products are computed.
+inline void fetch_outputs(const Place& place, int64_t row, int64_t count) {
   if (place.action == Action::keep) return;
   const float* first = place.out + (row >> place.halves) * place.stride;
-  for (int r = 0; r < R; ++r) __builtin_prefetch(first + r * place.stride, 1, 3);
+  for (int64_t r = 0; r < count >> place.halves; ++r) __builtin_prefetch(first + r * place.stride, 1, 3);
 }
 
 // S::kWidth columns from `column` on, of which `present` exist.
@@ -80,44 +79,28 @@ inline void store_present(float* to, typename S::F x, int64_t present) {
 }
 
 // The results x of one row and the tile's columns [column, column + width). `swept` is the row's number in the sweep.
-template <class S, bool Scaled>
+template <class S>
 inline void put(const Place& place, int64_t row, int64_t swept, int column, typename S::F x) {
   if (place.bias) x = S::add(x, S::load(place.bias + column));
   float* kept = place.kept + swept * kTileColumns + column;
   if (place.action == Action::keep) return S::store(kept, x);
   float* out = place.out + row * place.stride + column;
   const int64_t present = place.columns - column;
-  if constexpr (Scaled) x = S::mul(x, S::set1(place.scale));
+  x = S::mul(x, S::set1(place.scale));
   if (place.action == Action::add) x = S::add(load_present<S>(out, present), x);
   if (place.action == Action::silu_mul_kept) x = S::mul(silu<S>(S::load(kept)), x);
   store_present<S>(out, x, present);
 }
 
-// Rows with halves come in even numbers, so no group of rows cuts one in two.
-template <class S, int R>
-[[gnu::noinline]] void put_halves_or_scaled(const Place& place, int64_t row, int64_t swept, int column,
-                                            const typename S::F (&sums)[R]) {
-  const int step = 1 << place.halves;
-  for (int r = 0; r < R; r += step) {
-    typename S::F x = sums[r];
-    if constexpr (R > 1)
-      if (place.halves) x = S::add(x, sums[r + step - 1]);
-    put<S, true>(place, (row + r) >> place.halves, (swept + r) >> place.halves, column, x);
+// The sums of `count` rows that follow each other. Rows with halves come in even numbers, so no group of rows cuts one
+// in two.
+template <class S>
+inline void put_rows(const Place& place, int64_t row, int64_t swept, int column, const typename S::F* sums,
+                     int64_t count) {
+  for (int64_t r = 0; r < count; r += 1 << place.halves) {
+    const typename S::F x = place.halves ? S::add(sums[r], sums[r + 1]) : sums[r];
+    put<S>(place, (row + r) >> place.halves, (swept + r) >> place.halves, column, x);
   }
-}
-
-// The sums of R rows that follow each other.
-template <class S, int R>
-[[gnu::always_inline]] inline void put_rows(const Place& place, int64_t row, int64_t swept, int column,
-                                            const typename S::F (&sums)[R]) {
-  if (place.halves || place.scale != 1) [[unlikely]] {
-    typename S::F copies[R];  // so that the sums themselves may stay in registers
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) copies[r] = sums[r];
-    return put_halves_or_scaled<S>(place, row, swept, column, copies);
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) put<S, false>(place, row + r, swept + r, column, sums[r]);
 }
 
 }  // namespace

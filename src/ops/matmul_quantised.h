@@ -1,12 +1,13 @@
 // Runs of quantised tiles on vectors, for the engine E of an instruction set:
 //
-//   Simd, I        floats and integers of one width
-//   kRows          the most rows whose sums stay in registers
-//   dot<Full>      sums[c] += four products of unsigned weights and signed activations; Full: weights above 127
-//   load, bits, with_bits, widen_u8, widen_i8, negated, zero, broadcast, to_float, add
+//   Simd, I          floats and integers of one width
+//   kTogether        rows whose sums are computed together
+//   add_dots         adds dots of numbers [First, First + Count), four unsigned bytes each, with the bytes of R rows
+//                    from q on to where their sums begin
+//   kStartsInPairs   they begin as pairs of 16 bits, which fill_pair_starts computes
+//   load, bits, with_bits, widen_u8, widen_i8, zero, broadcast, to_float
 //
-// Weights are unpacked in registers, once for each group of rows; unpacking them into scratch for many rows was
-// measured to be no faster. Internal linkage: compiled with several sets of flags.
+// Internal linkage: compiled with several sets of flags.
 #pragma once
 #include <utility>
 
@@ -27,78 +28,99 @@ inline QuantisedScratch carve(std::byte* scratch) {
   return {kept, reinterpret_cast<int32_t*>(kept + kSweepRows * kTileColumns)};
 }
 
-template <class E, class Weights, int R>
-class RowGroup {
+inline constexpr int64_t kGroupRows = 32;
+
+// One tile and a group of rows. A block's numbers are unpacked into registers, vector of columns by vector, and pass
+// all rows; the rows' sums are in L1, or for one row alone in registers.
+template <class E, class Weights>
+class TileRows {
  public:
   using S = typename E::Simd;
   using I = typename E::I;
   using F = typename S::F;
-  static constexpr WeightForm kForm = Weights::kForm;
-  using Side = Sides<R, kForm.scales>;
+  static constexpr int kVectors = kTileColumns / S::kWidth;
 
-  RowGroup(const ActivationRows& in, int64_t row, const int32_t* sides)
-      : q_(in.q + row * in.q_stride), stride_(in.q_stride), blocks_(in.dim / kBlockInputs), side_{sides} {}
+  TileRows(const ActivationRows& in, int64_t row, int64_t rows, const int32_t* sides)
+      : q_(in.q + row * in.q_stride), stride_(in.q_stride), blocks_(in.dim / kBlockInputs), side_{sides, rows} {}
 
-  [[gnu::always_inline]] void products(const Weights& weights, F (&sums)[R]) const {
-    const int8_t* q[R];
-    for (int r = 0; r < R; ++r) {
-      q[r] = q_ + r * stride_;
-      sums[r] = S::zero();
-    }
-    for (int64_t b = 0; b < blocks_; ++b) {
-      const auto block = weights.block(b);
-      weights.fetch_ahead(block);
+  // Room: rows whose sums there is room for, and rows there are unless it is 1.
+  template <int64_t Room>
+  [[gnu::always_inline]] void products(const Weights& weights, F (&sums)[kVectors][Room]) const {
+    for (auto& vector : sums)
+      for (int64_t r = 0; r < (Room == 1 ? 1 : side_.rows); ++r) vector[r] = S::zero();
+    const int8_t* q = q_;
+    for (int64_t b = 0; b < blocks_; b += Weights::kStep) {
+      typename Weights::Head heads[kVectors];
+      for (int v = 0; v < kVectors; ++v) heads[v] = weights.head(b, v);
+      weights.fetch_head_ahead(b);
+      auto block = weights.block(b);
       const int32_t* side = side_.block(b);
-      if constexpr (kForm.scales == 1) {
-        add_block<0, 8>(weights, block, q, b * kBlockInputs, side, 0, sums);
-      } else {
-        add_block<0, 4>(weights, block, q, b * kBlockInputs, side, 0, sums);
-        add_block<4, 8>(weights, block, q, b * kBlockInputs, side, 1, sums);
+      for (int64_t i = 0; i < Weights::kStep; ++i, ++side, q += kBlockInputs, block = Weights::next(block)) {
+        Weights::fetch_ahead(block);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) add_block<Room>(BlockNumbers(block, heads[v], v), q, side, sums[v]);
       }
     }
   }
 
  private:
-  // Adds the products of inputs [4 First, 4 End) of a block, which share a scale.
-  template <int First, int End>
-  [[gnu::always_inline]] static void add_block(const Weights& weights, const typename Weights::Block& block,
-                                               const int8_t* const (&q)[R], int64_t k, const int32_t* side, int half,
-                                               F (&sums)[R]) {
-    // Few rows have too few sums to keep the multipliers busy: theirs are taken in two parts.
-    constexpr int kChains = R <= 2 ? 2 : 1, kMiddle = (First + End) / 2;
-    I isum[kChains][R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      isum[0][r] = kForm.starts ? E::broadcast(Side::term(side, r, half)) : E::zero();
-      if (kChains == 2) isum[kChains - 1][r] = E::zero();
+  static constexpr WeightForm kForm = Weights::kForm;
+  using Side = Sides<kForm.scales>;
+
+  // A block of one vector of columns.
+  struct BlockNumbers {
+    [[gnu::always_inline]] BlockNumbers(const typename Weights::Block& block, const typename Weights::Head& head,
+                                        int vector) {
+      [&]<size_t... G>(std::index_sequence<G...>) { ((numbers[G] = Weights::template numbers<G>(block, vector)), ...); }
+      (std::make_index_sequence<8>{});
+      for (int half = 0; half < kForm.scales; ++half) scale[half] = Weights::scale(block, head, half, vector);
+      if constexpr (kForm.minimum) minimum = Weights::minimum(block, head, vector);
     }
-    [&]<size_t... G>(std::index_sequence<G...>) {
-      (add_numbers<First + static_cast<int>(G)>(weights, block, q, k,
-                                                isum[static_cast<int>(G) + First >= kMiddle ? kChains - 1 : 0]),
-       ...);
+    I numbers[8];  // of four inputs each
+    F scale[kForm.scales];
+    F minimum;
+  };
+
+  template <int64_t Room>
+  [[gnu::always_inline]] void add_block(const BlockNumbers& block, const int8_t* q, const int32_t* side,
+                                        F (&sums)[Room]) const {
+    if constexpr (Room == 1) return add_rows<1>(block, q, side, sums);
+    int64_t r = 0;
+    for (; r + E::kTogether <= side_.rows; r += E::kTogether) {
+      add_rows<E::kTogether>(block, q, side, sums + r);
+      // So many rows are more than a core's own prefetcher follows.
+      for (int ahead = 0; ahead < E::kTogether; ++ahead) __builtin_prefetch(q + ahead * stride_ + kLine, 0, 3);
+      q += E::kTogether * stride_;
+      side += E::kTogether * Side::kRowWords;
     }
-    (std::make_index_sequence<End - First>{});
-    const F scale = weights.scale(block, half);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const I all = kChains == 2 ? E::add(isum[0][r], isum[kChains - 1][r]) : isum[0][r];
-      sums[r] = S::fma(E::to_float(all), S::mul(scale, S::set1(*Side::scale(side, r))), sums[r]);
-    }
-    if constexpr (kForm.minimum) {
-      const F minimum = weights.minimum(block);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-        sums[r] = S::fma(minimum, S::set1(*reinterpret_cast<const float*>(Side::term(side, r, half))), sums[r]);
-    }
+    if constexpr (E::kTogether > 1)
+      for (; r < side_.rows; ++r, q += stride_, side += Side::kRowWords) add_rows<1>(block, q, side, sums + r);
   }
 
-  template <int G>
-  [[gnu::always_inline]] static void add_numbers(const Weights& weights, const typename Weights::Block& block,
-                                                 const int8_t* const (&q)[R], int64_t k, I (&isum)[R]) {
-    const I numbers = weights.template numbers<G>(block);
-#pragma GCC unroll 8
+  template <int R>
+  [[gnu::always_inline]] void add_rows(const BlockNumbers& block, const int8_t* q, const int32_t* side, F* sums) const {
+    add_half<0, R>(block, q, side, sums);
+    if constexpr (kForm.scales == 2) add_half<1, R>(block, q, side, sums);
+  }
+
+  // Adds the products of inputs that share a scale.
+  template <int Half, int R>
+  [[gnu::always_inline]] void add_half(const BlockNumbers& block, const int8_t* q, const int32_t* side, F* sums) const {
+    constexpr int kCount = 8 / kForm.scales;
+    I isums[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
-      isum[r] = E::template dot<kForm.full_bytes>(isum[r], numbers, E::broadcast(q[r] + k + 4 * G));
+      isums[r] = kForm.starts ? E::broadcast(Side::term(side + r * Side::kRowWords, Half)) : E::zero();
+    E::template add_dots<kForm, Half * kCount, kCount>(block.numbers, q, stride_, isums);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r, side += Side::kRowWords) {
+      F sum = S::fma(E::to_float(isums[r]), S::mul(block.scale[Half], S::set1(*Side::scale(side))), sums[r]);
+      if constexpr (kForm.minimum) {
+        const F term = S::set1(*reinterpret_cast<const float*>(Side::term(side, Half)));
+        sum = Weights::kMinimumIsTakenOff ? S::fnma(block.minimum, term, sum) : S::fma(block.minimum, term, sum);
+      }
+      sums[r] = sum;
+    }
   }
 
   const int8_t* q_;
@@ -106,18 +128,16 @@ class RowGroup {
   Side side_;
 };
 
-// One tile for R rows.
-template <class E, class Weights, int R>
-[[gnu::noinline]] void tile_rows(const std::byte* tile, const ActivationRows& in, int64_t row, int64_t swept,
-                                 const int32_t* sides, const Place& place) {
-  using S = typename E::Simd;
-  const RowGroup<E, Weights, R> group(in, row, sides);
-  fetch_outputs<R>(place, row);
-  for (int column = 0; column < kTileColumns; column += S::kWidth) {
-    typename S::F sums[R];
-    group.products(Weights(tile, column), sums);
-    put_rows<S>(place, row, swept, column, sums);
-  }
+// One tile for up to Room rows.
+template <class E, class Weights, int64_t Room>
+[[gnu::noinline]] void tile_rows(const std::byte* tile, const ActivationRows& in, int64_t row, int64_t rows,
+                                 int64_t swept, const int32_t* sides, const Place& place) {
+  using Rows = TileRows<E, Weights>;
+  fetch_outputs(place, row, rows);
+  typename E::Simd::F sums[Rows::kVectors][Room];
+  Rows(in, row, rows, sides).template products<Room>(Weights(tile), sums);
+  for (int v = 0; v < Rows::kVectors; ++v)
+    put_rows<typename E::Simd>(place, row, swept, v * E::Simd::kWidth, sums[v], rows);
 }
 
 template <class E, BlockType T>
@@ -125,14 +145,15 @@ void run_quantised(const TileRun& run, const ActivationRows& in, RowRange rows, 
   using Weights = PackedWeights<E, T>;
   const int64_t row_words = side_words_of_row(run.inputs / kBlockInputs, Weights::kForm.scales);
   const QuantisedScratch memory = carve(scratch);
-  fill_sides<E::kRows, Weights>(in, rows, memory.sides);
+  fill_sides<Weights>(in, rows, kGroupRows, memory.sides);
   // The tiles of a run stay in L2 while group after group of rows passes them.
-  for_row_groups<E::kRows>(rows, [&]<int R>(int64_t row) {
+  for_row_groups(rows, kGroupRows, [&](int64_t row, int64_t count) {
+    const auto compute = count == 1 ? tile_rows<E, Weights, 1> : tile_rows<E, Weights, kGroupRows>;
     const int64_t swept = row - rows.first;
     Place place;
     for (int64_t i = 0; i < run.count; ++i) {
       find_place(run.target, i, memory.kept, place);
-      tile_rows<E, Weights, R>(run.tiles + i * run.stride, in, row, swept, memory.sides + swept * row_words, place);
+      compute(run.tiles + i * run.stride, in, row, count, swept, memory.sides + swept * row_words, place);
     }
   });
 }

@@ -36,21 +36,20 @@ float half_at(const std::byte* halves, int64_t index) {
 class QuantisedColumn {
  public:
   QuantisedColumn(const PackedMatrix::Part& part, int64_t column)
-      : type_(part.type),
-        layout_(layout_of(part.type)),
+      : layout_(layout_of(part.type)),
         tile_(part.tiles + column / kTileColumns * part.tile_stride),
         c_(column % kTileColumns) {}
 
   // The stored number of input i of a block, offset included.
   int number(int64_t block, int i) const {
     const std::byte* body = tile_ + layout_.body(block);
-    const auto byte = [&](int line) { return static_cast<int>(body[line * kLine + c_ * 4 + i % 4]); };
-    const int group = i / 4;
-    if (type_ == BlockType::q8_0) return byte(group);
-    const int nibble = byte(group % 4) >> (group / 4 * 4) & 15;
-    if (layout_.block_bytes == 5 * kLine) return nibble | (byte(4) >> group & 1) << 4;
-    if (layout_.block_bytes == 6 * kLine) return nibble | (byte(4 + group / 4) >> (group % 4 * 2) & 3) << 4;
-    return nibble;
+    const Pieces pieces = pieces_of(layout_.bits(), i / 4);
+    int number = 0;
+    for (int p = 0; p < pieces.count; ++p) {
+      const Piece& piece = pieces.at[p];
+      number |= static_cast<int>(body[piece.line * kLine + c_ * 4 + i % 4]) >> piece.right & piece.mask;
+    }
+    return number;
   }
 
   float scale(int64_t block, int half) const {
@@ -73,7 +72,6 @@ class QuantisedColumn {
     return tile_ + layout_.head(block) + kLine + block % layout_.group_blocks * 2 * kTileColumns;
   }
 
-  BlockType type_;
   PackedLayout layout_;
   const std::byte* tile_;
   int64_t c_;

@@ -1,9 +1,9 @@
 // Inside matmul: one product as runs of column tiles, and what each instruction set provides for them.
 //
 // matmul_cpu.cc cuts a product into chunks of column tiles for the threads, a chunk into runs of one type, and rows
-// into sweeps. matmul_quantised.h and matmul_dense.h (in matmul_{avx2,avx512,vnni}.cc) and matmul_amx.cc compute a run,
-// from rows as matmul_rows.h groups them and weights as matmul_weights.h unpacks them; matmul_epilogue.h stores
-// results.
+// into sweeps. matmul_quantised.h and matmul_dense.h (in matmul_{avx2,avxvnni,avx512,vnni}.cc) and matmul_amx.cc
+// compute a run, from rows as matmul_rows.h groups them and weights as matmul_weights.h unpacks them; matmul_epilogue.h
+// stores results.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +52,7 @@ struct RowRange {
 using TilesFn = void(const TileRun& run, const ActivationRows& in, RowRange rows, std::byte* scratch);
 
 TilesFn* avx2_tiles(BlockType type);          // every type
+TilesFn* avxvnni_tiles(BlockType type);       // every quantised type
 TilesFn* avx512_dense_tiles(BlockType type);  // f32, f16, bf16
 TilesFn* vnni_tiles(BlockType type);          // every quantised type
 TilesFn* amx_tiles(BlockType type);           // every quantised type

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/simd/avx512.h"
+#include "ops/matmul_weights.h"
 
 namespace quire::ops::cpu {
 namespace {  // compiled with several sets of flags: the linker must not keep one copy for all
@@ -13,7 +14,6 @@ struct Vnni {
   using Simd = simd::Avx512;
   using I = __m512i;
   using F = Simd::F;
-  static constexpr int kRows = 8;
 
   static I zero() { return _mm512_setzero_si512(); }
   static I load(const std::byte* line) { return _mm512_load_si512(line); }
@@ -24,7 +24,6 @@ struct Vnni {
   }
   static I add(I a, I b) { return _mm512_add_epi32(a, b); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
-  static F negated(F x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
   static F widen_u8(const std::byte* from) {
     return to_float(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
@@ -32,29 +31,57 @@ struct Vnni {
     return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
 
-  // Every byte moved left by Left bits (right when negative), of which Mask is kept.
-  template <int Mask, int Left>
+  // Every byte moved right by Right bits, of which Mask is kept.
+  template <int Mask, int Right>
   static I bits(I x) {
-    return _mm512_and_si512(moved<Left>(x), _mm512_set1_epi8(Mask));
+    return _mm512_and_si512(moved<Right>(x), _mm512_set1_epi8(Mask));
   }
-  // to | bits<Mask, Left>(x)
-  template <int Mask, int Left>
+  // to | bits<Mask, Right>(x)
+  template <int Mask, int Right>
   static I with_bits(I to, I x) {
     constexpr int kFirstOrBothOthers = 0xf8;
-    return _mm512_ternarylogic_epi32(to, moved<Left>(x), _mm512_set1_epi8(Mask), kFirstOrBothOthers);
+    return _mm512_ternarylogic_epi32(to, moved<Right>(x), _mm512_set1_epi8(Mask), kFirstOrBothOthers);
   }
 
-  template <bool FullBytes>
-  static I dot(I sums, I weights, I activations) {
-    return _mm512_dpbusd_epi32(sums, weights, activations);
+  static constexpr bool kStartsInPairs = false;
+  static constexpr int kTogether = 4;
+
+  template <WeightForm, int First, int Count, int R>
+  [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {
+    constexpr int kChains = R == 1 ? 2 : 1;  // a row alone has two, which wait less for each other's products
+    const int8_t* rows[R];
+    for (int r = 0; r < R; ++r) {
+      rows[r] = q + r * stride;
+      asm("" : "+r"(rows[r]));  // else GCC keeps every word's distance from q apart
+    }
+    I chains[R][kChains];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      chains[r][kChains - 1] = zero();
+      chains[r][0] = sums[r];
+    }
+#pragma GCC unroll 8
+    for (int i = First; i < First + Count; ++i)
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        I& chain = chains[r][i % kChains];
+        add_dot(chain, numbers[i], rows[r] + 4 * i);
+      }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+      sums[r] = kChains == 2 ? _mm512_add_epi32(chains[r][0], chains[r][1 % kChains]) : chains[r][0];
   }
 
  private:
-  template <int Left>
+  // _mm512_dpbusd_epi32 with a broadcast: GCC 12 would load that apart, which takes a quarter longer.
+  [[gnu::always_inline]] static void add_dot(I& sums, I numbers, const int8_t* q) {
+    const auto& word = *reinterpret_cast<const int8_t(*)[4]>(q);
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(numbers), "m"(word));
+  }
+
+  template <int Right>
   static I moved(I x) {
-    if constexpr (Left > 0) return _mm512_slli_epi16(x, Left);
-    if constexpr (Left < 0) return _mm512_srli_epi16(x, -Left);
-    return x;
+    return Right == 0 ? x : _mm512_srli_epi16(x, Right);
   }
 };
 

@@ -1,5 +1,6 @@
 // The numbers below are places in the file's blocks; base/blocks.cc says what lies there.
 #include <cstring>
+#include <utility>
 
 #include "ops/matmul.h"
 #include "ops/packed_layout.h"
@@ -33,19 +34,35 @@ uint32_t word(const std::byte* from) {
 void put_word(std::byte* line, int64_t column, uint32_t bits) { std::memcpy(line + column * 4, &bits, sizeof(bits)); }
 void put_half(std::byte* halves, int64_t column, const std::byte* from) { std::memcpy(halves + column * 2, from, 2); }
 
-// Byte i of the result: bits i, i + 4, i + 8, ... of x.
-uint32_t bit_planes(uint32_t x) {
-  uint32_t planes = 0;
-  for (int i = 0; i < 4; ++i) {
-    uint32_t bits = x >> i & 0x11111111u;
-    bits = (bits | bits >> 3) & 0x03030303u;
-    bits = (bits | bits >> 6) & 0x000f000fu;
-    planes |= ((bits | bits >> 12) & 0xffu) << 8 * i;
+constexpr uint32_t kEveryByte = 0x01010101u;
+
+// A column of a block: its eight numbers, four bytes each, to their places in the lines.
+template <int Bits>
+void put_numbers(const uint32_t (&numbers)[8], int64_t column, std::byte* body) {
+  uint32_t lines[Bits] = {};
+  [&]<size_t... G>(std::index_sequence<G...>) {
+    const auto put = [&](const Pieces& pieces, uint32_t number) {
+      for (int p = 0; p < pieces.count; ++p) {
+        const Piece& piece = pieces.at[p];
+        lines[piece.line] |= (number & static_cast<uint32_t>(piece.mask) * kEveryByte) << piece.right;
+      }
+    };
+    (put(pieces_of(Bits, static_cast<int>(G)), numbers[G]), ...);
   }
-  return planes;
+  (std::make_index_sequence<8>{});
+  for (int line = 0; line < Bits; ++line) put_word(body + line * kLine, column, lines[line]);
 }
 
+// Four bits for each of a number's inputs.
+uint32_t nibbles_of(const std::byte* bytes, int shift) { return word(bytes) >> shift & 0x0f * kEveryByte; }
+
 // --- blocks of 32
+
+// Bits 4 g to 4 g + 3 of x, one in each byte.
+uint32_t bit_of_each(uint32_t x, int g) {
+  const uint32_t four = x >> 4 * g & 15;
+  return (four | four << 7 | four << 14 | four << 21) & kEveryByte;
+}
 
 template <BlockType T>
 void pack_block(const Columns& columns, int64_t b, std::byte* tile) {
@@ -53,27 +70,24 @@ void pack_block(const Columns& columns, int64_t b, std::byte* tile) {
   constexpr bool kFifth = T == BlockType::q5_0 || T == BlockType::q5_1;
   constexpr int kFifthBits = kLayout.minimum ? 4 : 2, kNibbles = kFifthBits + (kFifth ? 4 : 0);
   std::byte* scales = tile + kLayout.head(b) + b % kLayout.group_blocks * 32;
-  std::byte* body = tile + kLayout.body(b);
   for (int64_t c = 0; c < kTileColumns; ++c) {
     const std::byte* block = columns.block(c, b);
     put_half(scales, c, block);
     if (kLayout.minimum) put_half(scales + 32, c, block + 2);
-    if constexpr (T == BlockType::q8_0) {
-      for (int j = 0; j < 8; ++j) put_word(body + j * kLine, c, word(block + 2 + 4 * j) ^ 0x80808080u);  // plus 128
-    } else {
-      for (int j = 0; j < 4; ++j) put_word(body + j * kLine, c, word(block + kNibbles + 4 * j));
-      if (kFifth) put_word(body + 4 * kLine, c, bit_planes(word(block + kFifthBits)));
+    uint32_t numbers[8];
+    for (int g = 0; g < 8; ++g) {
+      if constexpr (T == BlockType::q8_0) {
+        numbers[g] = word(block + 2 + 4 * g) ^ 0x80 * kEveryByte;  // plus 128
+      } else {
+        numbers[g] = nibbles_of(block + kNibbles + g % 4 * 4, g / 4 * 4);
+        if (kFifth) numbers[g] |= bit_of_each(word(block + kFifthBits), g) << 4;
+      }
     }
+    put_numbers<kLayout.bits()>(numbers, c, tile + kLayout.body(b));
   }
 }
 
 // --- blocks of 256
-
-// Line j of nibbles from 32 bytes that hold other nibbles too.
-uint32_t joined_nibbles(const std::byte* bytes, int shift, int j) {
-  constexpr uint32_t kLow = 0x0f0f0f0fu;
-  return (word(bytes + 4 * j) >> shift & kLow) | (word(bytes + 16 + 4 * j) >> shift & kLow) << 4;
-}
 
 // Six bits for each of 8 scales and 8 minima, in 12 bytes; the upper two bits of the last four sit on top of the
 // others.
@@ -97,14 +111,13 @@ void pack_block_of_256(const Columns& columns, int64_t b, std::byte* tile) requi
     put_half(head, c, block);
     put_half(head + 32, c, block + 2);
     put_group_scales(block + 4, c, head + kLine);
-    for (int g = 0; g < 8; ++g) {
-      std::byte* body = tile + kLayout.body(b * 8 + g);
-      const std::byte* nibbles = block + kNibbles + g / 2 * 32;
-      for (int j = 0; j < 4; ++j) put_word(body + j * kLine, c, joined_nibbles(nibbles, g % 2 * 4, j));
-      if (T != BlockType::q5_k) continue;
-      uint32_t planes = 0;
-      for (int j = 0; j < 8; ++j) planes |= (word(block + kFifthBits + 4 * j) >> g & 0x01010101u) << j;
-      put_word(body + 4 * kLine, c, planes);
+    for (int run = 0; run < 8; ++run) {
+      uint32_t numbers[8];
+      for (int g = 0; g < 8; ++g) {
+        numbers[g] = nibbles_of(block + kNibbles + run / 2 * 32 + 4 * g, run % 2 * 4);
+        if (T == BlockType::q5_k) numbers[g] |= (word(block + kFifthBits + 4 * g) >> run & kEveryByte) << 4;
+      }
+      put_numbers<kLayout.bits()>(numbers, c, tile + kLayout.body(b * 8 + run));
     }
   }
 }
@@ -120,16 +133,13 @@ void pack_block_of_256(const Columns& columns, int64_t b, std::byte* tile) requi
     for (int g = 0; g < 16; ++g) head[kLine + g * 16 + c] = block[kScales + g];
     for (int run = 0; run < 8; ++run) {
       const int half = run / 4, quarter = run % 4;
-      std::byte* body = tile + kLayout.body(b * 8 + run);
       const std::byte* nibbles = block + half * 64 + quarter % 2 * 32;
       const std::byte* high_bits = block + kHighBits + half * 32;
-      for (int j = 0; j < 4; ++j) put_word(body + j * kLine, c, joined_nibbles(nibbles, quarter / 2 * 4, j));
-      for (int h = 0; h < 2; ++h) {
-        uint32_t pairs = 0;
-        for (int j = 0; j < 4; ++j)
-          pairs |= (word(high_bits + 16 * h + 4 * j) >> (quarter * 2) & 0x03030303u) << (2 * j);
-        put_word(body + (4 + h) * kLine, c, pairs);
-      }
+      uint32_t numbers[8];
+      for (int g = 0; g < 8; ++g)
+        numbers[g] = nibbles_of(nibbles + 4 * g, quarter / 2 * 4) |
+                     (word(high_bits + 4 * g) >> (quarter * 2) & 3 * kEveryByte) << 4;
+      put_numbers<kLayout.bits()>(numbers, c, tile + kLayout.body(b * 8 + run));
     }
   }
 }

@@ -3,12 +3,10 @@
 // Quantised tiles are groups of blocks of 32 inputs, in order:
 //
 //   group   | head: scales of its blocks | block | block | ...        all parts whole lines of 64 bytes
-//   block   lines of 16 columns x 4 bytes: byte i of column c in line j is about input 4 j + i of the block
-//
-//     nibbles (4 lines)     low half: input 4 j + i, high half: input 4 j + i + 16
-//     bit planes (1 line)   bit g of a byte: the fifth bit of input 4 g + i
-//     bit pairs (2 lines)   bits 2 g, 2 g + 1 of line h: the upper two bits of input 4 (4 h + g) + i
-//     bytes (8 lines)       input 4 j + i, plus 128
+//   block   as many lines as a number has bits, of 16 columns x 4 bytes. Number g of eight is inputs 4 g to 4 g + 3 of
+//           the block, input 4 g + i in bits of byte i of each column: pieces_of() says which bits of which lines.
+//           Numbers of 5 and 6 bits lie alone in the low bits of a line, as many as there are lines, and the others are
+//           put together from what is left above them. Bytes (Q8_0) have 128 added.
 //
 //   heads   blocks of 32 without a minimum   two blocks a group: [2][16] f16 scales
 //           blocks of 32 with a minimum      one block a group: [16] f16 scales, [16] f16 minima
@@ -37,6 +35,7 @@ struct PackedLayout {
   bool minimum;        // the type has minima
   int32_t scales = 1;  // in a block: 2 when halves of 16 inputs have their own
 
+  constexpr int bits() const { return static_cast<int>(block_bytes / 64); }  // of a number
   constexpr int64_t group_bytes() const { return head_bytes + int64_t{group_blocks} * block_bytes; }
   constexpr int64_t head(int64_t block) const { return block / group_blocks * group_bytes(); }
   constexpr int64_t body(int64_t block) const { return head(block) + head_bytes + block % group_blocks * block_bytes; }
@@ -68,6 +67,23 @@ constexpr PackedLayout layout_of(BlockType type) {
     default:
       return {};
   }
+}
+
+// A number is its pieces, or'ed: of the line's bytes, moved right by `right` bits, those in the mask.
+struct Piece {
+  int line, right, mask;
+};
+struct Pieces {
+  int count;
+  Piece at[3];
+};
+constexpr Pieces pieces_of(int bits, int number) {
+  if (bits == 4) return {1, {{number % 4, number / 4 * 4, 0x0f}}};
+  if (number < bits) return {1, {{number, 0, (1 << bits) - 1}}};
+  const int first = (number - bits) * (bits - 3);  // of the lines whose upper bits it has
+  if (bits == 6) return {3, {{first, 6, 0x03}, {first + 1, 4, 0x0c}, {first + 2, 2, 0x30}}};
+  if (number < 7) return {2, {{first, 5, 0x07}, {first + 1, 3, 0x18}}};
+  return {3, {{4, 5, 0x07}, {1, 2, 0x08}, {3, 1, 0x10}}};
 }
 
 // Bytes of one tile; inputs are whole blocks of a quantised type.

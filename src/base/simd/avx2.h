@@ -23,7 +23,8 @@ struct Avx2 {
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  static F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
+  static F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
+  static F max(F a, F b) { return _mm256_max_ps(a, b); }              // b where either is NaN
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F round(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // p * 2^whole, or 0 where x < -126.

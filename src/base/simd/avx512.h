@@ -24,7 +24,8 @@ struct Avx512 {
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-  static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+  static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }              // b where either is NaN
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   // p * 2^whole, or 0 where x < -126.
