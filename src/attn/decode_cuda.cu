@@ -18,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
@@ -33,28 +34,35 @@ template <class E>
 constexpr int32_t kMostStages = E::kSizes.most_stages();
 constexpr int32_t kRowsInTeam = DecodeSizes::kRowsInTeam;
 constexpr int32_t kInverseBits = 16;
-static_assert(kMostSplitRows * kMostSplitRows < 1 << kInverseBits, "rows, times what it is too large by, make no row");
+static_assert((kMostSplitRows + kMostDecodeGroup) * kMostDecodeGroup < 1 << kInverseBits,
+              "rows of a tile and the heads before them, times what it is too large by, make no row");
 
 struct Decode {
   AttendArgs args;
-  int32_t group, batch;
-  int32_t group_inverse;           // with kInverseBits: divides a split's rows, which are few, by the group
-  int32_t rows;                    // most of a kv head: heads of the group x query rows
+  DecodeCut cut;
+  int32_t batch, workers;
+  int32_t group_inverse;           // with kInverseBits: divides a tile's rows, which are few, by the group
+  int32_t rows;                    // most of a tile
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
   int32_t key_bytes, value_bytes;  // from one slot to the next
-  float* split_out;                // [2 * blocks, rows, dim]
-  float* split_max;                // [2 * blocks, rows]
+  bool reads_once;                 // no sequence has more than one tile
+  float* split_out;                // [slots, rows, dim]
+  float* split_max;                // [slots, rows]
   float* split_sum;
-  int32_t* arrivals;  // [sequences, kv heads]
+  int32_t* arrivals;  // [kv heads, workers]
 
   __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
 };
 
-// Shared memory: the warps' stages, then the sequences.
+// Shared memory: the warps' stages, then the sums of parts so far if the cut is fixed, then the sequences.
+template <class E>
+__device__ std::byte* totals_in(const Decode& d, std::byte* memory) {
+  return memory + E::kWarps * d.stages * E::kStageBytes;
+}
 template <class E>
 __device__ SequenceWork* sequences_in(const Decode& d, std::byte* memory) {
-  return reinterpret_cast<SequenceWork*>(memory + E::kWarps * d.stages * E::kStageBytes);
+  return reinterpret_cast<SequenceWork*>(totals_in<E>(d, memory) + (d.cut.is_fixed ? E::kSizes.total_bytes() : 0));
 }
 
 // A warp's place in the block: its team, and which kRows rows of a split it takes.
@@ -81,8 +89,9 @@ struct Row {
   int32_t row, head;
 };
 __device__ Row row_at(const Decode& d, const Split& split, int32_t index) {
-  const int32_t query = index * d.group_inverse >> kInverseBits, row = split.first_row + query;
-  return {row < split.last_row ? row : -1, split.kv_head * d.group + index - query * d.group};
+  const int32_t in_group = split.tile_head + index;
+  const int32_t query = in_group * d.group_inverse >> kInverseBits, row = split.tile_row + query;
+  return {index < split.rows ? row : -1, split.kv_head * d.cut.group + in_group - query * d.cut.group};
 }
 
 // --- loading
@@ -96,14 +105,14 @@ __device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32
   const std::byte* values = d.args.kv.values + kv_head * E::kRowBytes + piece * 16;
   const auto key_bytes = static_cast<uint32_t>(d.key_bytes), value_bytes = static_cast<uint32_t>(d.value_bytes);
   const uint32_t place = stage + piece_at<E>(row, piece);
-  const uint64_t policy = evict_first_policy();
+  const uint64_t policy = d.reads_once ? evict_first_policy() : evict_normal_policy();
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
     const int32_t at = __shfl_sync(~0u, slot, row + i);
     const auto from = static_cast<uint32_t>(max(at, 0));
     const uint32_t to = piece_from<E>(place, i, 0);
-    cp_async_evict_first(to, address_of(keys, from, key_bytes), at, policy);
-    cp_async_evict_first(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
+    cp_async_by_policy(to, address_of(keys, from, key_bytes), at, policy);
+    cp_async_by_policy(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
   }
 }
 
@@ -171,7 +180,7 @@ class Loader {
         key_ = kNone;
         return;
       }
-      scheduler_.next(d_.args, sequences_in<E>(d_, memory_));
+      scheduler_.next(d_.args, d_.cut, sequences_in<E>(d_, memory_));
       key_ = scheduler_.split.first + place_.first_warp() * E::kKeys;
     } while (key_ >= scheduler_.split.end);
 #pragma unroll
@@ -227,11 +236,16 @@ __device__ void load_queries(const Decode& d, const Split& split, const WarpPlac
   }
 }
 
-// Of the split's keys, what query row `row` sees.
-__device__ Seen seen_by(const Decode& d, const Split& split, int32_t row) {
+// Of the split's keys, what query row `row` sees of those around the key at `place`.
+__device__ Seen seen_by(const Decode& d, const Split& split, int32_t row, int32_t place) {
   const Span span = span_of(d.args, split.sequence(), row);
   const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
-  const int32_t branch = split.length + (row - split.first_row) * d.args.keys.most_branch_tokens;
+  if (d.cut.is_fixed) {
+    const Tail::Position at = position_at(split.tail, place);
+    const bool is_others = at.query >= 0 && split.tile_row + at.query != row;
+    return {first + place - at.position, is_others ? 0 : max(0, end - first), 0, 0};
+  }
+  const int32_t branch = split.length + (row - split.tile_row) * d.args.keys.most_branch_tokens;
   Seen seen;
   seen.first = max(first, split.first);
   seen.count = max(0, min(end, min(split.length, split.end)) - seen.first);
@@ -257,11 +271,11 @@ struct Common {
 };
 template <class E>
 __device__ void seen_by_all(const Decode& d, const Split& split, const WarpPlace<E>& place, Common& kept) {
-  Common common{split.first, split.end};
+  Common common{split.first, min(split.end, split.tail.begin)};
   const bool is_last_token = split.last_row - split.first_row == 1;
   if (!is_last_token || d.args.window >= 0 || d.args.keys.branch_lengths) {
     for_each_own_row<E>(d, split, place, [&](int32_t, int32_t row) {
-      const Seen seen = seen_by(d, split, row);
+      const Seen seen = seen_by(d, split, row, split.first);
       common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
     });
     common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
@@ -275,25 +289,22 @@ __device__ void apply_mask(const Decode& d, const Split& split, const WarpPlace<
                            Scores<E>& scores) {
   const int32_t lanes_key = first_key + static_cast<int32_t>(threadIdx.x) % 4 * 2;
   for_each_own_row<E>(d, split, place, [&](int32_t row_tile, int32_t row) {
-    const Seen seen = seen_by(d, split, row);
+    const Seen seen = seen_by(d, split, row, first_key);
     for_each_score<E>(scores, row_tile, [&](float& score, int32_t key) {
       if (!seen(lanes_key + key)) score = -INFINITY;
     });
   });
 }
 
-// Rows that are not there have scores, too, of zeros as queries; nobody asks for their results.
+// The places [first, end) of a split. Rows that are not there have scores, too, of zeros as queries; nobody asks for
+// their results.
 template <class E>
-__device__ Sums<E> fold_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
-                              Common& common) {
-  Queries<E> q;
-  load_queries<E>(d, split, place, q);
-  seen_by_all<E>(d, split, place, common);
+__device__ Sums<E> fold_keys(const Decode& d, const Split& split, int32_t first, int32_t last,
+                             const WarpPlace<E>& place, const Queries<E>& q, Loader<E>& loader, const Common& common) {
   Sums<E> sums;
-  for (int32_t team_key = split.first + place.first_warp() * E::kKeys; team_key < split.end;
-       team_key += Loader<E>::kStride) {
+  for (int32_t team_key = first + place.first_warp() * E::kKeys; team_key < last; team_key += Loader<E>::kStride) {
     uint32_t tile = loader.take();
-    const int32_t end = min(team_key + place.teams_warps * E::kKeys, split.end);
+    const int32_t end = min(team_key + place.teams_warps * E::kKeys, last);
     for (int32_t tile_key = team_key; tile_key < end; tile_key += E::kKeys, tile += loader.warp_bytes())
 #pragma unroll
       for (int32_t i = 0; i < E::kKeys; i += E::kKeysAtOnce) {
@@ -318,21 +329,24 @@ struct Quad {
   float sum = 0;
 };
 
-// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the maxima.
+// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the maxima;
+// and without a product that it may or may not fuse, so that the bits are the same wherever this is.
 template <int32_t kCount>
 __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
   float row_max = total.row_max;
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) row_max = fmaxf(row_max, quads[i].row_max);
   const float base = row_max == -INFINITY ? 0 : row_max, rescale = fast_exp2(total.row_max - base);
-  float4 out = {total.out.x * rescale, total.out.y * rescale, total.out.z * rescale, total.out.w * rescale};
-  float sum = total.sum * rescale;
+  float4 out = {__fmul_rn(total.out.x, rescale), __fmul_rn(total.out.y, rescale), __fmul_rn(total.out.z, rescale),
+                __fmul_rn(total.out.w, rescale)};
+  float sum = __fmul_rn(total.sum, rescale);
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) {
     const float share = fast_exp2(quads[i].row_max - base);
     const float4& more = quads[i].out;
-    out = {out.x + more.x * share, out.y + more.y * share, out.z + more.z * share, out.w + more.w * share};
-    sum += quads[i].sum * share;
+    out = {__fmaf_rn(more.x, share, out.x), __fmaf_rn(more.y, share, out.y), __fmaf_rn(more.z, share, out.z),
+           __fmaf_rn(more.w, share, out.w)};
+    sum = __fmaf_rn(quads[i].sum, share, sum);
   }
   total = {out, row_max, sum};
 }
@@ -446,14 +460,14 @@ __device__ void write_quad(const Decode& d, const Split& split, int32_t index, i
   const AttendArgs& args = d.args;
   const Row row = row_at(d, split, index);
   const bool is_empty = result.row_max == -INFINITY;
-  const float row_max = result.row_max * kLn2;
+  const float row_max = __fmul_rn(result.row_max, kLn2);
   const float factor =
       factor_of(row_max, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
   const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
   const float4& out = result.out;
   store_four(args.out.type, args.out.data, at, {out.x * factor, out.y * factor, out.z * factor, out.w * factor});
   if (args.lse && quad == 0)
-    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : row_max + logf(result.sum);
+    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : __fadd_rn(row_max, logf(result.sum));
 }
 
 // --- splits of several blocks
@@ -467,22 +481,25 @@ __device__ void store_partial(const Decode& d, int32_t slot, int32_t row, int32_
   __stcg(d.split_sum + at, result.sum);
 }
 
-// Whether this block's split is the last of `num_splits` to arrive; the block has met a barrier since it stored it. The
-// count wraps: the next layer finds it at zero. That one thread releases and acquires is enough: what the others wrote
-// or will read is ordered with it by the barriers.
-__device__ bool arrive_last(int32_t* arrivals, int32_t num_splits, bool& is_last) {
-  if (threadIdx.x == 0) is_last = count_arrival(arrivals, num_splits - 1) == num_splits - 1;
+// Whether this block's `own` partial results are the last to arrive of `all`; the block has met a barrier since it
+// stored them. The last one leaves the count at zero for the next layer. That one thread releases and acquires is
+// enough: what the others wrote or will read is ordered with it by the barriers.
+__device__ bool arrive_last(int32_t* arrivals, int32_t own, int32_t all, bool& is_last) {
+  if (threadIdx.x == 0) {
+    is_last = count_arrivals(arrivals, own) + own == all;
+    if (is_last) *arrivals = 0;
+  }
   __syncthreads();
   return is_last;
 }
 
-// What all blocks left. Loads of several splits are under way at once; in the place of those that are not there the
-// last one is read again, which takes less time than the jumps around it.
+// What all blocks left, from the first part to the last. Loads of several are under way at once; in the place of those
+// that are not there the last one is read again, which takes less time than the jumps around it.
 template <class E>
 __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t quad) {
   constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
-  const int32_t distance = 2 * d.args.kv.kv_heads * d.rows, last = split.num_splits - 1;
-  const int32_t rest = split.first_slot * d.rows + row;  // the first split has the slot after this one
+  const int32_t last = split.arrivals - 1;
+  const int32_t of_first = split.first_slot * d.rows + row;
   const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
   const auto* const row_maxes = reinterpret_cast<const std::byte*>(d.split_max);
   const auto* const sums = reinterpret_cast<const std::byte*>(d.split_sum);
@@ -492,40 +509,82 @@ __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t
     Quad quads[kAtOnce];
 #pragma unroll
     for (int32_t i = 0; i < kAtOnce; ++i) {
-      int32_t at = rest + min(first + i, last) * distance;
-      if (i == 0 && first == 0) at += d.rows;
+      const int32_t at = of_first + min(first + i, last) * d.rows;
       quads[i] = {__ldcg(reinterpret_cast<const float4*>(address_of(outs, at, E::kDim * sizeof(float)))),
                   __ldcg(reinterpret_cast<const float*>(address_of(row_maxes, at, sizeof(float)))),
                   __ldcg(reinterpret_cast<const float*>(address_of(sums, at, sizeof(float))))};
       if (first + i > last) quads[i].row_max = -INFINITY;
     }
-    fold_quads(total, quads);
+#pragma unroll
+    for (int32_t i = 0; i < kAtOnce; ++i) {
+      const Quad one[1] = {quads[i]};
+      fold_quads(total, one);
+    }
   }
   return total;
 }
+
+// --- parts of one block
+
+// A tile's sums of the parts so far. Each quad is one thread's business.
+template <class E>
+class Totals {
+ public:
+  static constexpr int32_t kQuads = E::kDim / 4, kCount = E::kRows * kQuads;
+  static_assert(E::kSizes.total_bytes() == kCount * (sizeof(float4) + sizeof(float2)));
+
+  __device__ explicit Totals(std::byte* memory)
+      : out_(reinterpret_cast<float4*>(memory)), rest_(reinterpret_cast<float2*>(out_ + kCount)) {}
+
+  // With the part's, which is the tile's first or follows the ones so far.
+  __device__ Quad folded(int32_t row, int32_t quad, bool is_first, const Quad& part) const {
+    const int32_t at = row * kQuads + quad;
+    Quad total;
+    if (!is_first) total = {out_[at], rest_[at].x, rest_[at].y};
+    const Quad one[1] = {part};
+    fold_quads(total, one);
+    out_[at] = total.out;
+    rest_[at] = {total.row_max, total.sum};
+    return total;
+  }
+
+ private:
+  float4* out_;
+  float2* rest_;
+};
 
 // --- the kernel
 
 template <class E>
 __device__ void attend_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
                              std::byte* memory, SharedStorage<E>& storage) {
-  const Sums<E> sums = fold_split<E>(d, split, place, loader, storage.common[place.warp]);
-  const WarpReduction<E> p{.place = place,
-                           .rows = (split.last_row - split.first_row) * d.group,
-                           .storage = storage,
-                           .stages = reinterpret_cast<float*>(memory),
-                           .free_stage = loader.free_stage()};
-  const int32_t kv_heads = d.args.kv.kv_heads;
-  reduce_warps<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
-    if (split.num_splits == 1)
-      write_quad<E>(d, split, row, quad, result);
-    else
-      store_partial<E>(d, split.slot(split.split_idx, kv_heads), row, quad, result);
+  const Totals<E> totals(totals_in<E>(d, memory));
+  Queries<E> q;
+  load_queries<E>(d, split, place, q);
+  seen_by_all<E>(d, split, place, storage.common[place.warp]);
+  int32_t parts = 0;
+#pragma unroll 1
+  for (int32_t first = split.first, end; first < split.end; first = end, ++parts) {
+    end = d.cut.is_fixed ? min(fixed_part_end(split.tail, first), split.end) : split.end;
+    const Sums<E> sums = fold_keys<E>(d, split, first, end, place, q, loader, storage.common[place.warp]);
+    const WarpReduction<E> p{.place = place,
+                             .rows = split.rows,
+                             .storage = storage,
+                             .stages = reinterpret_cast<float*>(memory),
+                             .free_stage = loader.free_stage()};
+    reduce_warps<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
+      if (!split.is_whole) return store_partial<E>(d, split.slot + parts, row, quad, result);
+      const Quad total = d.cut.is_fixed ? totals.folded(row, quad, parts == 0, result) : result;
+      if (end == split.end) write_quad<E>(d, split, row, quad, total);
+    });
+  }
+  if (split.is_whole) return;
+  if (!arrive_last(d.arrivals + split.kv_head * d.workers + split.first_worker, d.cut.is_fixed ? parts : 1,
+                   split.arrivals, storage.is_last))
+    return;
+  for_each_quad<E>(split.rows, [&](int32_t row, int32_t quad) {
+    write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad));
   });
-  if (split.num_splits == 1) return;
-  if (!arrive_last(d.arrivals + split.b * kv_heads + split.kv_head, split.num_splits, p.storage.is_last)) return;
-  for_each_quad<E>(
-      p.rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
@@ -538,10 +597,10 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Seq
 
 template <class E>
 __device__ void prepare(const Decode& d, SequenceWork* seqs, SharedStorage<E>& storage) {
-  const int32_t live = load_sequences<E::kWarps>(d.args, seqs);
+  const int32_t live = load_sequences<E::kWarps>(d.args, d.cut, seqs);
   if (threadIdx.x == 0) {
     storage.live = live;
-    storage.stream_k = StreamK::of(seqs[live].units_before, static_cast<int32_t>(gridDim.x) / d.args.kv.kv_heads);
+    storage.stream_k = StreamK::of(seqs[live].units_before, d.workers);
   }
   __syncthreads();
 }
@@ -564,13 +623,14 @@ __global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_con
   } else {
     const WarpPlace<E> place(d);
     TileScheduler &scheduler = storage.scheduler[place.warp], &load_scheduler = storage.load_scheduler[place.warp];
-    load_scheduler.begin(seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
+    load_scheduler.begin(d.cut, seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
     scheduler.begin(load_scheduler);
     Loader<E> loader(d, place, load_scheduler, memory);
     wait_and_launch_dependents();
     loader.begin();
     while (!scheduler.done()) {
-      scheduler.next(d.args, seqs, storage.stream_k);
+      scheduler.next(d.args, d.cut, seqs, storage.stream_k, d.workers);
+      if (scheduler.split.first >= scheduler.split.end) continue;
       attend_split<E>(d, scheduler.split, place, loader, memory, storage);
     }
   }
@@ -602,7 +662,7 @@ template <class E>
 void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
   static_assert(sizeof(SharedStorage<E>) <= DecodeSizes::kMostStorageBytes);
   const auto kernel = decode_kernel<E>;
-  const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch);
+  const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch, choice.is_fixed);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
   start(kernel, choice.blocks, E::kThreads, shared, stream, d);
@@ -630,18 +690,30 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
   const int32_t group = args.q.heads / args.kv.kv_heads;
   const Decode d{.args = args,
-                 .group = group,
+                 .cut = {.group = group,
+                         .tile_shift = std::countr_zero(static_cast<uint32_t>(choice.tile_rows())),
+                         .branch = args.keys.branch_lengths ? args.keys.most_branch_tokens : 0,
+                         .window = args.window,
+                         .round = DecodeSizes{.element = static_cast<int32_t>(size_of(args.kv.type)),
+                                              .row_tiles = choice.row_tiles,
+                                              .dim = args.kv.key_dim}
+                                      .round(),
+                         .slots_of_worker = choice.slots_of_worker,
+                         .is_causal = args.keys.causal,
+                         .is_fixed = choice.is_fixed},
                  .batch = arena.limits().batch,
+                 .workers = choice.blocks / args.kv.kv_heads,
                  .group_inverse = (1 << kInverseBits) / group + 1,
-                 .rows = args.keys.most_queries * group,
+                 .rows = choice.split_rows,
                  .team = choice.team,
                  .stages = choice.stages,
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
+                 .reads_once = args.keys.most_queries > 0 && args.keys.most_queries * group <= choice.tile_rows(),
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_max = arena.floats(Buf::split_partial_max),
                  .split_sum = arena.floats(Buf::split_partial_sum),
-                 .arrivals = arena.counts(Buf::split_arrivals)};
+                 .arrivals = arena.counts(Buf::split_tile_arrivals)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::f8e4m3)
     launch_at_dim<__nv_fp8_e4m3>(d, choice, stream);

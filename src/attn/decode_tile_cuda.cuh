@@ -170,9 +170,37 @@ __device__ void for_each_score(Scores<E>& scores, int32_t row_tile, const Each& 
     for (int32_t i = 0; i < 2; ++i) each(scores[row_tile / 2][n][row_tile % 2 * 2 + i], n * 8 + i);
 }
 
-// With 8 rows there are two sums, of the even and of the odd sixteens of dims.
+// 16-bit keys, eight at a time. There are two sums, of the even and of the odd sixteens of dims: with 8 rows there must
+// be, and with more of them a row's bits are the same so.
 template <class E>
-__device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+__device__ void mma_qk_in_halves(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+  using Product = typename E::Product;
+  constexpr bool kIsTwice = Queries<E>::kIsTwice;
+  const int32_t lane = threadIdx.x % kWarp;
+  const uint32_t place = keys + piece_at<E>(lane % 8, lane / 8);
+#pragma unroll
+  for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n) {
+    float odd[E::kM16Tiles][4] = {};
+#pragma unroll
+    for (int32_t piece = 0; piece < E::kPieces; piece += 4) {
+      uint32_t k[4];  // four pieces: 32 dims
+      ldmatrix_x4(k, piece_from<E>(place, n * 8, piece));
+#pragma unroll
+      for (int32_t s = 0; s < E::kM16Tiles; ++s) {
+        mma_m16n8k16<Product>(scores[s][n], q.of_step(s, piece / 2), k[0], k[1]);
+        mma_m16n8k16<Product>(odd[s], q.of_step(s, piece / 2 + 1), k[2], k[3]);
+      }
+    }
+#pragma unroll
+    for (int32_t s = 0; s < E::kM16Tiles; ++s)
+#pragma unroll
+      for (int32_t i = 0; i < (kIsTwice ? 2 : 4); ++i) scores[s][n][i] += odd[s][kIsTwice ? 2 + i : i];
+  }
+}
+
+// 8-bit keys, sixteen at a time; with 8 rows in halves, too.
+template <class E>
+__device__ void mma_qk_of_narrow(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
   using Product = typename E::Product;
   constexpr bool kInHalves = Queries<E>::kIsTwice;
   const int32_t lane = threadIdx.x % kWarp;
@@ -189,12 +217,8 @@ __device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
 #pragma unroll
         for (int32_t s = 0; s < E::kM16Tiles; ++s) {
           float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
-          if constexpr (E::kIsNarrow) {
-            mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
-            mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
-          } else {
-            mma_m16n8k16<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
-          }
+          mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+          mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
         }
     }
   if constexpr (kInHalves) {
@@ -203,6 +227,14 @@ __device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) scores[0][n][i] += others[0][n][2 + i];
   }
+}
+
+template <class E>
+__device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+  if constexpr (E::kIsNarrow)
+    mma_qk_of_narrow<E>(q, keys, scores);
+  else
+    mma_qk_in_halves<E>(q, keys, scores);
 }
 
 // --- values
@@ -238,17 +270,20 @@ __device__ void mma_pv(const uint32_t (&probs)[E::kRowTiles][2], uint32_t values
 }
 
 // --- softmax
+//
+// Products that the compiler may or may not fuse with a sum are written as one or the other: the same row has the same
+// bits with any number of row tiles.
 
 // cap * tanh(x / cap). Its error is that of a number as large as cap, less than a probability's rounding.
 inline __device__ float capped(float x, float cap, float twice_log2e_of_cap) {
-  return cap - __fdividef(2 * cap, 1 + fast_exp2(x * twice_log2e_of_cap));
+  return __fsub_rn(cap, __fdividef(2 * cap, 1 + fast_exp2(x * twice_log2e_of_cap)));
 }
 
 template <class E>
 __device__ void scale_scores(const Queries<E>& q, float cap, Scores<E>& scores) {
 #pragma unroll
   for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
-    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score *= q.scale[row_tile]; });
+    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score = __fmul_rn(score, q.scale[row_tile]); });
   if (cap <= 0) return;
   const float factor = 2 * kLog2e / cap;
 #pragma unroll
@@ -269,7 +304,7 @@ __device__ float online_softmax(Scores<E>& scores, int32_t row_tile, Sums<E>& su
     sum += score;
   });
   sums.row_max[row_tile] = row_max;
-  sums.sum[row_tile] = sums.sum[row_tile] * rescale + sum;
+  sums.sum[row_tile] = __fmaf_rn(sums.sum[row_tile], rescale, sum);
   return rescale;
 }
 

@@ -28,17 +28,23 @@ struct DecodeSizes {
   constexpr int32_t keys() const { return is_narrow() && row_tiles > 1 ? 32 : 16; }  // of a tile
   constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }       // a tile's keys and values
   constexpr int32_t most_stages() const { return kMostStagesBytes / (warps() * stage_bytes()); }  // of a warp
-  constexpr size_t shared_bytes(int32_t stages, int32_t batch) const {
-    return size_t{1} * warps() * stages * stage_bytes() + (size_t{1} * batch + 1) * kSequenceBytes;
+  constexpr int32_t round() const { return warps() * keys(); }  // keys that a block's warps take at once
+  // Where the cut is fixed: what four columns of a warp's rows have added up to, of all its rows.
+  constexpr int32_t total_bytes() const { return row_tiles * 8 * (dim / 4) * 24; }
+  constexpr size_t shared_bytes(int32_t stages, int32_t batch, bool is_fixed) const {
+    return size_t{1} * warps() * stages * stage_bytes() + (is_fixed ? total_bytes() : 0) +
+           (size_t{1} * batch + 1) * kSequenceBytes;
   }
 
   static constexpr int32_t kMostStagesBytes = 192 * 1024;  // of the 227 KiB that a block of an H100 may have
   static constexpr int32_t kFewestStages = 2;
   static constexpr int32_t kSequenceBytes = 24;                   // what is known of a sequence
-  static constexpr int32_t kMostStorageBytes = 4096;              // what a block's warps keep together
+  static constexpr int32_t kMostStorageBytes = 6144;              // what a block's warps keep together
   static constexpr int32_t kDeclared = kMostStorageBytes + 2048;  // with what lies between and beside
   static constexpr int32_t kRowsInTeam = 16;                      // of each of its warps
 };
+
+inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
@@ -46,8 +52,9 @@ inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
 inline constexpr int32_t kLatentMostSequences = 36000;
 inline constexpr int32_t kLatentLeastBox = 16;  // slots: boxes of fewer cost TMA more time than it has
 
-// prefill: keys of a tile, the least box, and where its code takes its shared memory to begin.
+// prefill: (query row, head) pairs and keys of a tile, the least box, and where its code takes its shared memory to begin.
 constexpr int32_t prefill_keys(int32_t value_dim) { return value_dim > 128 ? 64 : 128; }
+inline constexpr int32_t kPrefillRows = 128;  // at least
 inline constexpr int32_t kPrefillLeastBox = 64;
 inline constexpr int32_t kPrefillSharedBase = 1024;
 

@@ -139,11 +139,6 @@ int32_t arrival_columns(const Limits& limits) {
   return std::max(limits.kv_heads, static_cast<int32_t>(blocks));
 }
 
-int64_t split_rows(const Limits& limits) {
-  const int32_t queries = std::max({1, limits.topk, limits.draft_tokens});
-  return int64_t{2} * kMostSplitBlocks * std::min(limits.heads / limits.kv_heads * queries, kMostSplitRows);
-}
-
 namespace {
 
 constexpr size_t kAlign = 64;
