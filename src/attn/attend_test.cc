@@ -864,8 +864,11 @@ TEST_P(OneReduction, F32) { expect_one_reduction({Dtype::f32, Dtype::f32}); }
 TEST_P(OneReduction, Bf16) { expect_one_reduction({Dtype::bf16, Dtype::bf16}); }
 TEST_P(OneReduction, F16) { expect_one_reduction({Dtype::f16, Dtype::f16}); }
 TEST_P(OneReduction, Fp8) { expect_one_reduction({Dtype::bf16, Dtype::f8e4m3}); }
-TEST_P(OneReduction, Bf16InAWindow) { expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .window = 300}); }
-TEST_P(OneReduction, Bf16OfEightHeadsAKvHead) {
+
+// What a GPU cuts in other ways.
+class OneReductionOfTiles : public OneReduction {};
+TEST_P(OneReductionOfTiles, InAWindow) { expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .window = 300}); }
+TEST_P(OneReductionOfTiles, OfEightHeadsAKvHead) {
   expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .heads = 8, .kv_heads = 1, .dim = 128});
 }
 
@@ -931,6 +934,8 @@ INSTANTIATE_TEST_SUITE_P(Narrow, Attend, ::testing::ValuesIn(kNarrowOnGpu), name
 const auto kGpuAndPlain = ::testing::Values(kImplementations[std::size(kImplementations) - 1], kImplementations[1]);
 INSTANTIATE_TEST_SUITE_P(Implementations, NarrowTypes, kGpuAndPlain, name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, OneReduction, kAll, name_of);
+INSTANTIATE_TEST_SUITE_P(Implementations, OneReductionOfTiles,
+                         ::testing::Values(kImplementations[std::size(kImplementations) - 1]), name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, BadInput, kAll, name_of);
 
 }  // namespace

@@ -497,7 +497,7 @@ __device__ bool arrive_last(int32_t* arrivals, int32_t own, int32_t all, bool& i
 // that are not there the last one is read again, which takes less time than the jumps around it.
 template <class E>
 __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t quad) {
-  constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
+  constexpr int32_t kAtOnce = E::kSizes.blocks() > 1 ? 8 : 16;  // as registers allow
   const int32_t last = split.arrivals - 1;
   const int32_t of_first = split.first_slot * d.rows + row;
   const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
@@ -612,7 +612,7 @@ __device__ void wait_and_launch_dependents() {
 }
 
 template <class E>
-__global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
+__global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(1024) std::byte memory[];
   __shared__ SharedStorage<E> storage;
   SequenceWork* const seqs = sequences_in<E>(d, memory);

@@ -33,9 +33,6 @@ namespace quire::attn::cuda {
 constexpr int32_t kRowsInTile = 8;  // rows of queries in a tile of results
 
 // The K and V of one head, and how many rows of queries a warp takes against them: kRowTiles x 8.
-//
-// What bounds K and V of 8 bits is how fast tiles are worked through, so few rows are left to twice as many warps, with
-// half the registers and half the keys in a tile.
 template <class Stored, int32_t kHeadDim, int32_t kTiles>
 struct Elements {
   static constexpr bool kIsNarrow = std::is_same_v<Stored, __nv_fp8_e4m3>;
@@ -48,7 +45,7 @@ struct Elements {
   static constexpr DecodeSizes kSizes{.element = kIsNarrow ? 1 : 2, .row_tiles = kRowTiles, .dim = kDim};
   static constexpr int32_t kWarps = kSizes.warps(), kThreads = kWarps * kWarp;
   static constexpr int32_t kKeys = kSizes.keys();                     // of a tile
-  static constexpr int32_t kKeysAtOnce = kRowTiles < 4 ? kKeys : 16;  // as registers allow
+  static constexpr int32_t kKeysAtOnce = 16;
   static constexpr int32_t kStageBytes = kSizes.stage_bytes();
 };
 
@@ -198,14 +195,14 @@ __device__ void mma_qk_in_halves(const Queries<E>& q, uint32_t keys, Scores<E>& 
   }
 }
 
-// 8-bit keys, sixteen at a time; with 8 rows in halves, too.
+// 8-bit keys, sixteen at a time, in halves, too.
 template <class E>
 __device__ void mma_qk_of_narrow(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
   using Product = typename E::Product;
-  constexpr bool kInHalves = Queries<E>::kIsTwice;
+  constexpr bool kIsTwice = Queries<E>::kIsTwice;
   const int32_t lane = threadIdx.x % kWarp;
   const uint32_t place = keys + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-  Scores<E> others = {};
+  Scores<E> odd = {};
 #pragma unroll
   for (int32_t first = 0; first < E::kKeysAtOnce; first += 16)
 #pragma unroll
@@ -216,17 +213,17 @@ __device__ void mma_qk_of_narrow(const Queries<E>& q, uint32_t keys, Scores<E>& 
       for (int32_t n = 0; n < 2; ++n)
 #pragma unroll
         for (int32_t s = 0; s < E::kM16Tiles; ++s) {
-          float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
-          mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
-          mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
+          mma_m16n8k16<Product>(scores[s][first / 8 + n], q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+          mma_m16n8k16<Product>(odd[s][first / 8 + n], q.of_step(s, piece + 1), widen(k[2 * n + 1]),
+                                widen(k[2 * n + 1] >> 16));
         }
     }
-  if constexpr (kInHalves) {
+#pragma unroll
+  for (int32_t s = 0; s < E::kM16Tiles; ++s)
 #pragma unroll
     for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
 #pragma unroll
-      for (int32_t i = 0; i < 2; ++i) scores[0][n][i] += others[0][n][2 + i];
-  }
+      for (int32_t i = 0; i < (kIsTwice ? 2 : 4); ++i) scores[s][n][i] += odd[s][n][kIsTwice ? 2 + i : i];
 }
 
 template <class E>

@@ -58,15 +58,15 @@ DecodeRows decode_rows(int64_t rows, bool is_narrow) {
   return {2, 4};
 }
 
-// Those with which a row's bits are the same: of 16-bit keys with one tile and with four.
+// Those with which a row's bits are the same: without a team.
 DecodeRows fixed_decode_rows(int64_t rows, bool is_narrow) {
-  if (is_narrow) return {2, 1};
-  return {rows <= 8 ? 1 : 4, 1};
+  if (rows <= 8) return {1, 1};
+  return {is_narrow ? 2 : 4, 1};
 }
 
 // As many bytes under way as the sequences leave room for; 0: there is no room for the fewest stages.
 int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, bool is_fixed, const GpuDevice& device) {
-  const auto room = static_cast<size_t>(device.shared_bytes - DecodeSizes::kDeclared);
+  const auto room = static_cast<size_t>(device.shared_bytes / sizes.blocks() - DecodeSizes::kDeclared);
   for (const int32_t stages : {sizes.most_stages(), DecodeSizes::kFewestStages})
     if (sizes.shared_bytes(stages, batch, is_fixed) <= room) return stages;
   return 0;
@@ -79,8 +79,9 @@ std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& 
   const int64_t rows = packed_rows(args);
   const auto [row_tiles, team] = is_fixed ? fixed_decode_rows(rows, is_narrow) : decode_rows(rows, is_narrow);
   const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .row_tiles = row_tiles, .dim = kv.key_dim};
+  const int32_t most = std::min(device.processors * sizes.blocks(), kMostSplitBlocks);
   GpuChoice choice{.kernel = GpuKernel::decode,
-                   .blocks = std::max(1, std::min(device.processors, kMostSplitBlocks) / kv.kv_heads) * kv.kv_heads,
+                   .blocks = std::max(1, most / kv.kv_heads) * kv.kv_heads,
                    .row_tiles = row_tiles,
                    .team = team,
                    .stages = decode_stages(sizes, args.arena->limits().batch, is_fixed, device),

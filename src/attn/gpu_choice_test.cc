@@ -163,7 +163,7 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   c.deterministic = false;
   c.kv_type = Dtype::f8e4m3;
   c.heads = 64 * 8;
-  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 3 stages");
+  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 6 stages");
   c = extend_of(case_of(Dtype::bf16, 4, 2, 256));
   for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
     c.page_size = page_size;

@@ -24,10 +24,13 @@ struct DecodeSizes {
   int32_t element, row_tiles, dim;
 
   constexpr bool is_narrow() const { return element == 1; }
-  constexpr int32_t warps() const { return is_narrow() && row_tiles == 1 ? 16 : 8; }
-  constexpr int32_t keys() const { return is_narrow() && row_tiles > 1 ? 32 : 16; }  // of a tile
+  constexpr int32_t warps() const { return 8; }
+  // Thread blocks that a multiprocessor has room for: what bounds 8-bit keys is how fast tiles are worked through, so
+  // while the warps of one meet at a tile's end, the other's go on.
+  constexpr int32_t blocks() const { return is_narrow() && row_tiles == 1 ? 2 : 1; }
+  constexpr int32_t keys() const { return 16; }  // of a tile
   constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }       // a tile's keys and values
-  constexpr int32_t most_stages() const { return kMostStagesBytes / (warps() * stage_bytes()); }  // of a warp
+  constexpr int32_t most_stages() const { return kMostStagesBytes / (blocks() * warps() * stage_bytes()); }  // of a warp
   constexpr int32_t round() const { return warps() * keys(); }  // keys that a block's warps take at once
   // Where the cut is fixed: what four columns of a warp's rows have added up to, of all its rows.
   constexpr int32_t total_bytes() const { return row_tiles * 8 * (dim / 4) * 24; }

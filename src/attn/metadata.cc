@@ -139,6 +139,12 @@ int32_t arrival_columns(const Limits& limits) {
   return std::max(limits.kv_heads, static_cast<int32_t>(blocks));
 }
 
+int64_t split_rows(const Limits& limits) {
+  const int32_t queries = std::max({1, limits.topk, limits.draft_tokens});
+  const int32_t rows = limits.value_dim > 128 ? limits.heads / limits.kv_heads * queries : kMostSplitRows;
+  return int64_t{2} * kMostSplitBlocks * std::min(rows, kMostSplitRows);
+}
+
 namespace {
 
 constexpr size_t kAlign = 64;

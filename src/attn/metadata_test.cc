@@ -177,6 +177,21 @@ TEST(Metadata, ArrivalsAreCountedForKvHeadsOrBlocksOfRows) {
   EXPECT_EQ(arrival_columns(limits), kMostRowBlocks);
 }
 
+TEST(Metadata, SplitRowsCoverATileOrTheMostRowsOfAKvHead) {
+  Limits limits = some_limits();
+  limits.heads = 8;
+  limits.kv_heads = 2;
+  limits.topk = 3;
+  limits.draft_tokens = 0;
+  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * kMostSplitRows);
+  limits.value_dim = 512;
+  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 12);
+  limits.draft_tokens = 5;
+  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 20);
+  limits.draft_tokens = 17;  // past what is split
+  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 64);
+}
+
 TEST(Metadata, LimitsThatMakeNoSenseAreRefused) {
   const auto refused = [](auto change, const std::string& part) {
     Limits limits = some_limits();
