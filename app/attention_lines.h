@@ -31,7 +31,7 @@ struct AttentionLine {
   int32_t nodes = 0;    // verify_tree only
   int32_t page = 16;
   Heads heads = {};
-  Dtype type = Dtype::bf16;  // of keys and values
+  Dtype type = Dtype::bf16;    // of keys and values
   bool deterministic = false;  // GPU only
   Isa isa;
 

@@ -1,5 +1,5 @@
-// `quire inspect attention`: which kernel takes a problem on a GPU, how it is launched, and why. The problem is laid out
-// as a call without memory behind it: the choice looks at no element, and no GPU need be there.
+// `quire inspect attention`: which kernel takes a problem on a GPU, how it is launched, and why. The problem is laid
+// out as a call without memory behind it: the choice looks at no element, and no GPU need be there.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>

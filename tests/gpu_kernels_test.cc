@@ -191,7 +191,7 @@ TEST_P(DecodeOfManyRows, LargeTrees) {
 }
 
 constexpr GpuProblem kDecodeProblems[] = {
-    {"bf16_64", Dtype::bf16, Dtype::bf16, 6, 3, 64, 64},    {"f16_128", Dtype::f16, Dtype::f16, 7, 1, 128, 128},
+    {"bf16_64", Dtype::bf16, Dtype::bf16, 6, 3, 64, 64},     {"f16_128", Dtype::f16, Dtype::f16, 7, 1, 128, 128},
     {"bf16_128", Dtype::bf16, Dtype::bf16, 16, 4, 128, 128}, {"fp8_64", Dtype::bf16, Dtype::f8e4m3, 12, 4, 64, 64},
     {"fp8_128", Dtype::f16, Dtype::f8e4m3, 5, 1, 128, 128},
 };

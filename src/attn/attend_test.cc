@@ -867,7 +867,9 @@ TEST_P(OneReduction, Fp8) { expect_one_reduction({Dtype::bf16, Dtype::f8e4m3}); 
 
 // What a GPU cuts in other ways.
 class OneReductionOfTiles : public OneReduction {};
-TEST_P(OneReductionOfTiles, InAWindow) { expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .window = 300}); }
+TEST_P(OneReductionOfTiles, InAWindow) {
+  expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .window = 300});
+}
 TEST_P(OneReductionOfTiles, OfEightHeadsAKvHead) {
   expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .heads = 8, .kv_heads = 1, .dim = 128});
 }

@@ -1,22 +1,23 @@
 // How decode cuts its work, in numbers alone: the same text for the blocks of decode_cuda.cu and for tests on any
 // machine.
 //
-//   row      a (query row, head) pair of one kv head; a sequence's rows are its queries' heads, one query after the other
-//   tile     some rows of a sequence, 2^tile_shift at most, and the line of their keys
-//   place    of a key in a tile's line: its position, as long as the key is in pages. Behind these come the branches of
+//   row      a (query row, head) pair of one kv head; a sequence's rows are its queries' heads, one query after the
+//   other tile     some rows of a sequence, 2^tile_shift at most, and the line of their keys place    of a key in a
+//   tile's line: its position, as long as the key is in pages. Behind these come the branches of
 //            the tile's queries, each seen by its own query's rows alone
-//   unit     kUnit places of a tile, by which the work is shared out (stream_k.h); a sequence's tiles follow each other,
+//   unit     kUnit places of a tile, by which the work is shared out (stream_k.h); a sequence's tiles follow each
+//   other,
 //            and behind a tile's last place there may be units with nothing
 //   worker   as many blocks as there are kv heads; each has the worker's units for one kv head
 //   split    what a worker has of one tile
 //
 // Where the cut is fixed (AttendArgs::deterministic), what is added up together depends on positions alone. Positions
-// are cut into parts, anchored at 0: the first 4096 into parts of 256, then every octave into eight. A block's warps take
-// a part's positions in turns and add up their sums when it ends, and parts are added to the row from the first to the
-// last, whether one block has them all or several leave theirs in the workspace. A branch goes on at the position after
-// its prefix: from the last multiple of `round` in the prefix on, every query of the tile has places of its own for the
-// positions that are left, those of a part together, so that a key is taken by the same warp in the same turn as when it
-// lies in pages.
+// are cut into parts, anchored at 0: the first 4096 into parts of 256, then every octave into eight. A block's warps
+// take a part's positions in turns and add up their sums when it ends, and parts are added to the row from the first to
+// the last, whether one block has them all or several leave theirs in the workspace. A branch goes on at the position
+// after its prefix: from the last multiple of `round` in the prefix on, every query of the tile has places of its own
+// for the positions that are left, those of a part together, so that a key is taken by the same warp in the same turn
+// as when it lies in pages.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -54,17 +55,15 @@ static_assert(part_index(4095) == 15 && part_index(4096) == 16 && part_index(819
 
 // The same for all blocks of a call.
 struct DecodeCut {
-  int32_t group;             // heads of a kv head
-  int32_t tile_shift;        // log2 of a tile's rows
-  int32_t branch;            // most tokens of a query's branch; 0: there are none
-  int32_t window;            // -1: none
-  int32_t round;             // positions that a block's warps take at once
-  int32_t slots_of_worker;   // partial results that a worker has room for, of each kv head; two at least
+  int32_t group;            // heads of a kv head
+  int32_t tile_shift;       // log2 of a tile's rows
+  int32_t branch;           // most tokens of a query's branch; 0: there are none
+  int32_t window;           // -1: none
+  int32_t round;            // positions that a block's warps take at once
+  int32_t slots_of_worker;  // partial results that a worker has room for, of each kv head; two at least
   bool is_causal, is_fixed;
 
-  constexpr int32_t tiles_of(int32_t queries) const {
-    return (queries * group + (1 << tile_shift) - 1) >> tile_shift;
-  }
+  constexpr int32_t tiles_of(int32_t queries) const { return (queries * group + (1 << tile_shift) - 1) >> tile_shift; }
 };
 
 // What is known of a sequence, in shared memory. One more follows the last sequence's and ends it.
@@ -108,11 +107,11 @@ struct Tail {
 };
 
 struct TileWork {
-  int32_t units_before, units;  // in the sequence
+  int32_t units_before, units;                     // in the sequence
   int32_t first_query, first_head, rows, queries;  // first_head: of its first row, in the group
-  int32_t seen_first;  // keys before it are in no row's window
-  int32_t first, end;  // places
-  int32_t parts;       // where the cut is fixed
+  int32_t seen_first;                              // keys before it are in no row's window
+  int32_t first, end;                              // places
+  int32_t parts;                                   // where the cut is fixed
   Tail tail;
 
   constexpr int32_t units_of_keys() const { return ceil_of(end - first, kUnit); }
@@ -135,7 +134,8 @@ constexpr int32_t first_place(const DecodeCut& cut, int32_t seen_first) {
 // Units of a tile that has as many queries as any of a sequence, and sees all of its keys in pages.
 constexpr int32_t units_of_longest(const DecodeCut& cut, const SequenceWork& seq, int32_t queries) {
   const int32_t rows = 1 << cut.tile_shift;
-  const int32_t most = queries * cut.group <= rows ? queries : std::min(queries, (rows + cut.group - 2) / cut.group + 1);
+  const int32_t most =
+      queries * cut.group <= rows ? queries : std::min(queries, (rows + cut.group - 2) / cut.group + 1);
   const Tail tail = tail_of(cut, seq.length, most);
   return ceil_of(end_of_places(cut, seq.length, tail, most) - first_place(cut, seq.first), kUnit);
 }
@@ -153,14 +153,18 @@ constexpr int32_t units_before_tile(const DecodeCut& cut, const SequenceWork& se
 constexpr bool is_plain(const DecodeCut& cut, int32_t queries) {
   return queries * cut.group <= 1 << cut.tile_shift && !(cut.is_fixed && cut.branch);
 }
+// kNeverFixed: the cut is not, as is known when compiling.
+template <bool kNeverFixed = false>
 constexpr int32_t units_of_plain(const DecodeCut& cut, const SequenceWork& seq, int32_t queries) {
-  const int32_t places = seq.length + queries * cut.branch - first_place(cut, seq.first);
+  const int32_t first = kNeverFixed ? seq.first : first_place(cut, seq.first);
+  const int32_t places = seq.length + queries * cut.branch - first;
   return queries == 0 ? 0 : (places + kUnit - 1) / kUnit;
 }
+template <bool kNeverFixed = false>
 constexpr TileWork work_of_plain(const DecodeCut& cut, const SequenceWork& seq, int32_t queries) {
-  const int32_t first = first_place(cut, seq.first);
+  const int32_t first = kNeverFixed ? seq.first : first_place(cut, seq.first);
   return {.units_before = 0,
-          .units = units_of_plain(cut, seq, queries),
+          .units = units_of_plain<kNeverFixed>(cut, seq, queries),
           .first_query = 0,
           .first_head = 0,
           .rows = queries * cut.group,
@@ -168,7 +172,7 @@ constexpr TileWork work_of_plain(const DecodeCut& cut, const SequenceWork& seq, 
           .seen_first = seq.first,
           .first = first,
           .end = seq.length + queries * cut.branch,
-          .parts = cut.is_fixed ? part_index(std::max(seq.length - 1, 0)) - part_index(first) + 1 : 0,
+          .parts = !kNeverFixed && cut.is_fixed ? part_index(std::max(seq.length - 1, 0)) - part_index(first) + 1 : 0,
           .tail = {}};
 }
 
@@ -224,19 +228,25 @@ constexpr TileWorkers workers_of(const StreamK& stream_k, const SequenceWork& se
   return {stream_k.worker_of(begin), stream_k.worker_of(begin + std::max(tile.units_of_keys(), 1) - 1)};
 }
 
-// Where a worker begins whose stretch begins at this unit of a sequence; both counted from the sequence's begin. Where
-// the cut is fixed that is where a part does, or the tile if there is no room for its parts.
+// Where a worker begins whose stretch begins at this unit of a sequence, in a tile that has room for its parts, where
+// the cut is fixed: where a part does. Both units are counted from the sequence's begin.
+constexpr int32_t part_with(const TileWork& tile, int32_t unit) {
+  const int32_t place = tile.first + (unit - tile.units_before) * kUnit;
+  if (place >= tile.end) return tile.units_before + tile.units;
+  return tile.units_before + (part_begin(std::min(place, tile.tail.begin)) - tile.first) / kUnit;
+}
+
+// The same for any tile: where there is no room for its parts, the tile itself.
 constexpr int32_t worker_begin(const DecodeCut& cut, const StreamK& stream_k, const SequenceWork& seq, int32_t queries,
                                int32_t unit) {
   if (!cut.is_fixed || unit == 0) return unit;
   const TileWork tile = tile_work(cut, seq, queries, tile_with(cut, seq, queries, unit));
-  const int32_t place = tile.first + (unit - tile.units_before) * kUnit;
-  if (place >= tile.end) return tile.units_before + tile.units;
   if (tile.parts > cut.slots_of_worker) {
     const TileWorkers workers = workers_of(stream_k, seq, tile);
-    if (tile.parts > (workers.last - workers.first) * cut.slots_of_worker) return tile.units_before;
+    const bool is_behind = unit - tile.units_before >= tile.units_of_keys();
+    if (!is_behind && tile.parts > (workers.last - workers.first) * cut.slots_of_worker) return tile.units_before;
   }
-  return tile.units_before + (part_begin(std::min(place, tile.tail.begin)) - tile.first) / kUnit;
+  return part_with(tile, unit);
 }
 
 }  // namespace quire::attn

@@ -45,8 +45,12 @@ struct Call {
     for (size_t b = 0; b < sequences.size(); ++b) {
       const auto [length, queries] = sequences[b];
       SequenceWork& seq = seqs[b];
-      seq = {.units_before = units, .first = first_seen(length, queries), .length = length, .first_row = row,
-             .table_row = 0, .first_page = 0};
+      seq = {.units_before = units,
+             .first = first_seen(length, queries),
+             .length = length,
+             .first_row = row,
+             .table_row = 0,
+             .first_page = 0};
       units += units_of(cut, seq, queries);
       row += queries;
     }
@@ -62,10 +66,10 @@ struct Call {
 };
 
 std::string to_string(const Call& call) {
-  std::string text = cat("group ", call.cut.group, ", tiles of ", 1 << call.cut.tile_shift, ", branch ",
-                         call.cut.branch, ", window ", call.cut.window, call.cut.is_causal ? ", causal" : "",
-                         call.cut.is_fixed ? ", fixed" : "", ", slots ", call.cut.slots_of_worker, ", ", call.workers,
-                         " workers:");
+  std::string text =
+      cat("group ", call.cut.group, ", tiles of ", 1 << call.cut.tile_shift, ", branch ", call.cut.branch, ", window ",
+          call.cut.window, call.cut.is_causal ? ", causal" : "", call.cut.is_fixed ? ", fixed" : "", ", slots ",
+          call.cut.slots_of_worker, ", ", call.workers, " workers:");
   for (const auto& [length, queries] : call.sequences) text += cat(" ", queries, " of ", length);
   return text;
 }
@@ -107,9 +111,7 @@ class Workers {
   int32_t count() const { return stream_k_.count; }
   int32_t queries(size_t b) const { return seqs_[b + 1].first_row - seqs_[b].first_row; }
   TileWork tile(size_t b, int32_t tile) const { return tile_work(call_.cut, seqs_[b], queries(b), tile); }
-  TileWorkers workers_of(size_t b, const TileWork& tile) const {
-    return attn::workers_of(stream_k_, seqs_[b], tile);
-  }
+  TileWorkers workers_of(size_t b, const TileWork& tile) const { return attn::workers_of(stream_k_, seqs_[b], tile); }
 
  private:
   size_t sequence_of(int32_t unit) const {
@@ -217,8 +219,14 @@ TEST(DecodeCut, EveryKeyIsOneWorkers) {
 
 // 4096 keys of one sequence: a part for each of the 16 workers that 8 kv heads leave.
 TEST(DecodeCut, OneSequenceUsesAllWorkers) {
-  const Call call{.cut = {.group = 4, .tile_shift = 3, .branch = 0, .window = -1, .round = 128, .slots_of_worker = 64,
-                          .is_causal = true, .is_fixed = true},
+  const Call call{.cut = {.group = 4,
+                          .tile_shift = 3,
+                          .branch = 0,
+                          .window = -1,
+                          .round = 128,
+                          .slots_of_worker = 64,
+                          .is_causal = true,
+                          .is_fixed = true},
                   .sequences = {{4096, 1}},
                   .workers = 16};
   const Workers workers(call);
@@ -235,8 +243,14 @@ TEST(Tail, PlacesOfABranchAreThoseOfItsPositions) {
   for (const int32_t round : {128, 256})
     for (const int32_t length : {0, 1, 127, 128, 250, 255, 256, 511, 4090, 4096, 8191})
       for (const int32_t branch : {1, 6, 64, 300}) {
-        const DecodeCut cut{.group = 2, .tile_shift = 3, .branch = branch, .window = -1, .round = round,
-                            .slots_of_worker = 2, .is_causal = false, .is_fixed = true};
+        const DecodeCut cut{.group = 2,
+                            .tile_shift = 3,
+                            .branch = branch,
+                            .window = -1,
+                            .round = round,
+                            .slots_of_worker = 2,
+                            .is_causal = false,
+                            .is_fixed = true};
         const Tail tail = tail_of(cut, length, 3);
         const int32_t end = end_of_places(cut, length, tail, 3);
         std::map<std::pair<int32_t, int32_t>, int32_t> seen;  // (query, position): times

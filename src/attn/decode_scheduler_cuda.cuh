@@ -19,8 +19,9 @@ __device__ T read(const T* of_step) {
 
 static_assert(sizeof(SequenceWork) == DecodeSizes::kSequenceBytes);
 
-// Every instruction that a block has to pass before its first load costs time, so what only some sequences need stays
-// out of the way.
+// Every instruction that a block has to pass before its first load costs time. So where all sequences are one tile and
+// the cut is not fixed (kPlain) nothing else is compiled, and elsewhere what only some sequences need is out of the
+// way.
 static __device__ __noinline__ int32_t units_of_any(const DecodeCut& cut, const SequenceWork& seq, int32_t queries) {
   return units_of(cut, seq, queries);
 }
@@ -32,8 +33,20 @@ static __device__ __noinline__ int32_t fixed_worker_begin(const DecodeCut& cut, 
                                                           const SequenceWork& seq, int32_t queries, int32_t unit) {
   return worker_begin(cut, stream_k, seq, queries, unit);
 }
+__device__ inline int32_t fixed_begin(const DecodeCut& cut, const StreamK& stream_k, const SequenceWork& seq,
+                                      int32_t last_row, int32_t unit) {
+  const int32_t queries = last_row - seq.first_row, in_sequence = unit - seq.units_before;
+  if (is_plain(cut, queries)) {
+    const TileWork tile = work_of_plain(cut, seq, queries);
+    if (tile.parts <= cut.slots_of_worker) return seq.units_before + part_with(tile, in_sequence);
+  }
+  return seq.units_before + fixed_worker_begin(cut, stream_k, seq, queries, in_sequence);
+}
 static __device__ __noinline__ int32_t fixed_part_end(const Tail& tail, int32_t first) {
   return tail.part_end_at(first);
+}
+__device__ inline int32_t end_of_part(const Tail& tail, int32_t first) {
+  return tail.queries == 0 ? part_end(first) : fixed_part_end(tail, first);
 }
 static __device__ __noinline__ Tail::Position position_in_tail(const Tail& tail, int32_t place) {
   return tail.at(place);
@@ -70,7 +83,7 @@ __device__ inline SequenceWork load_sequence(const AttendArgs& args, int32_t b, 
 }
 
 // seqs: [live + 1]. Returns the live count. Nothing is read past it: nobody wrote that.
-template <int32_t kWarps>
+template <int32_t kWarps, bool kPlain>
 __device__ int32_t load_sequences(const AttendArgs& args, const DecodeCut& cut, SequenceWork* seqs) {
   constexpr int32_t kThreads = kWarps * kWarp;
   __shared__ int32_t sums[kWarps];
@@ -85,7 +98,8 @@ __device__ int32_t load_sequences(const AttendArgs& args, const DecodeCut& cut, 
       const int32_t last_row = read(keys.cu_q + b + 1);
       seq = load_sequence(args, b, last_row);
       const int32_t queries = last_row - seq.first_row;
-      units = is_plain(cut, queries) ? units_of_plain(cut, seq, queries) : units_of_any(cut, seq, queries);
+      units = kPlain || is_plain(cut, queries) ? units_of_plain<kPlain>(cut, seq, queries)
+                                               : units_of_any(cut, seq, queries);
       if (b + 1 == live) seqs[live].first_row = last_row;
     }
     seq.units_before = carry + sum_before(units, sums, total);
@@ -118,10 +132,10 @@ struct Split {
   int32_t first, end;  // places of the split
   Tail tail;
   int32_t kv_head;
-  bool is_whole;  // nobody else has any of the tile; if somebody has, and it was asked for:
-  int32_t arrivals;               // of all splits together: one each, or one for each part
-  int32_t first_worker;           // with the first of the tile's units
-  int32_t first_slot, slot;       // partial results, one for each arrival: the tile's first, and this split's first
+  bool is_whole;             // nobody else has any of the tile; if somebody has, and it was asked for:
+  int32_t arrivals;          // of all splits together: one each, or one for each part
+  int32_t first_worker;      // with the first of the tile's units
+  int32_t first_slot, slot;  // partial results, one for each arrival: the tile's first, and this split's first
 
   __device__ Sequence sequence() const {
     return {.pages = pages, .start = 0, .end = length, .first_row = first_row, .last_row = last_row};
@@ -130,6 +144,7 @@ struct Split {
 
 // The splits of a worker, one after the other. Kept in a warp's shared memory, not in registers: what it says is seldom
 // asked for. The whole warp calls.
+template <bool kPlain>
 struct TileScheduler {
   Split split;        // the one that next() came to; it may have no keys
   int32_t unit, end;  // what is left of the worker's
@@ -143,12 +158,8 @@ struct TileScheduler {
       const int32_t of_block = static_cast<int32_t>(blockIdx.x) / kv_heads;
       int32_t begins = stream_k.begin(of_block + lane);
       const int32_t sequence = sequence_of(seqs, live, begins);
-      if (cut.is_fixed && begins < seqs[live].units_before) {
-        const SequenceWork seq = seqs[sequence];
-        begins = seq.units_before + fixed_worker_begin(cut, stream_k, seq,
-                                                       seqs[sequence + 1].first_row - seq.first_row,
-                                                       begins - seq.units_before);
-      }
+      if (!kPlain && cut.is_fixed && begins < seqs[live].units_before)
+        begins = fixed_begin(cut, stream_k, seqs[sequence], seqs[sequence + 1].first_row, begins);
       if (lane == 0) {
         worker = of_block;
         kv_head = static_cast<int32_t>(blockIdx.x) % kv_heads;
@@ -173,8 +184,8 @@ struct TileScheduler {
     __syncwarp();
   }
   // And which partial results are the split's, if it is not a whole tile.
-  __device__ void next(const AttendArgs& args, const DecodeCut& cut, const SequenceWork* seqs,
-                       const StreamK& stream_k, int32_t workers) {
+  __device__ void next(const AttendArgs& args, const DecodeCut& cut, const SequenceWork* seqs, const StreamK& stream_k,
+                       int32_t workers) {
     __syncwarp();
     if (threadIdx.x % kWarp == 0) {
       const TileWork tile = step(args, cut, seqs);
@@ -189,8 +200,8 @@ struct TileScheduler {
     const SequenceWork seq = seqs[b];
     const int32_t last_row = seqs[b + 1].first_row, queries = last_row - seq.first_row, at = unit - seq.units_before;
     TileWork tile;
-    if (is_plain(cut, queries))
-      tile = work_of_plain(cut, seq, queries);
+    if (kPlain || is_plain(cut, queries))
+      tile = work_of_plain<kPlain>(cut, seq, queries);
     else
       find_tile(cut, seq, queries, at, tile);
     const int32_t in_tile = at - tile.units_before, count = min(end - unit, tile.units - in_tile);
@@ -219,9 +230,10 @@ struct TileScheduler {
   __device__ void find_slots(const DecodeCut& cut, const SequenceWork& seq, const TileWork& tile,
                              const StreamK& stream_k, int32_t workers) {
     const TileWorkers of_tile = workers_of(stream_k, seq, tile);
-    const int32_t before = cut.is_fixed ? part_index(min(split.first, tile.tail.begin)) - part_index(tile.first)
-                                        : worker - of_tile.first;
-    split.arrivals = cut.is_fixed ? tile.parts : of_tile.last - of_tile.first + 1;
+    const bool is_fixed = !kPlain && cut.is_fixed;
+    const int32_t before =
+        is_fixed ? part_index(min(split.first, tile.tail.begin)) - part_index(tile.first) : worker - of_tile.first;
+    split.arrivals = is_fixed ? tile.parts : of_tile.last - of_tile.first + 1;
     split.first_worker = of_tile.first;
     split.first_slot = (kv_head * workers + of_tile.first + 1) * cut.slots_of_worker;
     split.slot = split.first_slot + before;
@@ -235,10 +247,11 @@ __device__ inline int32_t slot_in_branch(const KeyView& keys, int64_t row, int32
 }
 
 // Slot of the key at a place; -1: there is none, it is in nobody's window, or it is past the split's end.
-__device__ inline int32_t look_up(const KeyView& keys, const Split& split, int32_t place) {
+template <bool kPlain>
+__device__ int32_t look_up(const KeyView& keys, const Split& split, int32_t place) {
   if (place >= split.end) return -1;
   int32_t key = place, query = 0, token = 0;
-  if (place >= split.tail.begin) {
+  if (!kPlain && place >= split.tail.begin) {
     const Tail::Position at = position_in_tail(split.tail, place);
     key = at.position;
     query = at.query;
@@ -249,7 +262,7 @@ __device__ inline int32_t look_up(const KeyView& keys, const Split& split, int32
   }
   if (key >= split.length) return slot_in_branch(keys, split.tile_row + query, token);
   const int32_t shift = keys.page_size.shift();
-  return key < split.seen_first ? -1 : slot_in_page(read(&split.pages[key >> shift].value), shift, key);
+  return !kPlain && key < split.seen_first ? -1 : slot_in_page(read(&split.pages[key >> shift].value), shift, key);
 }
 
 }  // namespace quire::attn::cuda

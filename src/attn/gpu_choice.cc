@@ -65,11 +65,16 @@ DecodeRows fixed_decode_rows(int64_t rows, bool is_narrow) {
 }
 
 // As many bytes under way as the sequences leave room for; 0: there is no room for the fewest stages.
-int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, bool is_fixed, const GpuDevice& device) {
-  const auto room = static_cast<size_t>(device.shared_bytes / sizes.blocks() - DecodeSizes::kDeclared);
+int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, bool is_fixed, size_t room) {
   for (const int32_t stages : {sizes.most_stages(), DecodeSizes::kFewestStages})
-    if (sizes.shared_bytes(stages, batch, is_fixed) <= room) return stages;
+    if (sizes.shared_bytes(stages, batch, is_fixed, 0) <= room) return stages;
   return 0;
+}
+
+// Where sums have a place of their own, loads go on while the warps meet.
+int32_t decode_sums_rows(const DecodeSizes& sizes, const GpuChoice& choice, int32_t batch, size_t room) {
+  const int32_t rows = choice.split_rows;
+  return sizes.row_tiles == 1 && sizes.shared_bytes(choice.stages, batch, choice.is_fixed, rows) <= room ? rows : 0;
 }
 
 std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& device) {
@@ -79,14 +84,18 @@ std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& 
   const int64_t rows = packed_rows(args);
   const auto [row_tiles, team] = is_fixed ? fixed_decode_rows(rows, is_narrow) : decode_rows(rows, is_narrow);
   const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .row_tiles = row_tiles, .dim = kv.key_dim};
+  const auto shared_room = static_cast<size_t>(device.shared_bytes / sizes.blocks() - DecodeSizes::kDeclared);
+  const int32_t batch = args.arena->limits().batch;
   const int32_t most = std::min(device.processors * sizes.blocks(), kMostSplitBlocks);
   GpuChoice choice{.kernel = GpuKernel::decode,
                    .blocks = std::max(1, most / kv.kv_heads) * kv.kv_heads,
                    .row_tiles = row_tiles,
                    .team = team,
-                   .stages = decode_stages(sizes, args.arena->limits().batch, is_fixed, device),
+                   .stages = decode_stages(sizes, batch, is_fixed, shared_room),
                    .is_fixed = is_fixed};
+  choice.is_one_tile = rows <= choice.tile_rows();
   choice.split_rows = static_cast<int32_t>(std::min<int64_t>(rows, choice.tile_rows()));
+  choice.sums_rows = decode_sums_rows(sizes, choice, batch, shared_room);
   const int64_t room = args.arena->shape(Buf::split_partial_out).rows;
   choice.slots_of_worker = static_cast<int32_t>(room / (int64_t{choice.split_rows} * choice.blocks));
   constexpr int32_t kLeastSlots = 2;  // a worker leaves one of a tile that others began, one of a tile that others end
@@ -233,7 +242,8 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},
       {prefill_choice, "many queries of each sequence, with tiles for most multiprocessors"},
-      {decode_choice, "many queries of each sequence, but prefill is not for them or has tiles for few multiprocessors"}};
+      {decode_choice,
+       "many queries of each sequence, but prefill is not for them or has tiles for few multiprocessors"}};
   for (const Candidate& candidate : args.deterministic ? std::span<const Candidate>(kOfOneReduction) : kAny)
     if (std::optional<GpuChoice> choice = candidate.choice_of(args, device)) {
       choice->why = candidate.why;

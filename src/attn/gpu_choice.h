@@ -41,11 +41,13 @@ struct GpuChoice {
   const char* why = "";
   int32_t blocks = 0;  // which share the work; of the general kernel every tile is a block's
   int32_t box = 0;     // slots that TMA brings at once; 0: keys come row by row
-  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what is
-  // added up together depends on positions alone; rows of a partial result; partial results that a worker has room for.
+  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what
+  // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
+  // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where
+  // they meet.
   int32_t row_tiles = 0, team = 0, stages = 0;
-  bool is_fixed = false;
-  int32_t split_rows = 0, slots_of_worker = 0;
+  bool is_fixed = false, is_one_tile = false;
+  int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
 
   constexpr int32_t tile_rows() const { return row_tiles * 8 * team; }
 };

@@ -141,7 +141,8 @@ TEST(GpuChoice, TheOneReductionHasOneKernel) {
       EXPECT_EQ(choice.team, 1);
     }
   }
-  Case f32 = case_of(Dtype::f32, 4, 2, 128), wide = case_of(Dtype::bf16, 4, 2, 256), latent = latent_of(Dtype::bf16, 16);
+  Case f32 = case_of(Dtype::f32, 4, 2, 128), wide = case_of(Dtype::bf16, 4, 2, 256),
+       latent = latent_of(Dtype::bf16, 16);
   for (Case* c : {&f32, &wide, &latent}) {
     c->deterministic = true;
     EXPECT_EQ(kernel_for(*c), GpuKernel::general);
