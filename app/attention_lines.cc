@@ -10,7 +10,7 @@
 namespace quire::bench {
 namespace {
 
-constexpr int32_t kNodes = 8;
+constexpr int32_t kNodes = 8, kManyNodes = 64;
 
 LineGroup decode_lines(Heads heads, int32_t keys, Isa isa) {
   LineGroup lines;
@@ -52,7 +52,7 @@ double visible_pairs_of(const AttentionLine& line, double tokens) {
     case Kind::decode:
       return tokens;
     case Kind::prefill:
-      return tokens * tokens / 2;
+      return line.fresh ? line.fresh * (tokens - line.fresh / 2.0) : tokens * tokens / 2;
     case Kind::verify_tree:
       return line.nodes * tokens + visible_pairs(line.nodes);
   }
@@ -73,6 +73,8 @@ void add_gpu_decode_lines(LineGroup& lines) {
                                  {32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
   for (const BatchOf& of : kDecode)
     for (const int32_t page : {1, 16, 64}) lines.push_back(gpu_line(Kind::decode, of, page));
+  lines.push_back(gpu_line(Kind::decode, {1, 512}, 16));
+  lines.back().heads = {9, 3, 64};
   lines.push_back(gpu_line(Kind::decode, {32, 1024}, 16));
   lines.back().longest = 65536;
   constexpr BatchOf kNarrow[] = {{32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
@@ -92,6 +94,8 @@ void add_gpu_verify_lines(LineGroup& lines) {
     lines.push_back(gpu_line(Kind::verify_tree, {32, 4096}, page));
     lines.back().nodes = kNodes;
   }
+  lines.push_back(gpu_line(Kind::verify_tree, {32, 4096}, 16));
+  lines.back().nodes = kManyNodes;
 }
 
 void add_gpu_prefill_lines(LineGroup& lines) {
@@ -108,6 +112,28 @@ void add_gpu_prefill_lines(LineGroup& lines) {
   }
 }
 
+// A few new tokens after a long prefix.
+void add_gpu_extend_lines(LineGroup& lines) {
+  for (const int32_t fresh : {16, 64, 256}) {
+    lines.push_back(gpu_line(Kind::prefill, {1, 32768}, 16));
+    lines.back().fresh = fresh;
+  }
+}
+
+// Each after the same line without.
+void add_gpu_deterministic_lines(LineGroup& lines) {
+  LineGroup with;
+  for (const AttentionLine& line : lines) {
+    with.push_back(line);
+    const bool is_wanted = line.page == 16 && !line.heads.latent && line.longest == 0 && line.heads == Heads{} &&
+                           (line.kind != Kind::prefill || line.tokens == 2048 || line.fresh == 64);
+    if (!is_wanted) continue;
+    with.push_back(line);
+    with.back().deterministic = true;
+  }
+  lines = with;
+}
+
 }  // namespace
 
 int64_t AttentionLine::rows() const {
@@ -115,7 +141,7 @@ int64_t AttentionLine::rows() const {
     case Kind::decode:
       return batch;
     case Kind::prefill:
-      return all_tokens();
+      return fresh ? int64_t{batch} * fresh : all_tokens();
     case Kind::verify_tree:
       return int64_t{batch} * nodes;
   }
@@ -136,6 +162,7 @@ std::string name(const AttentionLine& line, Isa default_isa) {
       break;
   }
   if (line.longest) text += cat("/longest=", line.longest);
+  if (line.fresh) text += cat("/fresh=", line.fresh);
   text += cat("/page=", line.page);
   const Heads& heads = line.heads;
   if (heads != Heads{}) text += cat("/heads=", heads.query, "x", heads.kv, "x", heads.dim);
@@ -143,6 +170,7 @@ std::string name(const AttentionLine& line, Isa default_isa) {
   if (heads.latent) text += "/latent";
   if (line.type != Dtype::bf16) text += cat("/type=", to_string(line.type));
   if (line.isa != default_isa) text += cat("/isa=", to_string(line.isa));
+  if (line.deterministic) text += "/deterministic";
   return text;
 }
 
@@ -166,12 +194,15 @@ AttentionLine decode_of_same_batch(const AttentionLine& verify) {
 }
 
 std::string note_of(const Timing& timing, std::span<const Timing> timings) {
-  if (timing.line.kind != Kind::verify_tree) return {};
-  const AttentionLine decode = decode_of_same_batch(timing.line);
-  const auto found = std::find_if(timings.begin(), timings.end(), [&](const Timing& t) { return t.line == decode; });
+  const bool is_tree = timing.line.kind == Kind::verify_tree;
+  if (!is_tree && !timing.line.deterministic) return {};
+  AttentionLine other = timing.line.deterministic ? timing.line : decode_of_same_batch(timing.line);
+  other.deterministic = false;
+  const auto found = std::find_if(timings.begin(), timings.end(), [&](const Timing& t) { return t.line == other; });
   if (found == timings.end()) return {};
   char text[48];
-  std::snprintf(text, sizeof(text), "%.2f x decode of the same batch", timing.seconds / found->seconds);
+  std::snprintf(text, sizeof(text), "%.2f x %s", timing.seconds / found->seconds,
+                timing.line.deterministic ? "the default" : "decode of the same batch");
   return text;
 }
 
@@ -195,6 +226,8 @@ LineGroup gpu_attention_lines(bool quick) {
   add_gpu_decode_lines(lines);
   add_gpu_verify_lines(lines);
   add_gpu_prefill_lines(lines);
+  add_gpu_extend_lines(lines);
+  add_gpu_deterministic_lines(lines);
   if (quick) std::erase_if(lines, [](const AttentionLine& line) { return line.page != 16; });
   return lines;
 }

@@ -27,12 +27,15 @@ struct AttentionLine {
   int32_t batch;
   int32_t tokens;       // decode: keys; prefill: queries and keys; verify_tree: committed keys before the nodes
   int32_t longest = 0;  // tokens of the first request, where it is longer than the others; 0: all are alike
+  int32_t fresh = 0;    // prefill only: queries of each request, the last of its tokens; 0: all of them
   int32_t nodes = 0;    // verify_tree only
   int32_t page = 16;
   Heads heads = {};
-  Dtype type = Dtype::bf16;  // of keys and values
+  Dtype type = Dtype::bf16;    // of keys and values
+  bool deterministic = false;  // GPU only
   Isa isa;
 
+  int32_t fresh_of(int32_t request) const { return fresh ? fresh : tokens_of(request); }
   int32_t tokens_of(int32_t request) const { return request == 0 ? most_tokens() : tokens; }
   int32_t most_tokens() const { return longest ? longest : tokens; }
   int64_t all_tokens() const { return most_tokens() + int64_t{batch - 1} * tokens; }

@@ -46,6 +46,23 @@ TEST(AttentionLines, NamesOfWhatOnlyAGpuMeasures) {
   line.type = Dtype::bf16;
   line.heads = {128, 1, 576, 512, true};
   EXPECT_EQ(name(line, Isa::plain), "decode/batch=32/keys=1024/page=16/heads=128x1x576v512/latent");
+  line = {.kind = Kind::prefill, .batch = 1, .tokens = 32768, .fresh = 64, .deterministic = true, .isa = Isa::plain};
+  EXPECT_EQ(name(line, Isa::plain), "prefill/tokens=32768/batch=1/fresh=64/page=16/deterministic");
+}
+
+TEST(AttentionLines, NewTokensAfterAPrefixSeeAllOfIt) {
+  const AttentionLine line{.kind = Kind::prefill, .batch = 2, .tokens = 1000, .fresh = 10, .isa = Isa::plain};
+  EXPECT_EQ(line.rows(), 20);
+  EXPECT_DOUBLE_EQ(work_of(line).flops, 4.0 * 2 * 10 * (1000 - 5) * 32 * 128);
+}
+
+TEST(AttentionLines, ADeterministicLineIsHeldAgainstTheDefault) {
+  AttentionLine line{.kind = Kind::decode, .batch = 8, .tokens = 100, .isa = Isa::plain};
+  std::vector<Timing> timings = {{line, 2e-6}};
+  line.deterministic = true;
+  timings.push_back({line, 3e-6});
+  EXPECT_EQ(note_of(timings[1], timings), "1.50 x the default");
+  EXPECT_EQ(note_of(timings[0], timings), "");
 }
 
 TEST(AttentionLines, TheLinesOfAGpuHaveNamesOfTheirOwn) {
@@ -56,7 +73,8 @@ TEST(AttentionLines, TheLinesOfAGpuHaveNamesOfTheirOwn) {
        {"prefill/tokens=16384/batch=1/page=128", "prefill/tokens=16384/batch=1/page=16/heads=9x3x64",
         "prefill/tokens=8192/batch=2/page=64/heads=32x8x192v128", "decode/batch=16/keys=32768/page=64/type=f8e4m3",
         "verify_tree/batch=32/nodes=8/keys=4096/page=1", "decode/batch=64/keys=4096/page=1/heads=128x1x576v512/latent",
-        "decode/batch=32/keys=1024/longest=65536/page=16"})
+        "decode/batch=32/keys=1024/longest=65536/page=16", "decode/batch=128/keys=4096/page=16/deterministic",
+        "verify_tree/batch=32/nodes=64/keys=4096/page=16", "prefill/tokens=32768/batch=1/fresh=64/page=16"})
     EXPECT_TRUE(names.contains(wanted)) << wanted;
 }
 

@@ -1,5 +1,6 @@
 #include "attention_problem.h"
 
+#include <algorithm>
 #include <random>
 
 #include "base/check.h"
@@ -8,7 +9,7 @@ namespace quire::bench {
 
 int32_t room_of(const AttentionLine& line, int32_t request) {
   constexpr int32_t kSpareTokens = 16;
-  return line.tokens_of(request) + kSpareTokens;
+  return line.tokens_of(request) + std::max(kSpareTokens, line.nodes);
 }
 
 attn::Limits limits_of(const AttentionLine& line, Device device, int threads) {

@@ -17,6 +17,7 @@ void add_models(CLI::App& program);
 void add_tokenize(CLI::App& program);
 void add_template(CLI::App& program);
 void add_inspect(CLI::App& program);
+void add_inspect_attention(CLI::App& inspect);
 void add_inspect_logits(CLI::App& inspect);
 void add_inspect_model(CLI::App& inspect);
 

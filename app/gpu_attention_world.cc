@@ -16,7 +16,7 @@ constexpr double kLayersBytes = 600e6;
 
 // Prefill reads its keys many times over: for it, two layers are as good as many.
 int32_t layers_needed(const AttentionLine& line) {
-  if (line.kind == Kind::prefill) return 2;
+  if (line.kind == Kind::prefill && line.fresh == 0) return 2;
   return std::max(2, static_cast<int32_t>(std::ceil(kLayersBytes / work_of(line).bytes)));
 }
 
@@ -81,7 +81,7 @@ void GpuAttentionWorld::describe_requests() {
   for (int32_t i = 0; i < line_.batch; ++i) {
     host.rows()[i] = {i + 1};
     host.lengths()[i] = {line_.tokens_of(i)};
-    host.extend_lengths()[i] = {line_.tokens_of(i)};
+    host.extend_lengths()[i] = {line_.fresh_of(i)};
     if (line_.kind == Kind::verify_tree) fill_tree_mask(host.tree_mask() + i * line_.nodes * line_.nodes, line_.nodes);
   }
   attn::check_step(shape_, host.inputs(), arena_.limits());
@@ -113,6 +113,7 @@ attn::AttendArgs GpuAttentionWorld::args(int32_t index) const {
           .q = query_rows(line_, q_),
           .out = result_rows(line_, out_),
           .scale = 1 / std::sqrt(static_cast<float>(line_.heads.dim)),
+          .deterministic = line_.deterministic,
           .keys_are_settled = true};  // the kernel before is another layer's, or there is none in the graph
 }
 

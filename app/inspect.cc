@@ -563,6 +563,7 @@ void add_inspect(CLI::App& app) {
   step->add_option("FILE", *path, "the step; -: standard input")->required();
   step->callback([path] { exit_with(inspect_step(*path)); });
 
+  add_inspect_attention(*inspect);
   add_inspect_logits(*inspect);
   add_inspect_model(*inspect);
 }

@@ -2,6 +2,7 @@
 //
 //   quire inspect metadata [limits] [--json]   an arena's table: every buffer, its type, shape, bytes, role and readers
 //   quire inspect step FILE                    one step, given as JSON, and its materialised metadata as JSON
+//   quire inspect attention [problem]          which kernel of a GPU takes a problem, and why (inspect_attention.cc)
 //   quire inspect logits [MODEL] --ids IDS     what a model makes of token ids (inspect_logits.h)
 //   quire inspect model [MODEL] [--json]       what is in a model's files (inspect_model.cc)
 #pragma once

@@ -163,6 +163,70 @@ TEST_P(Replays, OfOtherBatchesAreRight) {
 INSTANTIATE_TEST_SUITE_P(Problems, Replays, ::testing::ValuesIn(kGpuProblems),
                          [](const auto& test) { return test.param.name; });
 
+// --- decode with more rows than a tile has
+
+class DecodeOfManyRows : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
+ protected:
+  void expect_right(const Case& c) {
+    SCOPED_TRACE(to_string(c));
+    expect_dense(run(c.world(), c, GpuKernel::decode), expected_of(c), kGpuTolerance);
+  }
+};
+
+// Also a request without any new token beside them.
+TEST_P(DecodeOfManyRows, FewNewTokensAfterALongPrefix) {
+  for (const int32_t window : {-1, 700})
+    expect_right(GetParam().applied_to({.mode = Mode::extend,
+                                        .page_size = window < 0 ? 16 : 1,
+                                        .lengths = {3000, 130, 40, 9},
+                                        .extend = {70, 130, 1, 9},
+                                        .window = window,
+                                        .context = 4096}));
+}
+
+TEST_P(DecodeOfManyRows, LargeTrees) {
+  for (const int32_t window : {-1, 90})
+    expect_right(GetParam().applied_to(
+        {.mode = Mode::verify_tree, .lengths = {700, 0, 129}, .draft_tokens = 70, .window = window}));
+}
+
+constexpr GpuProblem kDecodeProblems[] = {
+    {"bf16_64", Dtype::bf16, Dtype::bf16, 6, 3, 64, 64},     {"f16_128", Dtype::f16, Dtype::f16, 7, 1, 128, 128},
+    {"bf16_128", Dtype::bf16, Dtype::bf16, 16, 4, 128, 128}, {"fp8_64", Dtype::bf16, Dtype::f8e4m3, 12, 4, 64, 64},
+    {"fp8_128", Dtype::f16, Dtype::f8e4m3, 5, 1, 128, 128},
+};
+INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManyRows, ::testing::ValuesIn(kDecodeProblems),
+                         [](const auto& test) { return test.param.name; });
+
+// --- the one reduction over many keys, where parts are longer and blocks share them in other ways
+
+class OneReductionOfManyKeys : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {};
+
+TEST_P(OneReductionOfManyKeys, SameBitsAloneInABatchAndInAChunk) {
+  constexpr int32_t kLast = 9001;
+  Case c = GetParam().applied_to({.lengths = {kLast}, .deterministic = true});
+  const std::string alone = row_bits(run(c.world(), c, GpuKernel::decode), 0);
+  c.lengths = {700, kLast, 3000, 5, 8000, 5000};
+  c.requests = {3, 0, 4, 5, 6, 7};
+  c.page_size = 1;
+  EXPECT_TRUE(row_bits(run(c.world(), c, GpuKernel::decode), 1) == alone) << "in a batch";
+  c.mode = Mode::extend;
+  c.page_size = 64;
+  c.lengths = {300, kLast + 7};
+  c.requests = {3, 0};
+  c.extend = {300, 40};
+  EXPECT_TRUE(row_bits(run(c.world(), c, GpuKernel::decode), 300 + 40 - 8) == alone) << "in a chunk";
+  const Case tree = GetParam().applied_to({.mode = Mode::verify_tree,
+                                           .lengths = {kLast - 6, 20},
+                                           .trees = {{-1, 0, 1, 2, 3, 4, 0, 5}, {-1, 0, 1, 2, 3, 4, 5, 6}},
+                                           .draft_tokens = 8,
+                                           .deterministic = true});
+  EXPECT_TRUE(row_bits(run(tree.world(), tree, GpuKernel::decode), 5) == alone) << "in a tree";
+}
+
+INSTANTIATE_TEST_SUITE_P(Problems, OneReductionOfManyKeys, ::testing::ValuesIn(kDecodeProblems),
+                         [](const auto& test) { return test.param.name; });
+
 // --- prefill's blocks take many tiles
 
 class PrefillOfManyTiles : public GpuKernels {

@@ -61,7 +61,7 @@ inline int32_t queries_of(Mode mode, const Sizes& sizes) {
   return mode == Mode::verify || mode == Mode::verify_tree ? sizes.draft_tokens : 1;
 }
 
-// Of a Hopper GPU, for the problems above.
+// Of a Hopper GPU, for the problems above and short contexts.
 inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   const bool is_fp8 = sizes.kv_type == Dtype::f8e4m3;
   const bool is_tree = step.mode == Mode::draft_tree || step.mode == Mode::verify_tree;
@@ -69,7 +69,9 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
       step.mode == Mode::extend || step.mode == Mode::draft_extend || step.kind == LayerKind::local;
   const int32_t rows = queries_of(step.mode, sizes) * sizes.heads / sizes.kv_heads;
   if (sizes.latent) return is_any_number_of_queries || is_tree ? GpuKernel::general : GpuKernel::latent;
-  if (!is_any_number_of_queries && sizes.key_dim <= 128 && rows <= 64) return GpuKernel::decode;
+  const bool is_few = !is_any_number_of_queries && rows <= 64;
+  const bool has_decode = sizes.key_dim <= 128 && step.kind != LayerKind::local;
+  if (has_decode && (is_few || is_fp8 || is_tree)) return GpuKernel::decode;
   return is_fp8 || is_tree ? GpuKernel::general : GpuKernel::prefill;
 }
 

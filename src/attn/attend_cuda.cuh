@@ -108,7 +108,7 @@ inline __device__ float factor_of(float row_max, float sum, float sink, float va
   if (sink == -INFINITY) return __fdividef(value_scale, sum);
   const float most = fmaxf(row_max, sink);
   const float share = expf(row_max - most);
-  return share / (sum * share + expf(sink - most)) * value_scale;
+  return share / __fmaf_rn(sum, share, expf(sink - most)) * value_scale;
 }
 
 // A row without keys, by the whole block or by some of its threads.

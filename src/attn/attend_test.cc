@@ -732,6 +732,8 @@ TEST_P(Attend, StepsFollowEachOtherInOneWorld) {
 struct Kinds {
   Dtype query;
   Dtype kv;
+  int32_t heads = 4, kv_heads = 2, dim = 64;
+  int32_t window = -1;
 };
 
 class OneReduction : public Attend {
@@ -739,7 +741,14 @@ class OneReduction : public Attend {
   static constexpr int32_t kTokens = 1100;
 
   Case base(Kinds kinds) const {
-    return {.query_type = kinds.query, .kv_type = kinds.kv, .out_type = kinds.query, .deterministic = true};
+    return {.query_type = kinds.query,
+            .kv_type = kinds.kv,
+            .out_type = kinds.query,
+            .heads = kinds.heads,
+            .kv_heads = kinds.kv_heads,
+            .key_dim = kinds.dim,
+            .window = kinds.window,
+            .deterministic = true};
   }
 
   void compute_whole(Kinds kinds) {
@@ -856,6 +865,15 @@ TEST_P(OneReduction, Bf16) { expect_one_reduction({Dtype::bf16, Dtype::bf16}); }
 TEST_P(OneReduction, F16) { expect_one_reduction({Dtype::f16, Dtype::f16}); }
 TEST_P(OneReduction, Fp8) { expect_one_reduction({Dtype::bf16, Dtype::f8e4m3}); }
 
+// What a GPU cuts in other ways.
+class OneReductionOfTiles : public OneReduction {};
+TEST_P(OneReductionOfTiles, InAWindow) {
+  expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .window = 300});
+}
+TEST_P(OneReductionOfTiles, OfEightHeadsAKvHead) {
+  expect_one_reduction({.query = Dtype::bf16, .kv = Dtype::bf16, .heads = 8, .kv_heads = 1, .dim = 128});
+}
+
 // What is refused, is refused before any work and by name.
 
 class BadInput : public Attend {
@@ -918,6 +936,8 @@ INSTANTIATE_TEST_SUITE_P(Narrow, Attend, ::testing::ValuesIn(kNarrowOnGpu), name
 const auto kGpuAndPlain = ::testing::Values(kImplementations[std::size(kImplementations) - 1], kImplementations[1]);
 INSTANTIATE_TEST_SUITE_P(Implementations, NarrowTypes, kGpuAndPlain, name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, OneReduction, kAll, name_of);
+INSTANTIATE_TEST_SUITE_P(Implementations, OneReductionOfTiles,
+                         ::testing::Values(kImplementations[std::size(kImplementations) - 1]), name_of);
 INSTANTIATE_TEST_SUITE_P(Implementations, BadInput, kAll, name_of);
 
 }  // namespace

@@ -1,23 +1,26 @@
 // Few queries of each sequence over many keys, K and V of 16 or 8 bits: bound by the memory, so all that counts is that
-// every multiprocessor has loads under way from the first to the last moment.
+// every multiprocessor has loads under way from the first to the last moment. Many queries, too, in tiles.
 //
-// Split-KV: the work is one line of units, kUnit keys of a sequence each, of which every worker has an equal stretch
-// (decode_scheduler_cuda.cuh). A worker is a group of blocks, one for each kv head: they go through the same tokens at
-// the same time, whose heads lie side by side in memory. The plan is made here from the step's lengths, so a captured
-// graph stays balanced whatever they are. A worker may begin or end inside a sequence; such a split goes to the
-// workspace, and the block that arrives last merges the splits in the order of their keys.
+// Split-KV: the work is one line of units, kUnit keys of a tile each, of which every worker has an equal stretch
+// (decode_cut.h). A worker is a group of blocks, one for each kv head: they go through the same tokens at the same
+// time, whose heads lie side by side in memory. The plan is made here from the step's lengths, so a captured graph
+// stays balanced whatever they are. A worker may begin or end inside a tile; such a split goes to the workspace, and
+// the block that arrives last merges the splits in the order of their keys. Where the cut is fixed a split is taken
+// part by part.
 //
 // In a block each warp loads for itself: a tile of keys at a time comes by cp.async into stages of its own. Against it
 // go the rows of queries (heads of the group x query rows), 8, 16 or 32 of them, and their softmax is the warp's own
 // (decode_tile_cuda.cuh). Where there are more, 2 or 4 warps are a team: each takes 16 of the rows through the tiles of
 // all of them, and barriers are only inside a team.
 //
-// At the end of a split the warps leave their sums in shared memory, each in the stage that it has just emptied, of as
-// many rows at a time as that has room for; the next split's keys are on their way into the others. The sums of a row's
-// warps, and the splits of several blocks, are added by the thread that writes the columns.
+// At the end of a split, or part, the warps leave their sums in shared memory: where there is room, in a place for sums
+// alone, and the next keys are on their way into all stages; else each in the stage that it has just emptied, of as
+// many rows at a time as that has room for. The sums of a row's warps, and the splits of several blocks, are added by
+// the thread that writes the columns.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
@@ -31,30 +34,55 @@ namespace {
 constexpr int32_t kFewestStages = DecodeSizes::kFewestStages;
 template <class E>
 constexpr int32_t kMostStages = E::kSizes.most_stages();
+template <class E>
+constexpr int32_t kSumsBytesOfRow = E::kSizes.sums_bytes(1);
 constexpr int32_t kRowsInTeam = DecodeSizes::kRowsInTeam;
 constexpr int32_t kInverseBits = 16;
-static_assert(kMostSplitRows * kMostSplitRows < 1 << kInverseBits, "rows, times what it is too large by, make no row");
+static_assert((kMostSplitRows + kMostDecodeGroup) * kMostDecodeGroup < 1 << kInverseBits,
+              "rows of a tile and the heads before them, times what it is too large by, make no row");
 
 struct Decode {
   AttendArgs args;
-  int32_t group, batch;
-  int32_t group_inverse;           // with kInverseBits: divides a split's rows, which are few, by the group
-  int32_t rows;                    // most of a kv head: heads of the group x query rows
+  DecodeCut cut;
+  int32_t batch, workers;
+  int32_t group_inverse;           // with kInverseBits: divides a tile's rows, which are few, by the group
+  int32_t rows;                    // most of a tile
+  int32_t sums_rows;               // as many, if the warps' sums have a place of their own where they meet; else 0
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
   int32_t key_bytes, value_bytes;  // from one slot to the next
-  float* split_out;                // [2 * blocks, rows, dim]
-  float* split_max;                // [2 * blocks, rows]
+  bool reads_once;                 // no sequence has more than one tile
+  float* split_out;                // [slots, rows, dim]
+  float* split_max;                // [slots, rows]
   float* split_sum;
-  int32_t* arrivals;  // [sequences, kv heads]
+  int32_t* arrivals;  // [kv heads, workers]
 
   __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
 };
 
-// Shared memory: the warps' stages, then the sequences.
+template <class E>
+__device__ bool is_fixed(const Decode& d) {
+  return !E::kIsPlain && d.cut.is_fixed;
+}
+
+template <class E>
+__device__ bool has_place_for_sums(const Decode& d) {
+  return E::kRowTiles == 1 && d.sums_rows > 0;
+}
+
+// Shared memory: the warps' stages, then the sums of parts so far if the cut is fixed, the warps' sums if they have a
+// place of their own, and the sequences.
+template <class E>
+__device__ std::byte* totals_in(const Decode& d, std::byte* memory) {
+  return memory + E::kWarps * d.stages * E::kStageBytes;
+}
+template <class E>
+__device__ std::byte* sums_in(const Decode& d, std::byte* memory) {
+  return totals_in<E>(d, memory) + (is_fixed<E>(d) ? E::kSizes.total_bytes() : 0);
+}
 template <class E>
 __device__ SequenceWork* sequences_in(const Decode& d, std::byte* memory) {
-  return reinterpret_cast<SequenceWork*>(memory + E::kWarps * d.stages * E::kStageBytes);
+  return reinterpret_cast<SequenceWork*>(sums_in<E>(d, memory) + d.sums_rows * kSumsBytesOfRow<E>);
 }
 
 // A warp's place in the block: its team, and which kRows rows of a split it takes.
@@ -81,8 +109,9 @@ struct Row {
   int32_t row, head;
 };
 __device__ Row row_at(const Decode& d, const Split& split, int32_t index) {
-  const int32_t query = index * d.group_inverse >> kInverseBits, row = split.first_row + query;
-  return {row < split.last_row ? row : -1, split.kv_head * d.group + index - query * d.group};
+  const int32_t in_group = split.tile_head + index;
+  const int32_t query = in_group * d.group_inverse >> kInverseBits, row = split.tile_row + query;
+  return {index < split.rows ? row : -1, split.kv_head * d.cut.group + in_group - query * d.cut.group};
 }
 
 // --- loading
@@ -96,14 +125,14 @@ __device__ void load_tile(const Decode& d, int32_t kv_head, int32_t slot, uint32
   const std::byte* values = d.args.kv.values + kv_head * E::kRowBytes + piece * 16;
   const auto key_bytes = static_cast<uint32_t>(d.key_bytes), value_bytes = static_cast<uint32_t>(d.value_bytes);
   const uint32_t place = stage + piece_at<E>(row, piece);
-  const uint64_t policy = evict_first_policy();
+  const uint64_t policy = E::kIsPlain || d.reads_once ? evict_first_policy() : evict_normal_policy();
 #pragma unroll
   for (int32_t i = 0; i < E::kKeys; i += kRowsAtOnce) {
     const int32_t at = __shfl_sync(~0u, slot, row + i);
     const auto from = static_cast<uint32_t>(max(at, 0));
     const uint32_t to = piece_from<E>(place, i, 0);
-    cp_async_evict_first(to, address_of(keys, from, key_bytes), at, policy);
-    cp_async_evict_first(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
+    cp_async_by_policy(to, address_of(keys, from, key_bytes), at, policy);
+    cp_async_by_policy(to + E::kKeys * E::kRowBytes, address_of(values, from, value_bytes), at, policy);
   }
 }
 
@@ -115,7 +144,8 @@ class Loader {
  public:
   static constexpr int32_t kStride = E::kWarps * E::kKeys;
 
-  __device__ Loader(const Decode& d, const WarpPlace<E>& place, TileScheduler& scheduler, std::byte* memory)
+  __device__ Loader(const Decode& d, const WarpPlace<E>& place, TileScheduler<E::kIsPlain>& scheduler,
+                    std::byte* memory)
       : d_(d), place_(place), scheduler_(scheduler), memory_(memory) {
     next_split();
   }
@@ -128,13 +158,21 @@ class Loader {
   // Waits for the oldest tiles that were not taken yet and begins to load others. The tiles taken before are given up.
   // Returns the tile of the team's first warp; the others' follow at warp_bytes().
   __device__ uint32_t take() {
-    if (d_.stages == kFewestStages)
-      cp_async_wait<kFewestStages - 2>();
+    if (is_released_)
+      wait_for_all_but<1>();
     else
-      cp_async_wait<kMostStages<E> - 2>();
+      wait_for_all_but<2>();
     place_.sync_team();  // everybody's copies are there, and everybody has done with the stage that comes next
-    load_next();
+    if (!is_released_) load_next();
+    is_released_ = false;
     return shared_address(stage(place_.first_warp(), loaded_));
+  }
+
+  // Gives up the tile taken last and begins to load another, as the next take() would. Of a warp without a team.
+  __device__ void release() {
+    __syncwarp();
+    if (!is_released_) load_next();
+    is_released_ = true;
   }
 
   __device__ uint32_t warp_bytes() const { return d_.stages * E::kStageBytes; }
@@ -150,6 +188,15 @@ class Loader {
   static constexpr int32_t kTilesOfLookUp = kWarp / E::kKeys, kLookUps = kTilesOfLookUp == 1 ? 3 : 2;
   static constexpr int32_t kNone = -1;
 
+  // Of all stages but so many.
+  template <int32_t kLess>
+  __device__ void wait_for_all_but() const {
+    if (d_.stages == kFewestStages)
+      cp_async_wait<kFewestStages - kLess>();
+    else
+      cp_async_wait<kMostStages<E> - kLess>();
+  }
+
   __device__ std::byte* stage(int32_t warp, int32_t index) const {
     return memory_ + (warp * d_.stages + index) * E::kStageBytes;
   }
@@ -157,7 +204,7 @@ class Loader {
   __device__ int32_t look_up_ahead(int32_t look_ups) const {
     const int32_t lane = threadIdx.x % kWarp;
     const int32_t key = key_ + (look_ups * kTilesOfLookUp + lane / E::kKeys) * kStride;
-    return look_up(d_.args.keys, scheduler_.split, key + place_.member * E::kKeys + lane % E::kKeys);
+    return look_up<E::kIsPlain>(d_.args.keys, scheduler_.split, key + place_.member * E::kKeys + lane % E::kKeys);
   }
 
   __device__ int32_t tile_of_look_up() const {
@@ -171,7 +218,7 @@ class Loader {
         key_ = kNone;
         return;
       }
-      scheduler_.next(d_.args, sequences_in<E>(d_, memory_));
+      scheduler_.next(d_.args, d_.cut, sequences_in<E>(d_, memory_));
       key_ = scheduler_.split.first + place_.first_warp() * E::kKeys;
     } while (key_ >= scheduler_.split.end);
 #pragma unroll
@@ -200,11 +247,12 @@ class Loader {
 
   const Decode& d_;
   const WarpPlace<E>& place_;
-  TileScheduler& scheduler_;
+  TileScheduler<E::kIsPlain>& scheduler_;
   std::byte* memory_;
   int32_t key_;              // first of the team's tiles, or kNone
   int32_t slots_[kLookUps];  // of this lane's key in the tiles to come
   int32_t loaded_ = 0;
+  bool is_released_ = false;
 };
 
 // --- one split: units of one sequence, for one kv head
@@ -227,11 +275,17 @@ __device__ void load_queries(const Decode& d, const Split& split, const WarpPlac
   }
 }
 
-// Of the split's keys, what query row `row` sees.
-__device__ Seen seen_by(const Decode& d, const Split& split, int32_t row) {
+// Of the split's keys, what query row `row` sees of those around the key at `place`.
+template <class E>
+__device__ Seen seen_by(const Decode& d, const Split& split, int32_t row, int32_t place) {
   const Span span = span_of(d.args, split.sequence(), row);
   const auto first = static_cast<int32_t>(span.first), end = static_cast<int32_t>(span.end);
-  const int32_t branch = split.length + (row - split.first_row) * d.args.keys.most_branch_tokens;
+  if (is_fixed<E>(d)) {
+    const Tail::Position at = position_at(split.tail, place);
+    const bool is_others = at.query >= 0 && split.tile_row + at.query != row;
+    return {first + place - at.position, is_others ? 0 : max(0, end - first), 0, 0};
+  }
+  const int32_t branch = split.length + (row - split.tile_row) * d.args.keys.most_branch_tokens;
   Seen seen;
   seen.first = max(first, split.first);
   seen.count = max(0, min(end, min(split.length, split.end)) - seen.first);
@@ -257,11 +311,11 @@ struct Common {
 };
 template <class E>
 __device__ void seen_by_all(const Decode& d, const Split& split, const WarpPlace<E>& place, Common& kept) {
-  Common common{split.first, split.end};
+  Common common{split.first, E::kIsPlain ? split.end : min(split.end, split.tail.begin)};
   const bool is_last_token = split.last_row - split.first_row == 1;
   if (!is_last_token || d.args.window >= 0 || d.args.keys.branch_lengths) {
     for_each_own_row<E>(d, split, place, [&](int32_t, int32_t row) {
-      const Seen seen = seen_by(d, split, row);
+      const Seen seen = seen_by<E>(d, split, row, split.first);
       common = {max(common.first, seen.first), min(common.end, seen.first + seen.count)};
     });
     common = {__reduce_max_sync(~0u, common.first), __reduce_min_sync(~0u, common.end)};
@@ -275,25 +329,22 @@ __device__ void apply_mask(const Decode& d, const Split& split, const WarpPlace<
                            Scores<E>& scores) {
   const int32_t lanes_key = first_key + static_cast<int32_t>(threadIdx.x) % 4 * 2;
   for_each_own_row<E>(d, split, place, [&](int32_t row_tile, int32_t row) {
-    const Seen seen = seen_by(d, split, row);
+    const Seen seen = seen_by<E>(d, split, row, first_key);
     for_each_score<E>(scores, row_tile, [&](float& score, int32_t key) {
       if (!seen(lanes_key + key)) score = -INFINITY;
     });
   });
 }
 
-// Rows that are not there have scores, too, of zeros as queries; nobody asks for their results.
+// The places [first, end) of a split. Rows that are not there have scores, too, of zeros as queries; nobody asks for
+// their results.
 template <class E>
-__device__ Sums<E> fold_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
-                              Common& common) {
-  Queries<E> q;
-  load_queries<E>(d, split, place, q);
-  seen_by_all<E>(d, split, place, common);
+__device__ Sums<E> fold_keys(const Decode& d, const Split& split, int32_t first, int32_t last,
+                             const WarpPlace<E>& place, const Queries<E>& q, Loader<E>& loader, const Common& common) {
   Sums<E> sums;
-  for (int32_t team_key = split.first + place.first_warp() * E::kKeys; team_key < split.end;
-       team_key += Loader<E>::kStride) {
+  for (int32_t team_key = first + place.first_warp() * E::kKeys; team_key < last; team_key += Loader<E>::kStride) {
     uint32_t tile = loader.take();
-    const int32_t end = min(team_key + place.teams_warps * E::kKeys, split.end);
+    const int32_t end = min(team_key + place.teams_warps * E::kKeys, last);
     for (int32_t tile_key = team_key; tile_key < end; tile_key += E::kKeys, tile += loader.warp_bytes())
 #pragma unroll
       for (int32_t i = 0; i < E::kKeys; i += E::kKeysAtOnce) {
@@ -306,6 +357,7 @@ __device__ Sums<E> fold_split(const Decode& d, const Split& split, const WarpPla
             },
             sums);
       }
+    if (has_place_for_sums<E>(d)) loader.release();
   }
   return sums;
 }
@@ -318,21 +370,24 @@ struct Quad {
   float sum = 0;
 };
 
-// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the maxima.
+// In the order of their numbers. Without a jump, for which the compiler would have loads of values wait for the maxima;
+// and without a product that it may or may not fuse, so that the bits are the same wherever this is.
 template <int32_t kCount>
 __device__ void fold_quads(Quad& total, const Quad (&quads)[kCount]) {
   float row_max = total.row_max;
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) row_max = fmaxf(row_max, quads[i].row_max);
   const float base = row_max == -INFINITY ? 0 : row_max, rescale = fast_exp2(total.row_max - base);
-  float4 out = {total.out.x * rescale, total.out.y * rescale, total.out.z * rescale, total.out.w * rescale};
-  float sum = total.sum * rescale;
+  float4 out = {__fmul_rn(total.out.x, rescale), __fmul_rn(total.out.y, rescale), __fmul_rn(total.out.z, rescale),
+                __fmul_rn(total.out.w, rescale)};
+  float sum = __fmul_rn(total.sum, rescale);
 #pragma unroll
   for (int32_t i = 0; i < kCount; ++i) {
     const float share = fast_exp2(quads[i].row_max - base);
     const float4& more = quads[i].out;
-    out = {out.x + more.x * share, out.y + more.y * share, out.z + more.z * share, out.w + more.w * share};
-    sum += quads[i].sum * share;
+    out = {__fmaf_rn(more.x, share, out.x), __fmaf_rn(more.y, share, out.y), __fmaf_rn(more.z, share, out.z),
+           __fmaf_rn(more.w, share, out.w)};
+    sum = __fmaf_rn(quads[i].sum, share, sum);
   }
   total = {out, row_max, sum};
 }
@@ -356,24 +411,32 @@ struct SharedStorage {
 
   StreamK stream_k;
   int32_t live;
-  TileScheduler scheduler[E::kWarps], load_scheduler[E::kWarps];  // each warp's own, of its products and of its loads
+  TileScheduler<E::kIsPlain> scheduler[E::kWarps],
+      load_scheduler[E::kWarps];  // each warp's own, of its products and of its loads
   Common common[E::kWarps];
   float row_max[E::kWarps][kRowsAtOnce], sum[E::kWarps][kRowsAtOnce];
   int32_t out[E::kWarps];  // f32 [kRowsAtOnce, kDim], as place_of() says; in floats from the stages' begin
   bool is_last;
 };
 
-// What is reduced: the sums of a block's warps, of `rows` rows, each in a free stage of the warp's own.
+// What is reduced: the sums of a block's warps, of `rows` rows, each in a place of the warp's own: a free stage, which
+// is the loader's again in the end, or one that is for sums alone.
 template <class E>
 struct WarpReduction {
   const WarpPlace<E>& place;
   int32_t rows;  // of the split
   SharedStorage<E>& storage;
   float* stages;
-  int32_t free_stage;  // in floats
+  int32_t sums;  // the warp's place, in floats
+  bool is_for_sums_alone, is_in_use;
 
-  __device__ float* out() const { return stages + free_stage; }
+  __device__ float* out() const { return stages + sums; }
 };
+
+template <class E>
+__device__ int32_t sums_of_warp(const Decode& d, std::byte* memory, int32_t warp) {
+  return static_cast<int32_t>((sums_in<E>(d, memory) - memory) / sizeof(float)) + warp * d.sums_rows * E::kDim;
+}
 
 // From the warp's row first_row_tile * 8 on.
 template <class E>
@@ -416,7 +479,8 @@ __device__ Quad reduced(const WarpReduction<E>& p, int32_t member, int32_t row, 
 template <class E, class Use>
 __device__ void reduce_warps(const WarpReduction<E>& p, const Sums<E>& sums, const Use& use) {
   constexpr int32_t kRowsAtOnce = SharedStorage<E>::kRowsAtOnce;
-  if (threadIdx.x % kWarp == 0) p.storage.out[p.place.warp] = p.free_stage;
+  if (p.is_in_use) __syncthreads();  // until everybody has read what is there
+  if (threadIdx.x % kWarp == 0) p.storage.out[p.place.warp] = p.sums;
   p.place.sync_team();  // who shares the stage's keys has done with them
 #pragma unroll
   for (int32_t first_row_tile = 0; first_row_tile < E::kRowTiles; first_row_tile += SharedStorage<E>::kRowTilesAtOnce) {
@@ -428,7 +492,7 @@ __device__ void reduce_warps(const WarpReduction<E>& p, const Sums<E>& sums, con
       const int32_t row = member * E::kRows + first_row_tile * kRowsInTile + row_in_stage;
       if (row < p.rows) use(row, quad, reduced<E>(p, member, row_in_stage, quad));
     });
-    __syncthreads();  // the stages are the loader's again
+    if (!p.is_for_sums_alone) __syncthreads();
   }
 }
 
@@ -446,14 +510,14 @@ __device__ void write_quad(const Decode& d, const Split& split, int32_t index, i
   const AttendArgs& args = d.args;
   const Row row = row_at(d, split, index);
   const bool is_empty = result.row_max == -INFINITY;
-  const float row_max = result.row_max * kLn2;
+  const float row_max = __fmul_rn(result.row_max, kLn2);
   const float factor =
       factor_of(row_max, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
   const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
   const float4& out = result.out;
   store_four(args.out.type, args.out.data, at, {out.x * factor, out.y * factor, out.z * factor, out.w * factor});
   if (args.lse && quad == 0)
-    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : row_max + logf(result.sum);
+    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : __fadd_rn(row_max, logf(result.sum));
 }
 
 // --- splits of several blocks
@@ -467,22 +531,39 @@ __device__ void store_partial(const Decode& d, int32_t slot, int32_t row, int32_
   __stcg(d.split_sum + at, result.sum);
 }
 
-// Whether this block's split is the last of `num_splits` to arrive; the block has met a barrier since it stored it. The
-// count wraps: the next layer finds it at zero. That one thread releases and acquires is enough: what the others wrote
-// or will read is ordered with it by the barriers.
-__device__ bool arrive_last(int32_t* arrivals, int32_t num_splits, bool& is_last) {
-  if (threadIdx.x == 0) is_last = count_arrival(arrivals, num_splits - 1) == num_splits - 1;
+// Whether this block's `own` partial results are the last to arrive of `all`; the block has met a barrier since it
+// stored them. The last one leaves the count at zero for the next layer. That one thread releases and acquires is
+// enough: what the others wrote or will read is ordered with it by the barriers.
+__device__ bool arrive_last(int32_t* arrivals, int32_t own, int32_t all, bool& is_last) {
+  if (threadIdx.x == 0) {
+    is_last = count_arrivals(arrivals, own) + own == all;
+    if (is_last) *arrivals = 0;
+  }
   __syncthreads();
   return is_last;
 }
 
-// What all blocks left. Loads of several splits are under way at once; in the place of those that are not there the
-// last one is read again, which takes less time than the jumps around it.
+// One after the other where the cut may be fixed: as the parts of one block are.
+template <class E, int32_t kCount>
+__device__ void fold_splits(Quad& total, const Quad (&quads)[kCount]) {
+  if constexpr (E::kIsPlain) {
+    fold_quads(total, quads);
+  } else {
+#pragma unroll
+    for (int32_t i = 0; i < kCount; ++i) {
+      const Quad one[1] = {quads[i]};
+      fold_quads(total, one);
+    }
+  }
+}
+
+// What all blocks left, from the first part to the last. Loads of several are under way at once; in the place of those
+// that are not there the last one is read again, which takes less time than the jumps around it.
 template <class E>
 __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t quad) {
-  constexpr int32_t kAtOnce = E::kWarps > 8 ? 8 : 16;  // as registers allow
-  const int32_t distance = 2 * d.args.kv.kv_heads * d.rows, last = split.num_splits - 1;
-  const int32_t rest = split.first_slot * d.rows + row;  // the first split has the slot after this one
+  constexpr int32_t kAtOnce = E::kSizes.blocks() > 1 ? 8 : 16;  // as registers allow
+  const int32_t last = split.arrivals - 1;
+  const int32_t of_first = split.first_slot * d.rows + row;
   const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
   const auto* const row_maxes = reinterpret_cast<const std::byte*>(d.split_max);
   const auto* const sums = reinterpret_cast<const std::byte*>(d.split_sum);
@@ -492,40 +573,91 @@ __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t
     Quad quads[kAtOnce];
 #pragma unroll
     for (int32_t i = 0; i < kAtOnce; ++i) {
-      int32_t at = rest + min(first + i, last) * distance;
-      if (i == 0 && first == 0) at += d.rows;
+      const int32_t at = of_first + min(first + i, last) * d.rows;
       quads[i] = {__ldcg(reinterpret_cast<const float4*>(address_of(outs, at, E::kDim * sizeof(float)))),
                   __ldcg(reinterpret_cast<const float*>(address_of(row_maxes, at, sizeof(float)))),
                   __ldcg(reinterpret_cast<const float*>(address_of(sums, at, sizeof(float))))};
       if (first + i > last) quads[i].row_max = -INFINITY;
     }
-    fold_quads(total, quads);
+    fold_splits<E>(total, quads);
   }
   return total;
 }
+
+// --- parts of one block
+
+// A tile's sums of the parts so far. Each quad is one thread's business; of 8 rows a thread has one at most.
+template <class E>
+class Totals {
+ public:
+  __device__ explicit Totals(std::byte* memory)
+      : out_(reinterpret_cast<float4*>(memory)), rest_(reinterpret_cast<float2*>(out_ + kCount)) {}
+
+  // With the part's, which is the tile's first or follows the ones so far.
+  __device__ Quad folded(int32_t row, int32_t quad, bool is_first, const Quad& part) {
+    const int32_t at = row * kQuads + quad;
+    Quad total;
+    if (!is_first) total = kIsOne ? one_ : Quad{out_[at], rest_[at].x, rest_[at].y};
+    const Quad parts[1] = {part};
+    fold_quads(total, parts);
+    if constexpr (kIsOne) {
+      one_ = total;
+    } else {
+      out_[at] = total.out;
+      rest_[at] = {total.row_max, total.sum};
+    }
+    return total;
+  }
+
+ private:
+  static constexpr int32_t kQuads = E::kDim / 4, kCount = E::kRows * kQuads;
+  static constexpr bool kIsOne = E::kRowTiles == 1;
+  static_assert(!kIsOne || kCount <= E::kThreads);
+  static_assert(kIsOne || E::kSizes.total_bytes() == kCount * (sizeof(float4) + sizeof(float2)));
+
+  float4* out_;
+  float2* rest_;
+  Quad one_;
+};
 
 // --- the kernel
 
 template <class E>
 __device__ void attend_split(const Decode& d, const Split& split, const WarpPlace<E>& place, Loader<E>& loader,
-                             std::byte* memory, SharedStorage<E>& storage) {
-  const Sums<E> sums = fold_split<E>(d, split, place, loader, storage.common[place.warp]);
-  const WarpReduction<E> p{.place = place,
-                           .rows = (split.last_row - split.first_row) * d.group,
-                           .storage = storage,
-                           .stages = reinterpret_cast<float*>(memory),
-                           .free_stage = loader.free_stage()};
-  const int32_t kv_heads = d.args.kv.kv_heads;
-  reduce_warps<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
-    if (split.num_splits == 1)
-      write_quad<E>(d, split, row, quad, result);
-    else
-      store_partial<E>(d, split.slot(split.split_idx, kv_heads), row, quad, result);
+                             std::byte* memory, SharedStorage<E>& storage, bool& sums_are_in_use) {
+  Totals<E> totals(totals_in<E>(d, memory));
+  Queries<E> q;
+  load_queries<E>(d, split, place, q);
+  seen_by_all<E>(d, split, place, storage.common[place.warp]);
+  int32_t parts = 0, first, end = split.first;
+  do {
+    first = end;
+    end = is_fixed<E>(d) ? min(end_of_part(split.tail, first), split.end) : split.end;
+    const Sums<E> sums = fold_keys<E>(d, split, first, end, place, q, loader, storage.common[place.warp]);
+    const bool has_place = has_place_for_sums<E>(d);
+    const WarpReduction<E> p{.place = place,
+                             .rows = split.rows,
+                             .storage = storage,
+                             .stages = reinterpret_cast<float*>(memory),
+                             .sums = has_place ? sums_of_warp<E>(d, memory, place.warp) : loader.free_stage(),
+                             .is_for_sums_alone = has_place,
+                             .is_in_use = has_place && sums_are_in_use};
+    sums_are_in_use = true;
+    reduce_warps<E>(p, sums, [&](int32_t row, int32_t quad, const Quad& result) {
+      if (!split.is_whole) return store_partial<E>(d, split.slot + parts, row, quad, result);
+      const Quad total = is_fixed<E>(d) ? totals.folded(row, quad, parts == 0, result) : result;
+      if (end == split.end) write_quad<E>(d, split, row, quad, total);
+    });
+    ++parts;
+  } while (!E::kIsPlain && end < split.end);
+  if (split.is_whole) return;
+  if (has_place_for_sums<E>(d)) __syncthreads();
+  if (!arrive_last(d.arrivals + split.kv_head * d.workers + split.first_worker, is_fixed<E>(d) ? parts : 1,
+                   split.arrivals, storage.is_last))
+    return;
+  for_each_quad<E>(split.rows, [&](int32_t row, int32_t quad) {
+    write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad));
   });
-  if (split.num_splits == 1) return;
-  if (!arrive_last(d.arrivals + split.b * kv_heads + split.kv_head, split.num_splits, p.storage.is_last)) return;
-  for_each_quad<E>(
-      p.rows, [&](int32_t row, int32_t quad) { write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad)); });
 }
 
 // Rows of sequences without keys, and rows past the live ones.
@@ -538,10 +670,10 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Seq
 
 template <class E>
 __device__ void prepare(const Decode& d, SequenceWork* seqs, SharedStorage<E>& storage) {
-  const int32_t live = load_sequences<E::kWarps>(d.args, seqs);
+  const int32_t live = load_sequences<E::kWarps, E::kIsPlain>(d.args, d.cut, seqs);
   if (threadIdx.x == 0) {
     storage.live = live;
-    storage.stream_k = StreamK::of(seqs[live].units_before, static_cast<int32_t>(gridDim.x) / d.args.kv.kv_heads);
+    storage.stream_k = StreamK::of(seqs[live].units_before, d.workers);
   }
   __syncthreads();
 }
@@ -553,7 +685,7 @@ __device__ void wait_and_launch_dependents() {
 }
 
 template <class E>
-__global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_constant__ Decode d) {
+__global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(1024) std::byte memory[];
   __shared__ SharedStorage<E> storage;
   SequenceWork* const seqs = sequences_in<E>(d, memory);
@@ -563,15 +695,17 @@ __global__ void __launch_bounds__(E::kThreads, 1) decode_kernel(const __grid_con
     wait_and_launch_dependents();
   } else {
     const WarpPlace<E> place(d);
-    TileScheduler &scheduler = storage.scheduler[place.warp], &load_scheduler = storage.load_scheduler[place.warp];
-    load_scheduler.begin(seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
+    auto &scheduler = storage.scheduler[place.warp], &load_scheduler = storage.load_scheduler[place.warp];
+    load_scheduler.begin(d.cut, seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
     scheduler.begin(load_scheduler);
     Loader<E> loader(d, place, load_scheduler, memory);
     wait_and_launch_dependents();
     loader.begin();
+    bool sums_are_in_use = false;
     while (!scheduler.done()) {
-      scheduler.next(d.args, seqs, storage.stream_k);
-      attend_split<E>(d, scheduler.split, place, loader, memory, storage);
+      scheduler.next(d.args, d.cut, seqs, storage.stream_k, d.workers);
+      if (scheduler.split.first >= scheduler.split.end) continue;
+      attend_split<E>(d, scheduler.split, place, loader, memory, storage, sums_are_in_use);
     }
   }
   write_empty_rows(d.args, storage.live, seqs);
@@ -602,26 +736,34 @@ template <class E>
 void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
   static_assert(sizeof(SharedStorage<E>) <= DecodeSizes::kMostStorageBytes);
   const auto kernel = decode_kernel<E>;
-  const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch);
+  const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch, choice.is_fixed, choice.sums_rows);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
   start(kernel, choice.blocks, E::kThreads, shared, stream, d);
 }
 
-template <class Stored, int32_t kDim>
+template <class Stored, int32_t kDim, bool kPlain>
 void launch_for_rows(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
-  if (choice.row_tiles == 1) return launch<Elements<Stored, kDim, 1>>(d, choice, stream);
+  if (choice.row_tiles == 1) return launch<Elements<Stored, kDim, 1, kPlain>>(d, choice, stream);
   if constexpr (sizeof(Stored) > 1)
-    if (choice.row_tiles == 4) return launch<Elements<Stored, kDim, 4>>(d, choice, stream);
-  launch<Elements<Stored, kDim, kRowsInTeam / kRowsInTile>>(d, choice, stream);
+    if (choice.row_tiles == 4) return launch<Elements<Stored, kDim, 4, kPlain>>(d, choice, stream);
+  launch<Elements<Stored, kDim, kRowsInTeam / kRowsInTile, kPlain>>(d, choice, stream);
+}
+
+template <class Stored, int32_t kDim>
+void launch_cut(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
+  if (d.reads_once && !choice.is_fixed)
+    launch_for_rows<Stored, kDim, true>(d, choice, stream);
+  else
+    launch_for_rows<Stored, kDim, false>(d, choice, stream);
 }
 
 template <class Stored>
 void launch_at_dim(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
   if (d.args.kv.key_dim == 64)
-    launch_for_rows<Stored, 64>(d, choice, stream);
+    launch_cut<Stored, 64>(d, choice, stream);
   else
-    launch_for_rows<Stored, 128>(d, choice, stream);
+    launch_cut<Stored, 128>(d, choice, stream);
 }
 
 }  // namespace
@@ -630,18 +772,31 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
   const int32_t group = args.q.heads / args.kv.kv_heads;
   const Decode d{.args = args,
-                 .group = group,
+                 .cut = {.group = group,
+                         .tile_shift = std::countr_zero(static_cast<uint32_t>(choice.tile_rows())),
+                         .branch = args.keys.branch_lengths ? args.keys.most_branch_tokens : 0,
+                         .window = args.window,
+                         .round = DecodeSizes{.element = static_cast<int32_t>(size_of(args.kv.type)),
+                                              .row_tiles = choice.row_tiles,
+                                              .dim = args.kv.key_dim}
+                                      .round(),
+                         .slots_of_worker = choice.slots_of_worker,
+                         .is_causal = args.keys.causal,
+                         .is_fixed = choice.is_fixed},
                  .batch = arena.limits().batch,
+                 .workers = choice.blocks / args.kv.kv_heads,
                  .group_inverse = (1 << kInverseBits) / group + 1,
-                 .rows = args.keys.most_queries * group,
+                 .rows = choice.split_rows,
+                 .sums_rows = choice.sums_rows,
                  .team = choice.team,
                  .stages = choice.stages,
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
+                 .reads_once = choice.is_one_tile,
                  .split_out = arena.floats(Buf::split_partial_out),
                  .split_max = arena.floats(Buf::split_partial_max),
                  .split_sum = arena.floats(Buf::split_partial_sum),
-                 .arrivals = arena.counts(Buf::split_arrivals)};
+                 .arrivals = arena.counts(Buf::split_tile_arrivals)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::f8e4m3)
     launch_at_dim<__nv_fp8_e4m3>(d, choice, stream);

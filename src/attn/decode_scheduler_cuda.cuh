@@ -1,23 +1,14 @@
-// Decode's tile scheduler: the keys of all sequences, one after the other, shared out among workers in equal stretches
-// of units (stream-K).
-//
-//   keys     of a sequence: those in pages from the first that any row sees, then most_branch_tokens places for the
-//            branch of each of its query rows; a place is seen by its own row alone and may hold no token
-//   unit     kUnit keys of a sequence, by which the work is shared out
-//   worker   as many blocks as there are kv heads; each has the worker's units for one kv head
-//   split    what a worker has of one sequence
-//
-// Every block makes the plan for itself, from the step's lengths.
+// Decode's tile scheduler: the keys of all sequences' tiles, one after the other, shared out among workers in equal
+// stretches (decode_cut.h). Every block makes the plan for itself, from the step's lengths.
 #pragma once
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/decode_cut.h"
 #include "attn/decode_tile_cuda.cuh"
 #include "attn/stream_k_cuda.cuh"
 
 namespace quire::attn::cuda {
-
-constexpr int32_t kUnit = 64;
 
 // Of the step's metadata. They may be read while the kernel before still runs, which is too early to trust L1: it
 // may have what an earlier step wrote.
@@ -26,15 +17,43 @@ __device__ T read(const T* of_step) {
   return __ldcg(of_step);
 }
 
-// What is known of a sequence, in shared memory. One more follows the last sequence's and ends it.
-struct SequenceWork {
-  int32_t units_before;  // of one kv head in the sequences before
-  int32_t first;         // keys before it are in no row's window
-  int32_t length;        // keys in pages
-  int32_t first_row;     // of its queries; they end where the next sequence's begin
-  int32_t table_row, first_page;
-};
 static_assert(sizeof(SequenceWork) == DecodeSizes::kSequenceBytes);
+
+// Every instruction that a block has to pass before its first load costs time. So where all sequences are one tile and
+// the cut is not fixed (kPlain) nothing else is compiled, and elsewhere what only some sequences need is out of the
+// way.
+static __device__ __noinline__ int32_t units_of_any(const DecodeCut& cut, const SequenceWork& seq, int32_t queries) {
+  return units_of(cut, seq, queries);
+}
+static __device__ __noinline__ void find_tile(const DecodeCut& cut, const SequenceWork& seq, int32_t queries,
+                                              int32_t unit, TileWork& tile) {
+  tile = tile_work(cut, seq, queries, tile_with(cut, seq, queries, unit));
+}
+static __device__ __noinline__ int32_t fixed_worker_begin(const DecodeCut& cut, const StreamK& stream_k,
+                                                          const SequenceWork& seq, int32_t queries, int32_t unit) {
+  return worker_begin(cut, stream_k, seq, queries, unit);
+}
+__device__ inline int32_t fixed_begin(const DecodeCut& cut, const StreamK& stream_k, const SequenceWork& seq,
+                                      int32_t last_row, int32_t unit) {
+  const int32_t queries = last_row - seq.first_row, in_sequence = unit - seq.units_before;
+  if (is_plain(cut, queries)) {
+    const TileWork tile = work_of_plain(cut, seq, queries);
+    if (tile.parts <= cut.slots_of_worker) return seq.units_before + part_with(tile, in_sequence);
+  }
+  return seq.units_before + fixed_worker_begin(cut, stream_k, seq, queries, in_sequence);
+}
+static __device__ __noinline__ int32_t fixed_part_end(const Tail& tail, int32_t first) {
+  return tail.part_end_at(first);
+}
+__device__ inline int32_t end_of_part(const Tail& tail, int32_t first) {
+  return tail.queries == 0 ? part_end(first) : fixed_part_end(tail, first);
+}
+static __device__ __noinline__ Tail::Position position_in_tail(const Tail& tail, int32_t place) {
+  return tail.at(place);
+}
+__device__ inline Tail::Position position_at(const Tail& tail, int32_t place) {
+  return place < tail.begin ? Tail::Position{place, -1} : position_in_tail(tail, place);
+}
 
 // Exact, because pages that left the window may be gone.
 __device__ inline int32_t first_seen(const AttendArgs& args, const SequenceWork& seq, int32_t last_row) {
@@ -63,15 +82,9 @@ __device__ inline SequenceWork load_sequence(const AttendArgs& args, int32_t b, 
   return seq;
 }
 
-__device__ inline int32_t units_of(const KeyView& keys, const SequenceWork& seq, int32_t last_row) {
-  const int32_t queries = last_row - seq.first_row;
-  if (queries == 0) return 0;
-  return (seq.length - seq.first + queries * keys.most_branch_tokens + kUnit - 1) / kUnit;
-}
-
 // seqs: [live + 1]. Returns the live count. Nothing is read past it: nobody wrote that.
-template <int32_t kWarps>
-__device__ int32_t load_sequences(const AttendArgs& args, SequenceWork* seqs) {
+template <int32_t kWarps, bool kPlain>
+__device__ int32_t load_sequences(const AttendArgs& args, const DecodeCut& cut, SequenceWork* seqs) {
   constexpr int32_t kThreads = kWarps * kWarp;
   __shared__ int32_t sums[kWarps];
   const KeyView& keys = args.keys;
@@ -84,7 +97,9 @@ __device__ int32_t load_sequences(const AttendArgs& args, SequenceWork* seqs) {
     if (b < live) {
       const int32_t last_row = read(keys.cu_q + b + 1);
       seq = load_sequence(args, b, last_row);
-      units = units_of(keys, seq, last_row);
+      const int32_t queries = last_row - seq.first_row;
+      units = kPlain || is_plain(cut, queries) ? units_of_plain<kPlain>(cut, seq, queries)
+                                               : units_of_any(cut, seq, queries);
       if (b + 1 == live) seqs[live].first_row = last_row;
     }
     seq.units_before = carry + sum_before(units, sums, total);
@@ -107,21 +122,21 @@ __device__ inline int32_t sequence_of(const SequenceWork* seqs, int32_t live, in
   return last_that(live, [&](int32_t b) { return seqs[b].units_before <= unit; });
 }
 
-// Keys are counted along the sequence, the first in its pages being 0, those of the branches following its last.
 struct Split {
   const PageId* pages;
   int32_t length;               // keys in pages; from there on the branches
-  int32_t first_row, last_row;  // query rows first_row .. last_row - 1
-  int32_t first, end;           // keys of the split
-  int32_t b, kv_head;
-  int32_t num_splits;             // of the whole sequence; of these, if there are more than one and it was asked for:
-  int32_t split_idx, first_slot;  // which this is; the place in the workspace of the block that has the first
+  int32_t first_row, last_row;  // the sequence's query rows: first_row .. last_row - 1
+  int32_t tile_row, tile_head;  // of the tile's first row: its query row, its head in the group
+  int32_t rows;
+  int32_t seen_first;  // keys before it are in no row's window
+  int32_t first, end;  // places of the split
+  Tail tail;
+  int32_t kv_head;
+  bool is_whole;             // nobody else has any of the tile; if somebody has, and it was asked for:
+  int32_t arrivals;          // of all splits together: one each, or one for each part
+  int32_t first_worker;      // with the first of the tile's units
+  int32_t first_slot, slot;  // partial results, one for each arrival: the tile's first, and this split's first
 
-  // A block leaves at most two splits, one of a sequence that earlier blocks have the begin of, one of a sequence that
-  // later blocks have the rest of.
-  __device__ int32_t slot(int32_t index, int32_t kv_heads) const {
-    return first_slot + 2 * kv_heads * index + (index == 0 ? 1 : 0);
-  }
   __device__ Sequence sequence() const {
     return {.pages = pages, .start = 0, .end = length, .first_row = first_row, .last_row = last_row};
   }
@@ -129,19 +144,30 @@ struct Split {
 
 // The splits of a worker, one after the other. Kept in a warp's shared memory, not in registers: what it says is seldom
 // asked for. The whole warp calls.
+template <bool kPlain>
 struct TileScheduler {
-  Split split;        // the one that next() came to
+  Split split;        // the one that next() came to; it may have no keys
   int32_t unit, end;  // what is left of the worker's
   int32_t worker, kv_head;
   int32_t b;  // at or before the sequence of `unit`
 
-  __device__ void begin(const SequenceWork* seqs, int32_t live, const StreamK& stream_k, int32_t kv_heads) {
-    if (threadIdx.x % kWarp == 0) {
-      worker = static_cast<int32_t>(blockIdx.x) / kv_heads;
-      kv_head = static_cast<int32_t>(blockIdx.x) % kv_heads;
-      unit = stream_k.begin(worker);
-      end = stream_k.begin(worker + 1);
-      b = sequence_of(seqs, live, unit);
+  __device__ void begin(const DecodeCut& cut, const SequenceWork* seqs, int32_t live, const StreamK& stream_k,
+                        int32_t kv_heads) {
+    const int32_t lane = threadIdx.x % kWarp;
+    if (lane < 2) {
+      const int32_t of_block = static_cast<int32_t>(blockIdx.x) / kv_heads;
+      int32_t begins = stream_k.begin(of_block + lane);
+      const int32_t sequence = sequence_of(seqs, live, begins);
+      if (!kPlain && cut.is_fixed && begins < seqs[live].units_before)
+        begins = fixed_begin(cut, stream_k, seqs[sequence], seqs[sequence + 1].first_row, begins);
+      if (lane == 0) {
+        worker = of_block;
+        kv_head = static_cast<int32_t>(blockIdx.x) % kv_heads;
+        unit = begins;
+        b = sequence;
+      } else {
+        end = begins;
+      }
     }
     __syncwarp();
   }
@@ -152,62 +178,91 @@ struct TileScheduler {
   }
 
   __device__ bool done() const { return unit >= end; }
-  __device__ void next(const AttendArgs& args, const SequenceWork* seqs) {
+  __device__ void next(const AttendArgs& args, const DecodeCut& cut, const SequenceWork* seqs) {
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) step(args, seqs);
+    if (threadIdx.x % kWarp == 0) step(args, cut, seqs);
     __syncwarp();
   }
-  // And which of its sequence's splits it is.
-  __device__ void next(const AttendArgs& args, const SequenceWork* seqs, const StreamK& stream_k) {
+  // And which partial results are the split's, if it is not a whole tile.
+  __device__ void next(const AttendArgs& args, const DecodeCut& cut, const SequenceWork* seqs, const StreamK& stream_k,
+                       int32_t workers) {
     __syncwarp();
     if (threadIdx.x % kWarp == 0) {
-      step(args, seqs);
-      find_index(args.kv.kv_heads, seqs, stream_k);
+      const TileWork tile = step(args, cut, seqs);
+      if (!split.is_whole) find_slots(cut, seqs[b], tile, stream_k, workers);
     }
     __syncwarp();
   }
 
  private:
-  __device__ void step(const AttendArgs& args, const SequenceWork* seqs) {
-    const KeyView& keys = args.keys;
+  __device__ TileWork step(const AttendArgs& args, const DecodeCut& cut, const SequenceWork* seqs) {
     while (seqs[b + 1].units_before <= unit) ++b;
     const SequenceWork seq = seqs[b];
-    const int32_t last_row = seqs[b + 1].first_row, units = seqs[b + 1].units_before - seq.units_before;
-    const int32_t at = unit - seq.units_before, count = min(end - unit, units - at);
-    const int32_t keys_end = seq.length + (last_row - seq.first_row) * keys.most_branch_tokens;
+    const int32_t last_row = seqs[b + 1].first_row, queries = last_row - seq.first_row, at = unit - seq.units_before;
+    TileWork tile;
+    if (kPlain || is_plain(cut, queries))
+      tile = work_of_plain<kPlain>(cut, seq, queries);
+    else
+      find_tile(cut, seq, queries, at, tile);
+    const int32_t in_tile = at - tile.units_before, count = min(end - unit, tile.units - in_tile);
+    const int32_t first = tile.first + in_tile * kUnit;
     unit += count;
-    split = {.pages = pages_of(keys, seq),
+    split = {.pages = pages_of(args.keys, seq),
              .length = seq.length,
              .first_row = seq.first_row,
              .last_row = last_row,
-             .first = seq.first + at * kUnit,
-             .end = min(seq.first + (at + count) * kUnit, keys_end),
-             .b = b,
+             .tile_row = seq.first_row + tile.first_query,
+             .tile_head = tile.first_head,
+             .rows = tile.rows,
+             .seen_first = tile.seen_first,
+             .first = first,
+             .end = min(first + count * kUnit, tile.end),
+             .tail = tile.tail,
              .kv_head = kv_head,
-             .num_splits = count == units ? 1 : 0,
-             .split_idx = 0,
-             .first_slot = 0};
+             .is_whole = in_tile == 0 && first + count * kUnit >= tile.end,
+             .arrivals = 0,
+             .first_worker = 0,
+             .first_slot = 0,
+             .slot = 0};
+    return tile;
   }
 
-  __device__ void find_index(int32_t kv_heads, const SequenceWork* seqs, const StreamK& stream_k) {
-    if (split.num_splits == 1) return;
-    const int32_t first_worker = stream_k.worker_of(seqs[b].units_before),
-                  last_worker = stream_k.worker_of(seqs[b + 1].units_before - 1);
-    split.num_splits = last_worker - first_worker + 1;
-    split.split_idx = worker - first_worker;
-    split.first_slot = 2 * (first_worker * kv_heads + split.kv_head);
+  __device__ void find_slots(const DecodeCut& cut, const SequenceWork& seq, const TileWork& tile,
+                             const StreamK& stream_k, int32_t workers) {
+    const TileWorkers of_tile = workers_of(stream_k, seq, tile);
+    const bool is_fixed = !kPlain && cut.is_fixed;
+    const int32_t before =
+        is_fixed ? part_index(min(split.first, tile.tail.begin)) - part_index(tile.first) : worker - of_tile.first;
+    split.arrivals = is_fixed ? tile.parts : of_tile.last - of_tile.first + 1;
+    split.first_worker = of_tile.first;
+    split.first_slot = (kv_head * workers + of_tile.first + 1) * cut.slots_of_worker;
+    split.slot = split.first_slot + before;
   }
 };
 
-// Slot of a key; -1: there is none, or it is past the split's end.
-__device__ inline int32_t look_up(const KeyView& keys, const Split& split, int32_t key) {
-  if (key >= split.end) return -1;
-  const int32_t shift = keys.page_size.shift();
-  if (key < split.length) return slot_in_page(read(&split.pages[key >> shift].value), shift, key);
-  const int32_t place = key - split.length, token = place % keys.most_branch_tokens;
-  const int64_t row = split.first_row + place / keys.most_branch_tokens;
+// Slot of a branch's token; -1: the branch is shorter.
+__device__ inline int32_t slot_in_branch(const KeyView& keys, int64_t row, int32_t token) {
   if (token >= read(keys.branch_lengths + row)) return -1;
   return read(&keys.branch_slots[row * keys.branch_stride + token].value);
+}
+
+// Slot of the key at a place; -1: there is none, it is in nobody's window, or it is past the split's end.
+template <bool kPlain>
+__device__ int32_t look_up(const KeyView& keys, const Split& split, int32_t place) {
+  if (place >= split.end) return -1;
+  int32_t key = place, query = 0, token = 0;
+  if (!kPlain && place >= split.tail.begin) {
+    const Tail::Position at = position_in_tail(split.tail, place);
+    key = at.position;
+    query = at.query;
+    token = key - split.length;
+  } else if (place >= split.length) {
+    query = (place - split.length) / keys.most_branch_tokens;
+    token = (place - split.length) % keys.most_branch_tokens;
+  }
+  if (key >= split.length) return slot_in_branch(keys, split.tile_row + query, token);
+  const int32_t shift = keys.page_size.shift();
+  return !kPlain && key < split.seen_first ? -1 : slot_in_page(read(&split.pages[key >> shift].value), shift, key);
 }
 
 }  // namespace quire::attn::cuda

@@ -33,11 +33,10 @@ namespace quire::attn::cuda {
 constexpr int32_t kRowsInTile = 8;  // rows of queries in a tile of results
 
 // The K and V of one head, and how many rows of queries a warp takes against them: kRowTiles x 8.
-//
-// What bounds K and V of 8 bits is how fast tiles are worked through, so few rows are left to twice as many warps, with
-// half the registers and half the keys in a tile.
-template <class Stored, int32_t kHeadDim, int32_t kTiles>
+// kPlain: every sequence is one tile, and the cut is not fixed (decode_cut.h).
+template <class Stored, int32_t kHeadDim, int32_t kTiles, bool kPlain>
 struct Elements {
+  static constexpr bool kIsPlain = kPlain;
   static constexpr bool kIsNarrow = std::is_same_v<Stored, __nv_fp8_e4m3>;
   using Product = std::conditional_t<kIsNarrow, __half, Stored>;
   static constexpr int32_t kDim = kHeadDim;
@@ -47,8 +46,8 @@ struct Elements {
   static constexpr int32_t kM16Tiles = (kRowTiles + 1) / 2;
   static constexpr DecodeSizes kSizes{.element = kIsNarrow ? 1 : 2, .row_tiles = kRowTiles, .dim = kDim};
   static constexpr int32_t kWarps = kSizes.warps(), kThreads = kWarps * kWarp;
-  static constexpr int32_t kKeys = kSizes.keys();                     // of a tile
-  static constexpr int32_t kKeysAtOnce = kRowTiles < 4 ? kKeys : 16;  // as registers allow
+  static constexpr int32_t kKeys = kSizes.keys();  // of a tile
+  static constexpr int32_t kKeysAtOnce = 16;
   static constexpr int32_t kStageBytes = kSizes.stage_bytes();
 };
 
@@ -170,39 +169,80 @@ __device__ void for_each_score(Scores<E>& scores, int32_t row_tile, const Each& 
     for (int32_t i = 0; i < 2; ++i) each(scores[row_tile / 2][n][row_tile % 2 * 2 + i], n * 8 + i);
 }
 
-// With 8 rows there are two sums, of the even and of the odd sixteens of dims.
+// Two sums of products, of the even and of the odd sixteens of dims: with 8 rows there must be two, and with more of
+// them a row's bits are the same so, where that counts.
 template <class E>
-__device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+constexpr bool kInHalves = Queries<E>::kIsTwice || !E::kIsPlain;
+
+// The odd sixteens' to the others': with 8 rows those are what a lane has of the upper 8.
+template <class E>
+__device__ void add_odd(const float (&odd)[4], float (&scores)[4]) {
+  constexpr int32_t kScores = Queries<E>::kIsTwice ? 2 : 4;
+#pragma unroll
+  for (int32_t i = 0; i < kScores; ++i) scores[i] += odd[4 - kScores + i];
+}
+
+// Sixteen keys at a time.
+template <class E>
+__device__ void mma_qk_by_sixteens(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
   using Product = typename E::Product;
-  constexpr bool kInHalves = Queries<E>::kIsTwice;
   const int32_t lane = threadIdx.x % kWarp;
   const uint32_t place = keys + piece_at<E>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-  Scores<E> others = {};
+  Scores<E> odd = {};
 #pragma unroll
-  for (int32_t first = 0; first < E::kKeysAtOnce; first += 16)
+  for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
+    uint32_t k[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
+    ldmatrix_x4(k, piece_from<E>(place, 0, piece));
 #pragma unroll
-    for (int32_t piece = 0; piece < E::kPieces; piece += 2) {
-      uint32_t k[4];  // two pieces of keys 0 .. 7, two of keys 8 .. 15
-      ldmatrix_x4(k, piece_from<E>(place, first, piece));
+    for (int32_t n = 0; n < 2; ++n)
 #pragma unroll
-      for (int32_t n = 0; n < 2; ++n)
-#pragma unroll
-        for (int32_t s = 0; s < E::kM16Tiles; ++s) {
-          float(&sum)[4] = scores[s][first / 8 + n], (&other)[4] = (kInHalves ? others : scores)[s][first / 8 + n];
-          if constexpr (E::kIsNarrow) {
-            mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
-            mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
-          } else {
-            mma_m16n8k16<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
-          }
+      for (int32_t s = 0; s < E::kM16Tiles; ++s) {
+        float(&sum)[4] = scores[s][n], (&other)[4] = (kInHalves<E> ? odd : scores)[s][n];
+        if constexpr (E::kIsNarrow) {
+          mma_m16n8k16<Product>(sum, q.of_step(s, piece), widen(k[2 * n]), widen(k[2 * n] >> 16));
+          mma_m16n8k16<Product>(other, q.of_step(s, piece + 1), widen(k[2 * n + 1]), widen(k[2 * n + 1] >> 16));
+        } else {
+          mma_m16n8k16<Product>(piece % 4 ? other : sum, q.of_step(s, piece / 2), k[2 * n], k[2 * n + 1]);
         }
-    }
-  if constexpr (kInHalves) {
-#pragma unroll
-    for (int32_t n = 0; n < E::kKeysAtOnce / 8; ++n)
-#pragma unroll
-      for (int32_t i = 0; i < 2; ++i) scores[0][n][i] += others[0][n][2 + i];
+      }
   }
+  if constexpr (kInHalves<E>) {
+#pragma unroll
+    for (int32_t i = 0; i < E::kM16Tiles * 2; ++i) add_odd<E>(odd[i / 2][i % 2], scores[i / 2][i % 2]);
+  }
+}
+
+// Eight at a time, for which fewer registers do; of 16 bits.
+template <class E>
+__device__ void mma_qk_by_eights(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+  using Product = typename E::Product;
+  const int32_t lane = threadIdx.x % kWarp;
+  const uint32_t place = keys + piece_at<E>(lane % 8, lane / 8);
+#pragma unroll
+  for (int32_t n = 0; n < 2; ++n) {
+    float odd[E::kM16Tiles][4] = {};
+#pragma unroll
+    for (int32_t piece = 0; piece < E::kPieces; piece += 4) {
+      uint32_t k[4];  // four pieces: 32 dims
+      ldmatrix_x4(k, piece_from<E>(place, n * 8, piece));
+#pragma unroll
+      for (int32_t s = 0; s < E::kM16Tiles; ++s) {
+        mma_m16n8k16<Product>(scores[s][n], q.of_step(s, piece / 2), k[0], k[1]);
+        mma_m16n8k16<Product>(odd[s], q.of_step(s, piece / 2 + 1), k[2], k[3]);
+      }
+    }
+#pragma unroll
+    for (int32_t s = 0; s < E::kM16Tiles; ++s) add_odd<E>(odd[s], scores[s][n]);
+  }
+}
+
+template <class E>
+__device__ void mma_qk(const Queries<E>& q, uint32_t keys, Scores<E>& scores) {
+  static_assert(E::kKeysAtOnce == 16);
+  if constexpr (kInHalves<E> && E::kRowTiles == 4)
+    mma_qk_by_eights<E>(q, keys, scores);
+  else
+    mma_qk_by_sixteens<E>(q, keys, scores);
 }
 
 // --- values
@@ -238,17 +278,20 @@ __device__ void mma_pv(const uint32_t (&probs)[E::kRowTiles][2], uint32_t values
 }
 
 // --- softmax
+//
+// Products that the compiler may or may not fuse with a sum are written as one or the other: the same row has the same
+// bits with any number of row tiles.
 
 // cap * tanh(x / cap). Its error is that of a number as large as cap, less than a probability's rounding.
 inline __device__ float capped(float x, float cap, float twice_log2e_of_cap) {
-  return cap - __fdividef(2 * cap, 1 + fast_exp2(x * twice_log2e_of_cap));
+  return __fsub_rn(cap, __fdividef(2 * cap, 1 + fast_exp2(x * twice_log2e_of_cap)));
 }
 
 template <class E>
 __device__ void scale_scores(const Queries<E>& q, float cap, Scores<E>& scores) {
 #pragma unroll
   for (int32_t row_tile = 0; row_tile < E::kRowTiles; ++row_tile)
-    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score *= q.scale[row_tile]; });
+    for_each_score<E>(scores, row_tile, [&](float& score, int32_t) { score = __fmul_rn(score, q.scale[row_tile]); });
   if (cap <= 0) return;
   const float factor = 2 * kLog2e / cap;
 #pragma unroll
@@ -269,7 +312,7 @@ __device__ float online_softmax(Scores<E>& scores, int32_t row_tile, Sums<E>& su
     sum += score;
   });
   sums.row_max[row_tile] = row_max;
-  sums.sum[row_tile] = sums.sum[row_tile] * rescale + sum;
+  sums.sum[row_tile] = __fmaf_rn(sums.sum[row_tile], rescale, sum);
   return rescale;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "attn/cpu_choice.h"
 #include "attn/gpu_sizes.h"
@@ -17,7 +18,11 @@ bool is_multiple(const void* pointer, uintptr_t bytes) { return reinterpret_cast
 
 // --- decode
 
-int32_t decode_rows(const AttendArgs& args) { return args.keys.most_queries * (args.q.heads / args.kv.kv_heads); }
+// (query row, head) pairs of a kv head that a sequence has at most.
+int64_t packed_rows(const AttendArgs& args) {
+  const int64_t queries = args.keys.most_queries > 0 ? args.keys.most_queries : args.q.rows;
+  return queries * (args.q.heads / args.kv.kv_heads);
+}
 
 // Copied are 16-byte pieces of K and V at 32-bit distances, 4 bytes of queries at a time, and four columns of the
 // output.
@@ -31,54 +36,77 @@ bool has_decode_strides(const AttendArgs& args) {
          args.out.row_stride % 4 == 0;
 }
 
-bool has_decode_workspace(const AttendArgs& args) {
-  const MetadataArena& arena = *args.arena;
-  return args.kv.kv_heads <= std::min(arena.limits().kv_heads, kMostSplitBlocks) &&
-         int64_t{2} * kMostSplitBlocks * decode_rows(args) <= arena.shape(Buf::split_partial_out).rows;
-}
-
 bool is_for_decode(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
   return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
-         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) && decode_rows(args) > 0 &&
-         decode_rows(args) <= kMostSplitRows && args.keys.set != Set::local && has_decode_strides(args) &&
-         has_decode_workspace(args);
+         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) &&
+         args.q.heads / kv.kv_heads <= kMostDecodeGroup && kv.kv_heads <= kMostSplitBlocks &&
+         args.keys.set != Set::local && has_decode_strides(args);
 }
 
-// Tiles of 8 rows that a warp takes. Of what becomes f16 on its way, four would be too much in registers.
-int32_t decode_row_tiles(const AttendArgs& args) {
-  const int32_t rows = decode_rows(args);
-  if (rows <= 8) return 1;
-  return is_half(args.kv.type) && rows > 16 && rows <= 32 ? 4 : 2;
-}
+// Rows that a block takes against the same keys: tiles of 8 that a warp takes, warps that take the same keys.
+struct DecodeRows {
+  int32_t row_tiles, team;
+};
 
-int32_t decode_team(int32_t rows, int32_t row_tiles) {
+// As few as there are. Of what becomes f16 on its way, four tiles would be too much in registers.
+DecodeRows decode_rows(int64_t rows, bool is_narrow) {
   constexpr int32_t kRows = DecodeSizes::kRowsInTeam;
-  if (row_tiles * 8 != kRows || rows <= kRows) return 1;
-  return rows <= 2 * kRows ? 2 : 4;
+  if (rows <= 8) return {1, 1};
+  if (rows <= kRows) return {2, 1};
+  if (rows <= 2 * kRows) return is_narrow ? DecodeRows{2, 2} : DecodeRows{4, 1};
+  return {2, 4};
+}
+
+// Those with which a row's bits are the same: without a team.
+DecodeRows fixed_decode_rows(int64_t rows, bool is_narrow) {
+  if (rows <= 8) return {1, 1};
+  return {is_narrow ? 2 : 4, 1};
 }
 
 // As many bytes under way as the sequences leave room for; 0: there is no room for the fewest stages.
-int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, const GpuDevice& device) {
-  const auto room = static_cast<size_t>(device.shared_bytes - DecodeSizes::kDeclared);
+int32_t decode_stages(const DecodeSizes& sizes, int32_t batch, bool is_fixed, size_t room) {
   for (const int32_t stages : {sizes.most_stages(), DecodeSizes::kFewestStages})
-    if (sizes.shared_bytes(stages, batch) <= room) return stages;
+    if (sizes.shared_bytes(stages, batch, is_fixed, 0) <= room) return stages;
   return 0;
+}
+
+// Where sums have a place of their own, loads go on while the warps meet.
+int32_t decode_sums_rows(const DecodeSizes& sizes, const GpuChoice& choice, int32_t batch, size_t room) {
+  const int32_t rows = choice.split_rows;
+  return sizes.row_tiles == 1 && sizes.shared_bytes(choice.stages, batch, choice.is_fixed, rows) <= room ? rows : 0;
 }
 
 std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& device) {
   if (!is_for_decode(args)) return {};
   const kv::LayerKv& kv = args.kv;
-  const int32_t row_tiles = decode_row_tiles(args);
+  const bool is_narrow = !is_half(kv.type), is_fixed = args.deterministic;
+  const int64_t rows = packed_rows(args);
+  const auto [row_tiles, team] = is_fixed ? fixed_decode_rows(rows, is_narrow) : decode_rows(rows, is_narrow);
   const DecodeSizes sizes{.element = static_cast<int32_t>(size_of(kv.type)), .row_tiles = row_tiles, .dim = kv.key_dim};
-  const int32_t stages = decode_stages(sizes, args.arena->limits().batch, device);
-  if (stages == 0) return {};
-  const int32_t most = std::min(device.processors, kMostSplitBlocks);
-  return GpuChoice{.kernel = GpuKernel::decode,
+  const auto shared_room = static_cast<size_t>(device.shared_bytes / sizes.blocks() - DecodeSizes::kDeclared);
+  const int32_t batch = args.arena->limits().batch;
+  const int32_t most = std::min(device.processors * sizes.blocks(), kMostSplitBlocks);
+  GpuChoice choice{.kernel = GpuKernel::decode,
                    .blocks = std::max(1, most / kv.kv_heads) * kv.kv_heads,
                    .row_tiles = row_tiles,
-                   .team = decode_team(decode_rows(args), row_tiles),
-                   .stages = stages};
+                   .team = team,
+                   .stages = decode_stages(sizes, batch, is_fixed, shared_room),
+                   .is_fixed = is_fixed};
+  choice.is_one_tile = rows <= choice.tile_rows();
+  choice.split_rows = static_cast<int32_t>(std::min<int64_t>(rows, choice.tile_rows()));
+  choice.sums_rows = decode_sums_rows(sizes, choice, batch, shared_room);
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows;
+  choice.slots_of_worker = static_cast<int32_t>(room / (int64_t{choice.split_rows} * choice.blocks));
+  constexpr int32_t kLeastSlots = 2;  // a worker leaves one of a tile that others began, one of a tile that others end
+  if (choice.stages == 0 || choice.slots_of_worker < kLeastSlots) return {};
+  return choice;
+}
+
+// As many queries as one tile has room for.
+std::optional<GpuChoice> decode_choice_of_few(const AttendArgs& args, const GpuDevice& device) {
+  if (args.keys.most_queries == 0 || packed_rows(args) > kMostSplitRows) return {};
+  return decode_choice(args, device);
 }
 
 // --- latent
@@ -131,9 +159,17 @@ bool is_for_prefill(const AttendArgs& args) {
          !args.keys.branch_lengths && args.scale > 0 && has_prefill_strides(args);
 }
 
+// It does not split over keys: where it has tiles for fewer than half of the multiprocessors and the keys may be many,
+// splitting ends sooner. How many there are only the step knows.
+bool leaves_most_idle(const AttendArgs& args, const GpuDevice& device) {
+  constexpr int32_t kManyKeys = 2048;
+  const int64_t tiles = (packed_rows(args) + kPrefillRows - 1) / kPrefillRows * args.kv.kv_heads;
+  return is_for_decode(args) && args.arena->limits().context > kManyKeys && tiles * 2 < device.processors;
+}
+
 std::optional<GpuChoice> prefill_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool begins_as_expected = device.reserved_shared == kPrefillSharedBase;
-  if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args)) return {};
+  if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args) || leaves_most_idle(args, device)) return {};
   const int32_t page = args.keys.page_size.tokens();
   return GpuChoice{.kernel = GpuKernel::prefill,
                    .blocks = device.processors,
@@ -157,7 +193,8 @@ GpuChoice general_choice(const AttendArgs& args, const GpuDevice& device) {
   const size_t needed = general_shared_bytes(kv.key_dim, slot) + kGeneralDeclared;
   check(needed <= static_cast<size_t>(device.shared_bytes), "no kernel for ", problem_of(args), " on ", device,
         ": the general one needs ", needed, " bytes of shared memory");
-  return {.kernel = GpuKernel::general};
+  return {.kernel = GpuKernel::general,
+          .why = "no kernel on tensor cores is for these types, dims, strides, this kind of layer or this device"};
 }
 
 std::array<std::atomic<int64_t>, kGpuKernels.size()> launches{};
@@ -182,7 +219,8 @@ std::string to_string(const GpuChoice& choice) {
   text += cat(", ", choice.blocks, " blocks, ");
   text += choice.box ? cat("boxes of ", choice.box, " slots") : "row by row";
   if (choice.kernel == GpuKernel::decode)
-    text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages");
+    text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
+                choice.is_fixed ? ", fixed parts" : "");
   return text;
 }
 
@@ -195,9 +233,22 @@ int32_t latent_split_rows(const AttendArgs& args) {
 }
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
-  if (!args.deterministic)
-    for (const auto choice_of : {decode_choice, latent_choice, prefill_choice})
-      if (const std::optional<GpuChoice> choice = choice_of(args, device)) return *choice;
+  struct Candidate {
+    std::optional<GpuChoice> (*choice_of)(const AttendArgs&, const GpuDevice&);
+    const char* why;
+  };
+  constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
+  constexpr Candidate kAny[] = {
+      {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
+      {latent_choice, "latent keys"},
+      {prefill_choice, "many queries of each sequence, with tiles for most multiprocessors"},
+      {decode_choice,
+       "many queries of each sequence, but prefill is not for them or has tiles for few multiprocessors"}};
+  for (const Candidate& candidate : args.deterministic ? std::span<const Candidate>(kOfOneReduction) : kAny)
+    if (std::optional<GpuChoice> choice = candidate.choice_of(args, device)) {
+      choice->why = candidate.why;
+      return *choice;
+    }
   return general_choice(args, device);
 }
 

@@ -2,10 +2,14 @@
 // can be printed and tested on any machine.
 //
 //   general   every mode, variant, type and dim whose tile fits into a block's shared memory; from compute capability
-//             8.0 on. The only one that keeps the one reduction
-//   decode    few queries of each sequence, 16 or 8 bits, dims 64 and 128
+//             8.0 on
+//   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
+//             no other does that in tensor cores
 //   latent    the same over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 bits, on Hopper
+//
+// The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
+// of them is taken depends on types, dims, strides and the kind of layer alone, never on a step.
 //
 // Before   check_args() has let the call pass.
 // Errors   CheckError that prints the problem and the device, where not even the general kernel fits.
@@ -15,6 +19,7 @@
 #include <string>
 
 #include "attn/attention.h"
+#include "attn/cpu_choice.h"
 
 namespace quire::attn {
 
@@ -33,10 +38,18 @@ const char* to_string(GpuKernel kernel);
 
 struct GpuChoice {
   GpuKernel kernel;
+  const char* why = "";
   int32_t blocks = 0;  // which share the work; of the general kernel every tile is a block's
   int32_t box = 0;     // slots that TMA brings at once; 0: keys come row by row
-  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp.
+  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what
+  // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
+  // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where
+  // they meet.
   int32_t row_tiles = 0, team = 0, stages = 0;
+  bool is_fixed = false, is_one_tile = false;
+  int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
+
+  constexpr int32_t tile_rows() const { return row_tiles * 8 * team; }
 };
 std::string to_string(const GpuChoice& choice);
 

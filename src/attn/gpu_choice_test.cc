@@ -72,8 +72,31 @@ TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
     EXPECT_EQ(kernel_for(extend_of(case_of(type, 6, 3, 192, 128))), GpuKernel::prefill);
     EXPECT_EQ(kernel_for(case_of(type, 6, 3, 256)), GpuKernel::prefill) << "also few, where decode has no such dim";
   }
-  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 128))), GpuKernel::general);
-  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::bf16, 6, 3, 128)), kA100), GpuKernel::general);
+}
+
+TEST(GpuChoice, ManyQueriesThatPrefillDoesNotTakeAreDecodes) {
+  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 128))), GpuKernel::decode);
+  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::bf16, 6, 3, 128)), kA100), GpuKernel::decode);
+  Case tree = case_of(Dtype::bf16, 32, 8, 128);
+  tree.mode = Mode::verify_tree;
+  tree.draft_tokens = 64;
+  EXPECT_EQ(kernel_for(tree), GpuKernel::decode) << "256 rows";
+}
+
+// Prefill does not split over keys.
+TEST(GpuChoice, FewQueriesAfterALongPrefixAreDecodes) {
+  const auto of_new_tokens = [](int32_t tokens, int32_t context) {
+    Case c = case_of(Dtype::bf16, 32, 8, 128);
+    c.mode = Mode::extend;
+    c.lengths = {tokens};
+    c.extend = {tokens};
+    c.context = context;
+    return kernel_for(c);
+  };
+  EXPECT_EQ(of_new_tokens(16, 32768), GpuKernel::decode);
+  EXPECT_EQ(of_new_tokens(256, 32768), GpuKernel::decode);
+  EXPECT_EQ(of_new_tokens(512, 32768), GpuKernel::prefill) << "as many tiles as multiprocessors";
+  EXPECT_EQ(of_new_tokens(256, 1024), GpuKernel::prefill) << "nobody has a long prefix";
 }
 
 TEST(GpuChoice, FewQueriesOverLatentKeysAreLatents) {
@@ -103,11 +126,27 @@ TEST(GpuChoice, WhatNoOtherTakesIsGeneral) {
   EXPECT_EQ(kernel_for(local), GpuKernel::general);
 }
 
-TEST(GpuChoice, TheOneReductionIsTheGeneralKernels) {
-  for (Case c :
-       {case_of(Dtype::bf16, 4, 2, 128), extend_of(case_of(Dtype::f16, 4, 2, 128)), latent_of(Dtype::bf16, 16)}) {
+// In all modes and for all numbers of queries the same.
+TEST(GpuChoice, TheOneReductionHasOneKernel) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3}) {
+    Case c = case_of(type, 32, 8, 128);
     c.deterministic = true;
-    EXPECT_EQ(kernel_for(c), GpuKernel::general);
+    Case tree = c;
+    tree.mode = Mode::verify_tree;
+    tree.draft_tokens = 40;
+    for (const Case& same : {c, extend_of(c), tree}) {
+      const GpuChoice choice = chosen(same);
+      EXPECT_EQ(choice.kernel, GpuKernel::decode) << quire::to_string(type);
+      EXPECT_TRUE(choice.is_fixed);
+      EXPECT_EQ(choice.team, 1);
+    }
+  }
+  Case f32 = case_of(Dtype::f32, 4, 2, 128), wide = case_of(Dtype::bf16, 4, 2, 256),
+       latent = latent_of(Dtype::bf16, 16);
+  for (Case* c : {&f32, &wide, &latent}) {
+    c->deterministic = true;
+    EXPECT_EQ(kernel_for(*c), GpuKernel::general);
+    EXPECT_EQ(kernel_for(extend_of(*c)), GpuKernel::general);
   }
 }
 
@@ -120,9 +159,12 @@ TEST(GpuChoice, RowsThatBeginAnywhereAreGeneral) {
 TEST(GpuChoice, SaysHowItIsLaunched) {
   Case c = case_of(Dtype::bf16, 32, 8, 128);
   EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages");
+  c.deterministic = true;
+  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages, fixed parts");
+  c.deterministic = false;
   c.kv_type = Dtype::f8e4m3;
   c.heads = 64 * 8;
-  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 3 stages");
+  EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 16 rows a warp, teams of 4, 6 stages");
   c = extend_of(case_of(Dtype::bf16, 4, 2, 256));
   for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {16, "row by row"}, {32, "boxes of 32 slots"}}) {
     c.page_size = page_size;
@@ -157,7 +199,7 @@ TEST(GpuChoice, PrefillIsNotForADeviceWhoseSharedMemoryBeginsElsewhere) {
   GpuDevice other = kH200;
   for (const int32_t reserved : {0, 2048}) {
     other.reserved_shared = reserved;
-    EXPECT_EQ(kernel_for(c, other), GpuKernel::general);
+    EXPECT_EQ(kernel_for(c, other), GpuKernel::decode);
   }
 }
 

@@ -24,12 +24,23 @@ struct DecodeSizes {
   int32_t element, row_tiles, dim;
 
   constexpr bool is_narrow() const { return element == 1; }
-  constexpr int32_t warps() const { return is_narrow() && row_tiles == 1 ? 16 : 8; }
-  constexpr int32_t keys() const { return is_narrow() && row_tiles > 1 ? 32 : 16; }  // of a tile
-  constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }       // a tile's keys and values
-  constexpr int32_t most_stages() const { return kMostStagesBytes / (warps() * stage_bytes()); }  // of a warp
-  constexpr size_t shared_bytes(int32_t stages, int32_t batch) const {
-    return size_t{1} * warps() * stages * stage_bytes() + (size_t{1} * batch + 1) * kSequenceBytes;
+  constexpr int32_t warps() const { return 8; }
+  // Thread blocks that a multiprocessor has room for: what bounds 8-bit keys is how fast tiles are worked through, so
+  // while the warps of one meet at a tile's end, the other's go on.
+  constexpr int32_t blocks() const { return is_narrow() && row_tiles == 1 ? 2 : 1; }
+  constexpr int32_t keys() const { return 16; }                                 // of a tile
+  constexpr int32_t stage_bytes() const { return 2 * keys() * dim * element; }  // a tile's keys and values
+  constexpr int32_t most_stages() const {
+    return kMostStagesBytes / (blocks() * warps() * stage_bytes());
+  }                                                             // of a warp
+  constexpr int32_t round() const { return warps() * keys(); }  // keys that a block's warps take at once
+  // Where the cut is fixed: what fours of columns of a warp's rows have added up to. Of 8 rows it is in registers.
+  constexpr int32_t total_bytes() const { return row_tiles == 1 ? 0 : row_tiles * 8 * (dim / 4) * 24; }
+  // Of the warps' sums where they meet, if they have a place of their own.
+  constexpr int32_t sums_bytes(int32_t rows) const { return warps() * rows * dim * 4; }
+  constexpr size_t shared_bytes(int32_t stages, int32_t batch, bool is_fixed, int32_t sums_rows) const {
+    return size_t{1} * warps() * stages * stage_bytes() + (is_fixed ? total_bytes() : 0) + sums_bytes(sums_rows) +
+           (size_t{1} * batch + 1) * kSequenceBytes;
   }
 
   static constexpr int32_t kMostStagesBytes = 192 * 1024;  // of the 227 KiB that a block of an H100 may have
@@ -40,14 +51,18 @@ struct DecodeSizes {
   static constexpr int32_t kRowsInTeam = 16;                      // of each of its warps
 };
 
+inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
+
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
 inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
 inline constexpr int32_t kLatentMostSequences = 36000;
 inline constexpr int32_t kLatentLeastBox = 16;  // slots: boxes of fewer cost TMA more time than it has
 
-// prefill: keys of a tile, the least box, and where its code takes its shared memory to begin.
+// prefill: (query row, head) pairs and keys of a tile, the least box, and where its code takes its shared memory to
+// begin.
 constexpr int32_t prefill_keys(int32_t value_dim) { return value_dim > 128 ? 64 : 128; }
+inline constexpr int32_t kPrefillRows = 128;  // at least
 inline constexpr int32_t kPrefillLeastBox = 32;
 inline constexpr int32_t kPrefillSharedBase = 1024;
 

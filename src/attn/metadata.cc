@@ -141,7 +141,8 @@ int32_t arrival_columns(const Limits& limits) {
 
 int64_t split_rows(const Limits& limits) {
   const int32_t queries = std::max({1, limits.topk, limits.draft_tokens});
-  return int64_t{2} * kMostSplitBlocks * std::min(limits.heads / limits.kv_heads * queries, kMostSplitRows);
+  const int32_t rows = limits.value_dim > 128 ? limits.heads / limits.kv_heads * queries : kMostSplitRows;
+  return int64_t{2} * kMostSplitBlocks * std::min(rows, kMostSplitRows);
 }
 
 namespace {

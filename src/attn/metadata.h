@@ -138,9 +138,11 @@ const char* to_string(On on);
   X(split, partial_max, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, partial_sum, f32, kernel, cuda, 1, split_rows(l))                                         \
   X(split, arrivals, count, step, cuda, l.batch, arrival_columns(l))                                 \
+  X(split, tile_arrivals, count, step, cuda, 1, kMostSplitBlocks)                                    \
   X(split, next_tile, count, step, cuda, 1, 1)
 
-// A GPU splits the keys of (query row, head) pairs, so many at most of a sequence and kv head, over so many blocks.
+// A GPU splits the keys of (query row, head) pairs of a sequence and kv head, so many at most at a time, over so many
+// blocks.
 inline constexpr int32_t kMostSplitBlocks = 256, kMostSplitRows = 64;
 
 enum class Buf : uint8_t {
@@ -175,7 +177,8 @@ bool is_held(const BufferSpec& buffer, const Limits& limits);
 
 // The most (query row, head) results that split sequences can leave behind in one call; see cpu_choice.h.
 int64_t partial_rows(const Limits& limits);
-// Rows of partial results that the blocks of a GPU leave behind: two unfinished sequences each.
+// Rows of partial results that the blocks of a GPU leave behind: two unfinished tiles each. Where values have more than
+// 128 elements only few queries are split.
 int64_t split_rows(const Limits& limits);
 
 // Splits of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64

@@ -132,7 +132,7 @@ TEST(Metadata, AnArenaInPlaceDoesNotGrowWithTheContext) {
   for (const Device device : {Device::cpu, Device::cuda}) {
     Limits limits{.batch = 256, .context = 1 << 20, .page_size = PageSize(1), .device = device};
     const size_t in_place = MetadataArena::bytes_for(limits);
-    EXPECT_LT(in_place, 2e6);
+    EXPECT_LT(in_place, 2e7);
     limits.context = 1024;
     EXPECT_EQ(MetadataArena::bytes_for(limits), in_place);
     limits.context = 1 << 20;
@@ -177,12 +177,14 @@ TEST(Metadata, ArrivalsAreCountedForKvHeadsOrBlocksOfRows) {
   EXPECT_EQ(arrival_columns(limits), kMostRowBlocks);
 }
 
-TEST(Metadata, SplitRowsCoverTheMostRowsOfAKvHead) {
+TEST(Metadata, SplitRowsCoverATileOrTheMostRowsOfAKvHead) {
   Limits limits = some_limits();
   limits.heads = 8;
   limits.kv_heads = 2;
   limits.topk = 3;
   limits.draft_tokens = 0;
+  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * kMostSplitRows);
+  limits.value_dim = 512;
   EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 12);
   limits.draft_tokens = 5;
   EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 20);

@@ -445,9 +445,10 @@ int64_t readable_encoder(const StepView& step, const Cell& cell) {
   }
 }
 
-// Arrivals are counted for every request, whatever its kernels; tiles for all together.
+// Arrivals are counted for every request, or for every tile that blocks share; tiles for all together.
 int64_t readable_counters(const StepView& step, const Cell& cell) {
   if (cell.id == Buf::split_next_tile) return cell.row == 0 ? 1 : 0;
+  if (cell.id == Buf::split_tile_arrivals) return cell.row == 0 ? kMostSplitBlocks : 0;
   return cell.row < step.live() ? arrival_columns(step.limits) : 0;
 }
 

@@ -1,9 +1,9 @@
-// Stream-K: how split-KV kernels share out their work. The units of all sequences are one line, one sequence after the
-// other, and every worker has an equal stretch of it.
+// Stream-K (stream_k.h) in a block: every block makes the line of units for itself.
 #pragma once
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/stream_k.h"
 
 namespace quire::attn::cuda {
 
@@ -27,21 +27,5 @@ __device__ int32_t sum_before(int32_t own, int32_t (&sums)[kWarps], int32_t& tot
   }
   return before;
 }
-
-// A worker's units are [begin(worker), begin(worker + 1)).
-struct StreamK {
-  int32_t count, each, longer;  // `count` workers have `each` units, the first `longer` ones one more
-
-  // As many as `most`, but none that is empty.
-  __device__ static StreamK of(int32_t total, int32_t most) {
-    const int32_t count = min(total, most), each = count ? total / count : 0;
-    return {count, each, total - each * count};
-  }
-  __device__ int32_t begin(int32_t worker) const { return worker * each + min(worker, longer); }
-  __device__ int32_t worker_of(int32_t unit) const {
-    const int32_t in_longer = longer * (each + 1);
-    return unit < in_longer ? unit / (each + 1) : longer + (unit - in_longer) / each;
-  }
-};
 
 }  // namespace quire::attn::cuda

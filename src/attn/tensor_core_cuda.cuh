@@ -31,8 +31,14 @@ inline __device__ uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+// For copies of what is read again.
+inline __device__ uint64_t evict_normal_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 // Such a copy of what has a number: zeros when it is negative.
-inline __device__ void cp_async_evict_first(uint32_t to, const void* from, int32_t number, uint64_t policy) {
+inline __device__ void cp_async_by_policy(uint32_t to, const void* from, int32_t number, uint64_t policy) {
   asm volatile(
       "{\n.reg .pred exists;\n.reg .b32 bytes;\nsetp.ge.s32 exists, %2, 0;\nselp.b32 bytes, 16, 0, exists;\n"
       "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, bytes, %3;\n}" ::"r"(to),
@@ -56,6 +62,13 @@ inline __device__ const std::byte* address_of(const std::byte* base, uint32_t nu
 inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(most) : "memory");
+  return before;
+}
+
+// The same for several at once: adds, and returns the sum before.
+inline __device__ int32_t count_arrivals(int32_t* count, int32_t more) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(more) : "memory");
   return before;
 }
 

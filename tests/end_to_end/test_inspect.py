@@ -410,6 +410,36 @@ def test_metadata_of_a_device_and_a_form():
     assert tables["cuda", "materialised"]["arena_bytes"] < 128e6
 
 
+def attention(*arguments):
+    done = run("attention", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert list(lines) == ["problem", "device", "kernel", "because"]
+    return lines
+
+
+def test_attention_says_which_kernel_takes_a_problem_and_why():
+    decode = attention("--batch", "128")
+    assert decode["problem"].startswith("decode of 128 sequences, up to 4096 keys in pages of 16: attention of bf16")
+    assert decode["kernel"] == "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages"
+    assert decode["because"].startswith("few queries")
+    assert attention("--deterministic")["kernel"].endswith("fixed parts")
+    extend = ["--mode", "extend", "--context-length", "32768", "--queries"]
+    assert attention(*extend, "2048")["kernel"].startswith("prefill, ")
+    few = attention(*extend, "64")
+    assert few["kernel"].startswith("decode, ")
+    assert few["because"].startswith("many queries of each sequence, but")
+    assert attention("--dtype", "f32", "--kv-cache-dtype", "f32")["kernel"] == "general"
+
+
+def test_attention_that_no_kernel_takes_is_one_line():
+    done = run("attention", "--key-dim", "576", "--value-dim", "512", "--kv-heads", "1", "--shared-bytes", "101376")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "no kernel for attention of bf16 queries" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_metadata_table_has_a_line_for_every_buffer():
     lines = run("metadata").stdout.splitlines()
     buffers = json.loads(run("metadata", "--json").stdout)["buffers"]
