@@ -68,7 +68,7 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   const bool is_any_number_of_queries =
       step.mode == Mode::extend || step.mode == Mode::draft_extend || step.kind == LayerKind::local;
   const int32_t rows = queries_of(step.mode, sizes) * sizes.heads / sizes.kv_heads;
-  if (sizes.latent) return is_any_number_of_queries || is_tree ? GpuKernel::general : GpuKernel::latent;
+  if (sizes.latent) return is_tree ? GpuKernel::general : GpuKernel::latent;
   if (!is_any_number_of_queries && sizes.key_dim <= 128 && rows <= 64) return GpuKernel::decode;
   return is_fp8 || is_tree ? GpuKernel::general : GpuKernel::prefill;
 }

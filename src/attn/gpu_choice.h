@@ -4,7 +4,7 @@
 //   general   every mode, variant, type and dim whose tile fits into a block's shared memory; from compute capability
 //             8.0 on. The only one that keeps the one reduction
 //   decode    few queries of each sequence, 16 or 8 bits, dims 64 and 128
-//   latent    the same over latent keys of 576 columns, 16 bits, on Hopper
+//   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 bits, on Hopper
 //
 // Before   check_args() has let the call pass.
@@ -37,13 +37,15 @@ struct GpuChoice {
   int32_t box = 0;     // slots that TMA brings at once; 0: keys come row by row
   // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp.
   int32_t row_tiles = 0, team = 0, stages = 0;
+  // latent: blocks of 64 packed rows of a sequence with the most queries, whose keys are split; 0: many or any number
+  // of rows, whose keys are not. Thread blocks that load the same keys together.
+  int32_t row_blocks = 0, pair = 0;
 };
 std::string to_string(const GpuChoice& choice);
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
 
-// latent: blocks of rows of a sequence with the most queries; rows of each split in the workspace.
-int32_t latent_row_blocks(const AttendArgs& args);
+// latent: rows of each split in the workspace.
 int32_t latent_split_rows(const AttendArgs& args);
 
 namespace cuda {
