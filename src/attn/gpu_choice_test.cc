@@ -138,12 +138,13 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   c.key_dim = 128;
   EXPECT_EQ(to_string(chosen(c)), "prefill, 132 blocks, boxes of 128 slots");
   c = latent_of(Dtype::bf16, 128);
-  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 16 slots, keys split, 2 blocks of rows, in pairs");
-  c.page_size = 1;
-  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, row by row, keys split, 2 blocks of rows, in pairs");
+  for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
+    c.page_size = page_size;
+    EXPECT_EQ(to_string(chosen(c)), cat("latent, 132 blocks, ", loads, ", keys split, 2 blocks of rows, in pairs"));
+  }
   c.heads = 16;
-  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, row by row, keys split, 1 blocks of rows");
-  EXPECT_EQ(to_string(chosen(extend_of(c))), "latent, 132 blocks, row by row, keys not split, in pairs");
+  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 64 slots, keys split, 1 blocks of rows");
+  EXPECT_EQ(to_string(chosen(extend_of(c))), "latent, 132 blocks, boxes of 64 slots, keys not split, in pairs");
   EXPECT_EQ(to_string(chosen(case_of(Dtype::f32, 4, 2, 16))), "general");
 }
 
