@@ -11,6 +11,7 @@ namespace quire::bench {
 namespace {
 
 constexpr int32_t kNodes = 8, kManyNodes = 64;
+constexpr Heads kLatentHeads{.query = 128, .kv = 1, .dim = 576, .value_dim = 512, .latent = true};
 
 LineGroup decode_lines(Heads heads, int32_t keys, Isa isa) {
   LineGroup lines;
@@ -85,7 +86,7 @@ void add_gpu_decode_lines(LineGroup& lines) {
     }
   for (const int32_t page : {1, 64}) {
     lines.push_back(gpu_line(Kind::decode, {64, 4096}, page));
-    lines.back().heads = {.query = 128, .kv = 1, .dim = 576, .value_dim = 512, .latent = true};
+    lines.back().heads = kLatentHeads;
   }
 }
 
@@ -109,6 +110,10 @@ void add_gpu_prefill_lines(LineGroup& lines) {
   for (const Heads& heads : {Heads{32, 8, 96}, Heads{32, 8, 192, 128}, Heads{32, 8, 256}}) {
     lines.push_back(gpu_line(Kind::prefill, {2, 8192}, 64));
     lines.back().heads = heads;
+  }
+  for (const int32_t page : {1, 64}) {
+    lines.push_back(gpu_line(Kind::prefill, {8, 2048}, page));
+    lines.back().heads = kLatentHeads;
   }
 }
 

@@ -1,5 +1,6 @@
 // The GPU's kernels where they are easily wrong and seldom tried: graphs that are captured once and replayed over other
-// batches; prefill whose blocks take many tiles, of several groups of heads; prefill whose tiles have keys or none. Of
+// batches; prefill, of latent keys too, whose blocks take many tiles, of several groups of heads; prefill whose tiles
+// have keys or none. Of
 // each it is known which kernel must take it, and seen that it did.
 #include <gtest/gtest.h>
 
@@ -247,7 +248,8 @@ class PrefillOfManyTiles : public GpuKernels {
     const Case c = problem.applied_to(of);
     SCOPED_TRACE(cat(problem.name, ", ", problem.heads, "/", problem.kv_heads, " heads of ", problem.key_dim, ", ",
                      to_string(c)));
-    expect_dense(run(c.world(), c, GpuKernel::prefill), expected_of(c), kGpuTolerance);
+    const GpuKernel kernel = problem.is_latent ? GpuKernel::latent : GpuKernel::prefill;
+    expect_dense(run(c.world(), c, kernel), expected_of(c), kGpuTolerance);
   }
 
   void expect_right_with(const GpuProblem& problem, int32_t requests, int32_t page_size) {
@@ -274,6 +276,12 @@ TEST_F(PrefillOfManyTiles, ASecondAndAThirdTile) {
   for (const int32_t page_size : kPageSizes)
     for (const int32_t tiles : {2, 3})
       expect_right_with({"bf16_128", Dtype::bf16, Dtype::bf16, 10, 5, 128, 128}, requests_for(tiles, 5), page_size);
+}
+
+// Blocks of rows, alone and in twos and threes, for each pair of thread blocks in several rounds.
+TEST_F(PrefillOfManyTiles, OfLatentKeys) {
+  for (const int32_t page_size : {1, 16, 64})
+    expect_right_with({"bf16_latent", Dtype::bf16, Dtype::bf16, 20, 1, 576, 512, true}, 150, page_size);
 }
 
 // Beginnings of more sequences than a block keeps nearby.

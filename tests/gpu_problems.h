@@ -68,7 +68,7 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   const bool is_any_number_of_queries =
       step.mode == Mode::extend || step.mode == Mode::draft_extend || step.kind == LayerKind::local;
   const int32_t rows = queries_of(step.mode, sizes) * sizes.heads / sizes.kv_heads;
-  if (sizes.latent) return is_any_number_of_queries || is_tree ? GpuKernel::general : GpuKernel::latent;
+  if (sizes.latent) return is_tree ? GpuKernel::general : GpuKernel::latent;
   const bool is_few = !is_any_number_of_queries && rows <= 64;
   const bool has_decode = sizes.key_dim <= 128 && step.kind != LayerKind::local;
   if (has_decode && (is_few || is_fp8 || is_tree)) return GpuKernel::decode;

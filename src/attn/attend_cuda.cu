@@ -303,7 +303,7 @@ void attend(const AttendArgs& args, Exec& exec) {
       decode(args, choice, exec);
       break;
     case GpuKernel::latent:
-      latent_decode(args, choice, exec);
+      latent_attend(args, choice, exec);
       break;
     case GpuKernel::prefill:
       prefill(args, choice, exec);

@@ -124,7 +124,7 @@ inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
 
 // Launches of what choose_gpu() chose.
 void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
-void latent_decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 
 }  // namespace quire::attn::cuda

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attn/attention.h"
+#include "attn/gpu_choice.h"
 #include "attn/testing/case.h"
 #include "attn/testing/expect_near.h"
 #include "attn/testing/report_kernels.h"
@@ -264,6 +265,47 @@ TEST_P(Attend, LatentKeysOfChains) {
       c.captured = 5;
       expect_right(c);
     }
+}
+
+// Many queries, whose keys are not split: prompts without a prefix and behind one, single rows between them, last
+// blocks of rows that are not whole or have none beside them.
+Case latent_extend_case(int32_t heads, int32_t page_size) {
+  Case c = latent_case(heads, page_size, {65, 7, 1, 200, 129});
+  c.mode = Mode::extend;
+  c.extend = {65, 1, 1, 37, 2};
+  return c;
+}
+
+TEST_P(Attend, LatentKeysOfExtends) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  const int64_t before = launches_of(GpuKernel::latent);
+  int64_t calls = 0;
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t heads : {5, 16, 64, 128}) {
+      Case c = latent_extend_case(heads, page_size);
+      c.captured = 7;
+      if (heads >= 64) c.query_type = c.kv_type = c.out_type = Dtype::f16;
+      expect_right(c);
+      ++calls;
+    }
+  EXPECT_EQ(launches_of(GpuKernel::latent) - before, calls);
+}
+
+TEST_P(Attend, LatentKeysOfExtendsInEveryVariant) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  for (const int32_t page_size : {1, 16, 128}) {
+    Case c = latent_extend_case(48, page_size);
+    c.softcap = 5;
+    c.sinks = true;
+    expect_right(c);
+    for (const int32_t window : {0, 63, 100}) {
+      c.window = window;
+      expect_right_in_both_forms(c);
+    }
+    c.kind = LayerKind::window;
+    c.window_pool = true;
+    expect_right(c);
+  }
 }
 
 TEST_P(Attend, LatentKeysInEveryVariant) {

@@ -111,32 +111,41 @@ std::optional<GpuChoice> decode_choice_of_few(const AttendArgs& args, const GpuD
 
 // --- latent
 
-// 16-byte pieces of keys and queries are copied, and pairs of outputs are written.
+// 16-byte pieces of keys and queries are copied, and of outputs written.
 bool has_latent_strides(const AttendArgs& args) {
   return is_multiple(args.kv.keys, 16) && args.kv.key_stride % 8 == 0 && is_multiple(args.q.data, 16) &&
-         args.q.row_stride % 8 == 0 && is_multiple(args.out.data, 8) && args.out.row_stride % 2 == 0;
+         args.q.row_stride % 8 == 0 && is_multiple(args.out.data, 16) && args.out.row_stride % 8 == 0;
 }
 
 bool is_for_latent(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
   return kv.latent() && is_half(kv.type) && args.q.type == kv.type && kv.key_dim == kLatentKeyDim &&
-         kv.value_dim == kLatentValueDim && kv.kv_heads == 1 && args.keys.most_queries > 0 &&
-         !args.keys.branch_lengths && args.keys.set != Set::local &&
-         args.arena->limits().batch <= kLatentMostSequences && has_latent_strides(args);
+         kv.value_dim == kLatentValueDim && kv.kv_heads == 1 && !args.keys.branch_lengths && args.scale > 0 &&
+         has_latent_strides(args);
 }
 
-// One thread block for each multiprocessor, but no more than have room for two splits each; as many for each block of
-// rows.
+// Blocks of rows of a sequence with the most queries, if they are few enough for their keys to be split; else 0.
+int32_t latent_row_blocks(const AttendArgs& args, int32_t most) {
+  const int32_t blocks = (args.keys.most_queries * args.q.heads + kLatentRows - 1) / kLatentRows;
+  const bool splits = args.keys.set != Set::local && args.arena->limits().batch <= kLatentMostSequences &&
+                      blocks <= args.arena->shape(Buf::split_arrivals).columns && blocks <= most;
+  return splits ? blocks : 0;
+}
+
+// One thread block for each multiprocessor. Where keys are split, no more than have room for two splits each, and as
+// many for each block of rows.
 std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& device) {
-  if (!is_hopper(device) || !is_for_latent(args)) return {};
-  const int32_t row_blocks = latent_row_blocks(args);
-  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * latent_split_rows(args));
+  const bool begins_as_expected = device.reserved_shared == kLatentSharedBase;
+  if (!is_hopper(device) || !begins_as_expected || !is_for_latent(args)) return {};
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * std::max(1, latent_split_rows(args)));
   const auto most = static_cast<int32_t>(std::min<int64_t>(device.processors, room));
-  if (row_blocks > args.arena->shape(Buf::split_arrivals).columns || row_blocks > most) return {};
-  const int32_t page = args.keys.page_size.tokens();
+  const int32_t row_blocks = latent_row_blocks(args, most), page = args.keys.page_size.tokens();
+  const int32_t pair = row_blocks % 2 == 0 && device.processors % 2 == 0 ? 2 : 1;
   return GpuChoice{.kernel = GpuKernel::latent,
-                   .blocks = most / row_blocks * row_blocks,
-                   .box = page < kLatentLeastBox ? 0 : std::min(page, kLatentKeys)};
+                   .blocks = row_blocks ? most / row_blocks * row_blocks : device.processors,
+                   .box = page < kLatentLeastBox ? 0 : std::min(page, kLatentKeys),
+                   .row_blocks = row_blocks,
+                   .pair = pair};
 }
 
 // --- prefill
@@ -218,14 +227,14 @@ std::string to_string(const GpuChoice& choice) {
   if (choice.kernel == GpuKernel::general) return text;
   text += cat(", ", choice.blocks, " blocks, ");
   text += choice.box ? cat("boxes of ", choice.box, " slots") : "row by row";
+  if (choice.kernel == GpuKernel::latent) {
+    text += choice.row_blocks ? cat(", keys split, ", choice.row_blocks, " blocks of rows") : ", keys not split";
+    if (choice.pair > 1) text += ", in pairs";
+  }
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
                 choice.is_fixed ? ", fixed parts" : "");
   return text;
-}
-
-int32_t latent_row_blocks(const AttendArgs& args) {
-  return (args.keys.most_queries * args.q.heads + kLatentRows - 1) / kLatentRows;
 }
 
 int32_t latent_split_rows(const AttendArgs& args) {

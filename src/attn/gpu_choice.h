@@ -5,7 +5,7 @@
 //             8.0 on
 //   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
 //             no other does that in tensor cores
-//   latent    the same over latent keys of 576 columns, 16 bits, on Hopper
+//   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 bits, on Hopper
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
@@ -50,13 +50,15 @@ struct GpuChoice {
   int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
 
   constexpr int32_t tile_rows() const { return row_tiles * 8 * team; }
+  // latent: blocks of 64 packed rows of a sequence with the most queries, whose keys are split; 0: many or any number
+  // of rows, whose keys are not. Thread blocks that load the same keys together.
+  int32_t row_blocks = 0, pair = 0;
 };
 std::string to_string(const GpuChoice& choice);
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
 
-// latent: blocks of rows of a sequence with the most queries; rows of each split in the workspace.
-int32_t latent_row_blocks(const AttendArgs& args);
+// latent: rows of each split in the workspace.
 int32_t latent_split_rows(const AttendArgs& args);
 
 namespace cuda {

@@ -99,10 +99,15 @@ TEST(GpuChoice, FewQueriesAfterALongPrefixAreDecodes) {
   EXPECT_EQ(of_new_tokens(256, 1024), GpuKernel::prefill) << "nobody has a long prefix";
 }
 
-TEST(GpuChoice, FewQueriesOverLatentKeysAreLatents) {
-  for (const Dtype type : {Dtype::bf16, Dtype::f16})
+TEST(GpuChoice, AnyQueriesOverLatentKeysAreLatents) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
     EXPECT_EQ(kernel_for(latent_of(type, 16)), GpuKernel::latent) << quire::to_string(type);
-  EXPECT_EQ(kernel_for(extend_of(latent_of(Dtype::bf16, 16))), GpuKernel::general);
+    EXPECT_EQ(kernel_for(extend_of(latent_of(type, 16))), GpuKernel::latent) << quire::to_string(type);
+  }
+  Case tree = latent_of(Dtype::bf16, 16);
+  tree.mode = Mode::verify_tree;
+  tree.draft_tokens = 4;
+  EXPECT_EQ(kernel_for(tree), GpuKernel::general);
   EXPECT_EQ(kernel_for(latent_of(Dtype::f8e4m3, 16)), GpuKernel::general);
   EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), kA100), GpuKernel::general);
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 1, 576, 512)), GpuKernel::general) << "values of their own";
@@ -175,9 +180,13 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   c.key_dim = 128;
   EXPECT_EQ(to_string(chosen(c)), "prefill, 132 blocks, boxes of 128 slots");
   c = latent_of(Dtype::bf16, 128);
-  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 16 slots");
-  c.page_size = 1;
-  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, row by row");
+  for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
+    c.page_size = page_size;
+    EXPECT_EQ(to_string(chosen(c)), cat("latent, 132 blocks, ", loads, ", keys split, 2 blocks of rows, in pairs"));
+  }
+  c.heads = 16;
+  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 64 slots, keys split, 1 blocks of rows");
+  EXPECT_EQ(to_string(chosen(extend_of(c))), "latent, 132 blocks, boxes of 64 slots, keys not split, in pairs");
   EXPECT_EQ(to_string(chosen(case_of(Dtype::f32, 4, 2, 16))), "general");
 }
 
@@ -194,12 +203,12 @@ TEST(GpuChoice, ManySequencesLeaveRoomForFewerStages) {
 }
 
 // Its code has the address of its shared memory built in.
-TEST(GpuChoice, PrefillIsNotForADeviceWhoseSharedMemoryBeginsElsewhere) {
-  const Case c = extend_of(case_of(Dtype::bf16, 4, 2, 128));
+TEST(GpuChoice, PrefillAndLatentAreNotForADeviceWhoseSharedMemoryBeginsElsewhere) {
   GpuDevice other = kH200;
   for (const int32_t reserved : {0, 2048}) {
     other.reserved_shared = reserved;
     EXPECT_EQ(kernel_for(c, other), GpuKernel::decode);
+    EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), other), GpuKernel::general);
   }
 }
 

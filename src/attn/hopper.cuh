@@ -292,6 +292,19 @@ __device__ void wgmma_pv_shared([[maybe_unused]] float* c, [[maybe_unused]] uint
     QUIRE_WGMMA("256", 128, "f16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));
 #endif
 }
+// The same with the probabilities in registers.
+template <class T>
+__device__ void wgmma_pv_wide([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
+                              [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
+#if QUIRE_HOPPER
+#define QUIRE_PROBS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    QUIRE_WGMMA("256", 128, "bf16", "{%128, %129, %130, %131}, %132, p, 1, 1, 1", "%133", QUIRE_PROBS);
+  else
+    QUIRE_WGMMA("256", 128, "f16", "{%128, %129, %130, %131}, %132, p, 1, 1, 1", "%133", QUIRE_PROBS);
+#undef QUIRE_PROBS
+#endif
+}
 #undef QUIRE_WGMMA
 #undef QUIRE_NAMES_16
 #undef QUIRE_NAMES_32
@@ -302,5 +315,38 @@ __device__ void wgmma_pv_shared([[maybe_unused]] float* c, [[maybe_unused]] uint
 #undef QUIRE_SUMS_32
 #undef QUIRE_SUMS_64
 #undef QUIRE_SUMS_128
+
+// --- clusters: thread blocks on neighbouring multiprocessors, which reach each other's shared memory
+
+// Until all threads of the cluster that have not ended are here, and see what the others wrote.
+inline __device__ void cluster_sync() {
+#if QUIRE_HOPPER
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+// At the barrier of the block of that rank, which lies there as this one's does here.
+inline __device__ void arrive_at([[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t rank) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "{\n"
+      "  .reg .b32 there;\n"
+      "  mapa.shared::cluster.u32 there, %0, %1;\n"
+      "  mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+#endif
+}
+// As tma_load, into the shared memory of all blocks in `ranks`, a bit each; the barrier of each counts the bytes.
+inline __device__ void tma_load_multicast(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column,
+                                          int32_t head, int32_t slot, uint16_t ranks) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot), "h"(ranks)
+      : "memory");
+#endif
+}
 
 }  // namespace quire::attn::cuda::hopper

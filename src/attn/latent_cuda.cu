@@ -1,47 +1,49 @@
-// Few queries of each sequence over latent keys (MLA, absorbed): one kv head for all heads, a row of 576 columns whose
-// first 512 are the value, bf16 or f16. With 128 heads a key is used 128 times, so the products of Hopper's warpgroups
-// count as much as the memory.
+// Latent keys (MLA, absorbed): one kv head for all heads, a row of 576 columns whose first 512 are the value, bf16 or
+// f16, any number of queries. With 128 heads a key is used 128 times for each query, so all that counts is that the
+// tensor cores never wait. Which rows and keys a thread block takes, see latent_scheduler_cuda.cuh.
 //
-// Split-KV. (query row, head) pairs of a sequence are packed into blocks of 64 rows. The work is one line of units, 64
-// keys of a sequence each, shared out among workers; a worker is a group of thread blocks, one for each block of rows,
-// which go through the same keys at the same time, so that all but one find them in the cache. The plan is made here
-// from the step's lengths, so a captured graph stays balanced whatever they are. A worker may begin or end inside a
-// sequence; such a split goes to the workspace, and the block that arrives last merges the splits in the order of their
-// keys.
+// The sums of 64 x 512 fill half of all registers, so two consumers have a half of the columns each. A tile is 64 keys,
+// and tiles go in pairs, which are all that shared memory has room for:
 //
-// In a thread block the producer, a warpgroup, loads keys into two stages, by boxes of TMA or, when pages are smaller
-// than the least box, row by row. The sums of 64 x 512 fill half of all registers, so two consumers have a half of the
-// columns each:
+//   producer   keys into two stages, by boxes of TMA or, when pages are smaller than the least box, row by row; queries
+//              of the next split as soon as the last scores of this one are there
+//   even       S0 = Q K0^T   softmax   O[:, :256] += P0 V0            waits for P1   += P1 V1
+//   odd                      S1 = Q K1^T   O[:, 256:] += P0 V0 under the softmax     += P1 V1
 //
-//   softmax warpgroup   S = Q K^T of 64 keys, online softmax, P to shared memory     out[:, :256] += P V[:, :256]
-//   values warpgroup                                               waits for P       out[:, 256:] += P V[:, 256:]
+// Each consumer has the scores and the softmax of every second tile, and so one's softmax is made under the other's
+// products. Probabilities go to the other through shared memory, the rows' maxima with them, in turns.
 //
-// V is what K is: the same shared memory, whose lines are the dimension that is summed over.
+// V is what K is: the same shared memory, whose lines are the dimension that is summed over. Each panel of 64 columns
+// has a barrier of its own, so products begin when the first is there, and a stage's halves are free as each consumer
+// has done with its own. Where two blocks go through the same keys as a pair (a cluster), each loads every second panel
+// for both.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "attn/hopper.cuh"
-#include "attn/stream_k_cuda.cuh"
+#include "attn/latent_scheduler_cuda.cuh"
 #include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
 
-namespace quire::attn::cuda {
+namespace quire::attn::cuda::latent {
 namespace {
 
 using namespace hopper;
 
 constexpr int32_t kKeyDim = kLatentKeyDim, kValueDim = kLatentValueDim;
-constexpr int32_t kRows = kLatentRows, kKeys = kLatentKeys;  // of a product
 constexpr int32_t kPanelBytes = kKeys * kLineBytes, kPanels = kKeyDim / kPanelColumns;
 constexpr int32_t kTileBytes = kPanels * kPanelBytes;  // 64 rows of queries, or 64 keys
 static_assert(kRows == kKeys, "queries and keys have tiles of one size");
 constexpr int32_t kStages = 2;
-constexpr int32_t kColumns = kValueDim / 2;  // of values, for each of the two warpgroups that multiply
+constexpr int32_t kColumns = kValueDim / 2;  // of values, for each of the consumers
+constexpr int32_t kColumnPanels = kColumns / kPanelColumns;
 constexpr int32_t kPieces = kLineBytes / 16;
 
 constexpr int32_t kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
@@ -49,264 +51,228 @@ constexpr int32_t kConsumerThreads = 2 * kWarpgroup;  // threads of both
 constexpr int32_t kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * 3,
               "more registers than there are");
+constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
-// Named barriers; the last two are one for each multiplying warpgroup.
-enum : int32_t { kProbsFree = 1, kProbsReady, kAllConsumers, kOwnWarpgroup };
+// Named barriers: probabilities of an even tile and of an odd one; then both consumers' and, two, each one's own.
+enum : int32_t { kEvenReady = 1, kOddReady, kAllConsumers, kOwnWarpgroup };
+
+// The panels in the order in which they come and are multiplied: the values' half is free first.
+__device__ constexpr int32_t panel_at(int32_t turn) { return (turn + kColumnPanels) % kPanels; }
 
 struct Latent {
   AttendArgs args;
-  CUtensorMap map;     // of the keys, in boxes; not used when they are gathered
-  int32_t box;         // slots that one copy brings; 0: gathered
-  int32_t row_blocks;  // of a sequence with the most queries
+  CUtensorMap map;  // of the keys, in boxes; not used when they are gathered
+  int32_t box;      // slots that one copy brings, 2^box_shift; 0: gathered
+  int32_t box_shift;
+  Place place;
+  float factor;        // of scores, to powers of two
+  float cap_scale;     // with a softcap: of scores, to its argument
   int32_t split_rows;  // room for each split in the workspace
   float* split_out;    // [2 * thread blocks, split_rows, kValueDim]
   float* split_max;    // [2 * thread blocks, split_rows]
   float* split_sum;
   int32_t* arrivals;  // [sequences, arrival_stride], a column for each block of rows
   int32_t arrival_stride;
-};
 
-// --- how the work is shared out
-
-// While the work is planned, in place of the first keys.
-struct Counts {
-  int32_t sums[kWarps], longest[kWarps];
-  int32_t before[];  // [live + 1] units in the sequences before
-};
-static_assert(sizeof(Counts) + (kLatentMostSequences + 1) * sizeof(int32_t) <= kStages * kTileBytes);
-
-// Keys of a sequence that any of its rows sees, counted from the sequence's first key. Units are aligned.
-struct Keys {
-  int32_t first, end;
-  __device__ int32_t first_unit() const { return first / kKeys; }
-  __device__ int32_t units() const { return end > first ? (end + kKeys - 1) / kKeys - first_unit() : 0; }
-};
-
-__device__ Keys keys_of(const AttendArgs& args, int32_t b) {
-  const KeyView& keys = args.keys;
-  const int32_t end = keys.lengths[b], queries = keys.cu_q[b + 1] - keys.cu_q[b];
-  if (queries == 0) return {0, 0};
-  return {args.window < 0 || !keys.causal ? 0 : max(0, end - queries - args.window), end};
-}
-
-// Fills counts.before; returns the units of the longest sequence.
-__device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts& counts) {
-  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int32_t carry = 0, longest = 0;
-  for (int32_t first = 0; first <= live; first += kThreads) {
-    const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    const int32_t own = b < live ? keys_of(args, b).units() : 0;
-    longest = max(longest, own);
-    int32_t total;
-    const int32_t before = carry + sum_before(own, counts.sums, total);
-    if (b <= live) counts.before[b] = before;
-    carry += total;
-    __syncthreads();
-  }
-  longest = __reduce_max_sync(~0u, longest);
-  if (lane == 0) counts.longest[warp] = longest;
-  __syncthreads();
-  for (int32_t w = 0; w < kWarps; ++w) longest = max(longest, counts.longest[w]);
-  return longest;
-}
-
-// Either all units are one line, of which the workers have equal stretches (stream-K), or each sequence has as many
-// workers of its own, which share its units.
-struct WorkPlan {
-  int32_t count;        // of workers
-  int32_t splits_each;  // of each sequence; 0: stream-K
-  StreamK stream_k;
-};
-
-// A split that others finish costs time: its sums are as many bytes as 64 keys and more. So the splits of a sequence
-// are at least as long as they are many, and stream-K is taken only where it ends clearly sooner than workers of the
-// sequences' own.
-__device__ WorkPlan plan_work(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t split_rows) {
-  constexpr int32_t kSplitCost = 4;  // units that storing and merging a split take
-  if (total == 0) return {};
-  const auto least = static_cast<int32_t>(ceilf(sqrtf(static_cast<float>(longest) * split_rows / kRows)));
-  const StreamK stream_k = StreamK::of(total, min(most, max(1, total / least)));
-  const int32_t splits_each = stream_k.count / live;
-  if (splits_each > 0 && (longest + splits_each - 1) / splits_each <= stream_k.each + kSplitCost)
-    return {.count = splits_each * live, .splits_each = splits_each, .stream_k = {}};
-  return {.count = stream_k.count, .splits_each = 0, .stream_k = stream_k};
-}
-
-// Units of one sequence, for one block of its rows.
-struct Split {
-  Sequence sequence;
-  int32_t b, rows;                   // rows of the block; none: nothing to do
-  Keys keys;                         // of the whole sequence
-  int32_t tile, end;                 // tiles of 64 keys: tile .. end - 1
-  int32_t first_worker, num_splits;  // of the whole sequence: one a worker
-};
-
-// The splits of a worker, one after the other.
-struct TileScheduler {
-  WorkPlan plan;
-  int32_t unit, end;  // what is left of the worker's, in the line
-  int32_t b, before;  // a sequence at or before that of `unit`, and the units before it
-
-  __device__ TileScheduler(const Counts& counts, int32_t live, const WorkPlan& given, int32_t worker)
-      : plan(given), unit(0), end(0), b(0), before(0) {
-    if (worker >= plan.count) return;
-    if (plan.splits_each)
-      begin_own_splits(counts, worker);
-    else
-      begin_in_stream(counts, live, worker);
-  }
-
-  __device__ bool done() const { return unit >= end; }
-  __device__ Split next(const Latent& d, int32_t row_block) {
-    Keys keys = keys_of(d.args, b);
-    for (; before + keys.units() <= unit; keys = keys_of(d.args, ++b)) before += keys.units();
-    const Sequence sequence = sequence_at(d.args.keys, b);
-    const int32_t packed = (sequence.last_row - sequence.first_row) * d.args.q.heads;
-    const int32_t units = keys.units(), at = unit - before, count = min(end - unit, units - at);
-    const int32_t first_worker = plan.splits_each ? b * plan.splits_each : plan.stream_k.worker_of(before);
-    unit += count;
-    return {.sequence = sequence,
-            .b = b,
-            .rows = min(packed - row_block * kRows, kRows),
-            .keys = keys,
-            .tile = keys.first_unit() + at,
-            .end = keys.first_unit() + at + count,
-            .first_worker = first_worker,
-            .num_splits = plan.splits_each ? min(plan.splits_each, units)
-                                           : plan.stream_k.worker_of(before + units - 1) - first_worker + 1};
-  }
-
- private:
-  __device__ void begin_own_splits(const Counts& counts, int32_t worker) {
-    b = worker / plan.splits_each;
-    before = counts.before[b];
-    const int32_t units = counts.before[b + 1] - before, sharing = min(plan.splits_each, units),
-                  index = worker % plan.splits_each;
-    if (index >= sharing) return;
-    unit = before + index * units / sharing;
-    end = before + (index + 1) * units / sharing;
-  }
-  __device__ void begin_in_stream(const Counts& counts, int32_t live, int32_t worker) {
-    unit = plan.stream_k.begin(worker);
-    end = plan.stream_k.begin(worker + 1);
-    b = last_that(live, [&](int32_t middle) { return counts.before[middle] <= unit; });
-    before = counts.before[b];
-  }
+  __device__ bool shares_loads() const { return place.pair > 1 && box > 0; }
 };
 
 // --- the thread block
+
+constexpr int32_t kSplitRing = 2;
 
 struct alignas(1024) Shared {
   std::byte queries[kTileBytes];
   std::byte keys[kStages][kTileBytes];
   std::byte probs[kPanelBytes];
-  Barrier full[kStages], empty[kStages];
-  float rescale[kRows];  // of a row's sums before this tile's probabilities are added
-  float row_max[kRows], sum[kRows];
+  Barrier full[kStages][kPanels], empty[kStages][2];  // empty: the half of each consumer
+  Barrier queries_full, queries_empty;
+  Barrier split_full[kSplitRing], split_empty[kSplitRing];
+  Split split[kSplitRing];
+  bool has_split[kSplitRing];
   bool is_last;
-  TileScheduler scheduler;  // the consumers': they have no registers to spare
-  Split split;
-  bool has_split;
+  float row_max[kRows], rescale[kRows];  // with probs: of raw scores; of sums before these probabilities are added
+  float last_max[kRows], sum[2][kRows];  // of a split; of each consumer's tiles
+  KeyScheduler key_scheduler;
+  RowScheduler row_scheduler;
 };
+static_assert(sizeof(Counts<kWarps>) + (kLatentMostSequences + 1) * sizeof(int32_t) <= kStages * kTileBytes,
+              "the plan is made in the keys' place");
+static_assert(sizeof(Shared) <= 227 * 1024);
+
+// Where operands of products lie. Shared memory begins after what is the system's own, and choose_gpu() has asked the
+// device how much that is: that the compiler knows the addresses spares registers and instructions for them.
+constexpr uint32_t kSharedBase = kLatentSharedBase, kQueriesAt = kSharedBase + offsetof(Shared, queries),
+                   kProbsAt = kSharedBase + offsetof(Shared, probs);
+__device__ constexpr uint32_t keys_at(int32_t stage) {
+  return kSharedBase + static_cast<uint32_t>(offsetof(Shared, keys)) + stage * kTileBytes;
+}
 
 // What a thread block knows of its work.
 struct Job {
   const Latent& d;
   Shared& shared;
-  int32_t worker, row_block;
+};
+
+__device__ int32_t lane_of() { return threadIdx.x % kWarp; }
+
+// A value that is the same in all lanes, so that the compiler knows it, too: products under way end before any branch
+// that lanes may take differently.
+__device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
+
+// The splits that this block takes, as one of its roles comes to them.
+class Splits {
+ public:
+  __device__ explicit Splits(Shared& shared) : shared_(shared) {}
+
+  // Stays until it is released, in the same order; null: there are no more.
+  __device__ const Split* take() {
+    wait(&shared_.split_full[taken_.stage], taken_.phase);
+    const Split* const split = uniform(shared_.has_split[taken_.stage]) ? &shared_.split[taken_.stage] : nullptr;
+    taken_.next(kSplitRing);
+    return split;
+  }
+  __device__ void release() {
+    __syncwarp();
+    if (lane_of() == 0) arrive(&shared_.split_empty[released_.stage]);
+    released_.next(kSplitRing);
+  }
+
+ private:
+  Shared& shared_;
+  PipelineState taken_, released_;
+};
+
+// The stages' phases, a bit each. A split's tiles have the stages in turn, from the first on.
+struct Phases {
+  uint32_t bits = 0;
+  __device__ uint32_t of(int32_t stage) const { return bits >> stage & 1; }
+  __device__ void next(int32_t stage) { bits ^= 1u << stage; }
 };
 
 // --- the producer
 
-__device__ int32_t look_up(const KeyView& keys, const Split& split, int32_t key) {
-  return slot_in_pages(split.sequence.pages, keys.page_size.shift(), key);
+// By one thread.
+__device__ void publish_split(const Job& job, PipelineState& turn) {
+  Shared& shared = job.shared;
+  wait(&shared.split_empty[turn.stage], turn.phase ^ 1);
+  Split& split = shared.split[turn.stage];
+  shared.has_split[turn.stage] = job.d.place.row_blocks ? shared.key_scheduler.next(job.d.args, job.d.place, split)
+                                                        : shared.row_scheduler.next(job.d.args, job.d.place, split);
+  arrive(&shared.split_full[turn.stage]);
+  turn.next(kSplitRing);
 }
 
-// By one warp. Boxes without a key that a row sees are left out; a box never leaves its page. Table entries are asked
-// for before the stage is free: they may come from far away.
-__device__ void load_boxes(const Job& job, const Split& split, int32_t tile, PipelineState state) {
-  const Latent& d = job.d;
-  const int32_t lane = threadIdx.x, boxes = kKeys / d.box;
-  const int32_t key = tile * kKeys + lane % boxes * d.box;
-  const bool exists = key + d.box > split.keys.first && key < split.keys.end;
-  const int32_t slot = exists ? look_up(d.args.keys, split, key) : -1;
-  const int32_t existing = __popc(__ballot_sync(~0u, exists && lane < boxes));
-  Barrier* const full = &job.shared.full[state.stage];
-  wait(&job.shared.empty[state.stage], state.phase ^ 1);
-  if (lane == 0) arrive_expect_tx(full, existing * d.box * kLineBytes * kPanels);
-  __syncwarp();
-  const uint32_t to = shared_address(job.shared.keys[state.stage]);
-  for (int32_t first = 0; first < boxes * kPanels; first += kWarp) {
-    const int32_t box = (first + lane) / kPanels, panel = (first + lane) % kPanels;
-    const int32_t from = __shfl_sync(~0u, slot, box);
-    if (box < boxes && from >= 0)
-      tma_load(to + panel * kPanelBytes + box * d.box * kLineBytes, &d.map, full, panel * kPanelColumns, 0, from);
+// Copies by TMA, the panels shared out among the warps: to start a copy takes time. A lane looks up a box; boxes
+// without a key that a row sees are left out, and none leaves its page.
+class BoxLoader {
+ public:
+  using Slots = int32_t;  // of the lane's box; < 0: left out
+
+  __device__ explicit BoxLoader(const Job& job)
+      : job_(job),
+        warp_(uniform(threadIdx.x / kWarp)),
+        rank_(job.d.place.rank()),
+        box_shift_(job.d.box_shift),
+        boxes_(kKeys >> box_shift_) {}
+
+  __device__ Slots look_up(const Split& split, int32_t tile) const {
+    const int32_t key = tile * kKeys + (lane_of() << box_shift_);
+    const bool exists = lane_of() < boxes_ && key + job_.d.box > split.loaded.first && key < split.loaded.end;
+    return exists ? slot_in_pages(split.sequence.pages, job_.d.args.keys.page_size.shift(), key) : -1;
   }
-}
 
-// By the warpgroup, eight threads for each row: rows that no query sees are left out.
-__device__ void gather(const Job& job, const Split& split, int32_t tile, PipelineState state) {
-  constexpr int32_t kAtOnce = kWarpgroup / kPieces;
-  const kv::LayerKv& kv = job.d.args.kv;
-  const int32_t piece = threadIdx.x % kPieces, line = threadIdx.x / kPieces;
-  int32_t slots[kKeys / kAtOnce];
+  __device__ void load(Slots slots, int32_t stage, uint32_t phase) const {
+    const int32_t bytes = (__popc(__ballot_sync(~0u, slots >= 0)) << box_shift_) * kLineBytes;
+#pragma unroll 1
+    for (int32_t turn = warp_; turn < kPanels; turn += kWarpgroup / kWarp) {
+      wait(&job_.shared.empty[stage][turn < kColumnPanels], phase ^ 1);
+      load_panel(slots, stage, panel_at(turn), bytes, (turn + turn / 4) % 2 == rank_);
+    }
+  }
+
+ private:
+  __device__ void load_panel(Slots slots, int32_t stage, int32_t panel, int32_t bytes, bool is_own) const {
+    const uint32_t to = shared_address(job_.shared.keys[stage]) + panel * kPanelBytes;
+    Barrier* const full = &job_.shared.full[stage][panel];
+    if (lane_of() == 0) arrive_expect_tx(full, bytes);
+#pragma unroll 1
+    for (int32_t box = 0; box < boxes_; ++box) {
+      const int32_t slot = __shfl_sync(~0u, slots, box);
+      const uint32_t place = to + (box << box_shift_) * kLineBytes;
+      if (lane_of() != 0 || slot < 0) continue;
+      if (!job_.d.shares_loads())
+        tma_load(place, &job_.d.map, full, panel * kPanelColumns, 0, slot);
+      else if (is_own)
+        tma_load_multicast(place, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3);
+    }
+  }
+
+  const Job& job_;
+  const int32_t warp_, rank_, box_shift_, boxes_;
+};
+
+// Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them.
+class RowLoader {
+ public:
+  static constexpr int32_t kAtOnce = kWarpgroup / kPieces;
+  struct Slots {
+    int32_t of[kKeys / kAtOnce];
+  };
+
+  __device__ explicit RowLoader(const Job& job) : job_(job) {}
+
+  __device__ Slots look_up(const Split& split, int32_t tile) const {
+    Slots slots;
 #pragma unroll
-  for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
-    const int32_t key = tile * kKeys + line + i * kAtOnce;
-    slots[i] = key >= split.keys.first && key < split.keys.end ? look_up(job.d.args.keys, split, key) : -1;
+    for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
+      const int32_t key = min(max(tile * kKeys + line() + i * kAtOnce, split.loaded.first), split.loaded.end - 1);
+      slots.of[i] = slot_in_pages(split.sequence.pages, job_.d.args.keys.page_size.shift(), key);
+    }
+    return slots;
   }
-  wait(&job.shared.empty[state.stage], state.phase ^ 1);
-  const uint32_t to = shared_address(job.shared.keys[state.stage]);
+
+  __device__ void load(const Slots& slots, int32_t stage, uint32_t phase) const {
+    const kv::LayerKv& kv = job_.d.args.kv;
+    const std::byte* from[kKeys / kAtOnce];
 #pragma unroll
-  for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
-    if (slots[i] < 0) continue;
-    const std::byte* from = kv.keys + slots[i] * kv.key_stride * 2 + piece * 16;
+    for (int32_t i = 0; i < kKeys / kAtOnce; ++i)
+      from[i] = address_of(kv.keys + piece() * 16, slots.of[i], static_cast<uint32_t>(kv.key_stride) * 2);
+    const uint32_t to = piece_at(shared_address(job_.shared.keys[stage]), line(), piece());
 #pragma unroll
-    for (int32_t panel = 0; panel < kPanels; ++panel)
-      cp_async(piece_at(to + panel * kPanelBytes, line + i * kAtOnce, piece), from + panel * kLineBytes, true);
+    for (int32_t turn = 0; turn < kPanels; ++turn) {
+      const int32_t panel = panel_at(turn);
+      if (turn == 0 || turn == kColumnPanels) wait(&job_.shared.empty[stage][turn == 0], phase ^ 1);
+#pragma unroll
+      for (int32_t i = 0; i < kKeys / kAtOnce; ++i)
+        cp_async(to + panel * kPanelBytes + i * kAtOnce * kLineBytes, from[i] + panel * kLineBytes);
+      cp_async_arrive(&job_.shared.full[stage][panel]);
+    }
   }
-  cp_async_arrive(&job.shared.full[state.stage]);
-}
 
-__device__ void produce(const Job& job, TileScheduler scheduler) {
-  const bool gathers = job.d.box == 0;
-  if (!gathers && threadIdx.x >= kWarp) return;
-  PipelineState state;
-  while (!scheduler.done()) {
-    const Split split = scheduler.next(job.d, job.row_block);
-    if (split.rows <= 0) continue;
-    for (int32_t tile = split.tile; tile < split.end; ++tile, state.next(kStages))
-      if (gathers)
-        gather(job, split, tile, state);
-      else
-        load_boxes(job, split, tile, state);
-  }
-  cp_async_wait_all();
-}
+ private:
+  static __device__ int32_t piece() { return threadIdx.x % kPieces; }
+  static __device__ int32_t line() { return threadIdx.x / kPieces; }
 
-// --- the consumers
+  const Job& job_;
+};
 
-// A thread has two rows of the tile (row_of) and, of each eight columns, two.
-__device__ int32_t lane_of() { return threadIdx.x % kWarp; }
-__device__ uint32_t consumer_thread() { return threadIdx.x - kWarpgroup; }
-__device__ int32_t half_of_columns() { return consumer_thread() / kWarpgroup; }
-__device__ bool has_softmax() { return half_of_columns() == 0; }
-__device__ int32_t row_of(int32_t half) { return threadIdx.x % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8; }
-
-// Query row and head of a tile's row; row < 0: none.
+// Query row and head of a split's row; row < 0: none.
 struct Row {
   int32_t row, head;
 };
 __device__ Row row_at(const Job& job, const Split& split, int32_t index) {
-  const int32_t packed = job.row_block * kRows + index, heads = job.d.args.q.heads;
+  const int32_t packed = split.row_block * kRows + index, heads = job.d.args.q.heads;
   return {index < split.rows ? split.sequence.first_row + packed / heads : -1, packed % heads};
 }
 
-__device__ void load_queries(const Job& job, const Split& split) {
+__device__ void load_queries(const Job& job, const Split& split, uint32_t phase) {
   const ConstHeadRows& q = job.d.args.q;
   const uint32_t to = shared_address(job.shared.queries);
-  const int32_t piece = consumer_thread() % kPieces;
-  for (int32_t line = consumer_thread() / kPieces; line < kRows; line += kConsumerThreads / kPieces) {
+  const int32_t piece = threadIdx.x % kPieces;
+  wait(&job.shared.queries_empty, phase ^ 1);
+#pragma unroll 1
+  for (int32_t line = threadIdx.x / kPieces; line < kRows; line += kWarpgroup / kPieces) {
     const Row row = row_at(job, split, line);
     const bool exists = row.row >= 0;
     const std::byte* from = q.data + (exists ? (row.row * q.row_stride + row.head * kKeyDim) * 2 + piece * 16 : 0);
@@ -314,18 +280,76 @@ __device__ void load_queries(const Job& job, const Split& split) {
     for (int32_t panel = 0; panel < kPanels; ++panel)
       cp_async(piece_at(to + panel * kPanelBytes, line, piece), from + (exists ? panel * kLineBytes : 0), exists);
   }
-  cp_async_wait_all();
-  fence_proxy_async();
-  named_barrier_sync(kAllConsumers, kConsumerThreads);
+  cp_async_arrive(&job.shared.queries_full);
 }
 
-// Values that no row sees become zeros, each warpgroup's own columns: what lies there may be NaN, and 0 times that is
+// Rows of sequences without keys, and rows past the live ones.
+__device__ void write_empty_rows(const AttendArgs& args, uint32_t thread, uint32_t threads) {
+  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0;
+  const auto write_empty = [&](int32_t first, int32_t last) {
+    for (int64_t row = first; row < last; ++row) write_empty_row(args, row, thread, threads);
+  };
+  for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
+    if (keys_of(args, b).units() == 0) write_empty(args.keys.cu_q[b], args.keys.cu_q[b + 1]);
+  for (int32_t row = live_rows + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
+}
+
+// Table entries are asked for a tile ahead: they may come from far away.
+template <class Loader>
+__device__ void produce(const Job& job) {
+  const Loader loader(job);
+  Splits splits(job.shared);
+  PipelineState turn;
+  Phases phases;
+  for (uint32_t queries_phase = 0;; queries_phase ^= 1) {
+    if (threadIdx.x == 0) publish_split(job, turn);
+    const Split* const split = splits.take();
+    if (!split) break;
+    const int32_t first = uniform(split->tile), end = uniform(split->end);
+    typename Loader::Slots slots = loader.look_up(*split, first);
+#pragma unroll 1
+    for (int32_t tile = first; tile < end; ++tile) {
+      const int32_t stage = (tile - first) % kStages;
+      const typename Loader::Slots next = loader.look_up(*split, min(tile + 1, end - 1));
+      loader.load(slots, stage, phases.of(stage));
+      phases.next(stage);
+      if (tile == first) load_queries(job, *split, queries_phase);
+      slots = next;
+    }
+    splits.release();
+  }
+  write_empty_rows(job.d.args, threadIdx.x, kWarpgroup);
+  cp_async_wait_all();
+}
+
+// --- the consumers
+
+// A thread has two rows of the tile (row_of) and, of each eight columns, two.
+__device__ uint32_t consumer_thread() { return threadIdx.x - kWarpgroup; }
+__device__ int32_t half_of_columns() { return consumer_thread() / kWarpgroup; }
+__device__ int32_t row_of(int32_t half) { return threadIdx.x % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8; }
+
+__device__ void wait_for_panel(const Job& job, int32_t stage, uint32_t phase, int32_t panel) {
+  wait(&job.shared.full[stage][panel], phase);
+  if (job.d.box == 0) fence_proxy_async();  // what was gathered did not come by TMA
+}
+
+// The consumer's half of the stage, to whoever loads into it.
+__device__ void release(const Job& job, int32_t stage) {
+  if (lane_of() != 0) return;
+  Barrier* const empty = &job.shared.empty[stage][half_of_columns()];
+  if (!job.d.shares_loads()) return arrive(empty);
+  arrive_at(empty, 0);
+  arrive_at(empty, 1);
+}
+
+// Values that no row sees become zeros, each consumer's own columns: what lies there may be NaN, and 0 times that is
 // NaN. Scores of such keys may be anything.
 __device__ void clear_unseen(const Job& job, const Split& split, int32_t tile, int32_t stage) {
-  constexpr int32_t kOwnPanels = kColumns / kPanelColumns, kLinePieces = kOwnPanels * kPieces;
-  const int32_t first = split.keys.first - tile * kKeys, end = split.keys.end - tile * kKeys;
+  constexpr int32_t kLinePieces = kColumnPanels * kPieces;
+  const int32_t first = split.loaded.first - tile * kKeys, end = split.loaded.end - tile * kKeys;
   if (first <= 0 && end >= kKeys) return;
-  std::byte* const own = job.shared.keys[stage] + half_of_columns() * kOwnPanels * kPanelBytes;
+  std::byte* const own = job.shared.keys[stage] + half_of_columns() * kColumnPanels * kPanelBytes;
 #pragma unroll 1
   for (int32_t i = threadIdx.x % kWarpgroup; i < kKeys * kLinePieces; i += kWarpgroup) {
     const int32_t line = i / kLinePieces, panel = i % kLinePieces / kPieces;
@@ -336,56 +360,25 @@ __device__ void clear_unseen(const Job& job, const Split& split, int32_t tile, i
   named_barrier_sync(kOwnWarpgroup + half_of_columns(), kWarpgroup);
 }
 
-__device__ void wait_for_keys(const Job& job, const Split& split, int32_t tile, PipelineState state) {
-  wait(&job.shared.full[state.stage], state.phase);
-  if (job.d.box == 0) fence_proxy_async();  // what was gathered did not come by TMA
-  clear_unseen(job, split, tile, state.stage);
-}
-
-__device__ void release(const Job& job, PipelineState state) {
-  if (lane_of() == 0) arrive(&job.shared.empty[state.stage]);
-}
-
-template <class T>
-__device__ void issue_qk(const Job& job, int32_t stage, float (&scores)[kKeys / 2]) {
-  constexpr int32_t kSteps = kKeyDim / 16, kOfPanel = kPanelColumns / 16;
-  const uint64_t queries = wgmma_descriptor(shared_address(job.shared.queries));
-  const uint64_t keys = wgmma_descriptor(shared_address(job.shared.keys[stage]));
-  wgmma_fence();
-#pragma unroll
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t at = step / kOfPanel * kPanelBytes + step % kOfPanel * 32;
-    wgmma_qk<T, kKeys>(scores, advance_descriptor(queries, at), advance_descriptor(keys, at), step > 0);
-  }
-  wgmma_commit();
-}
-
 using Out = float[kColumns / 2];
+using Scores = float[kKeys / 2];
+using Probs = uint32_t[kKeys / 4];
 
-template <class T>
-__device__ void issue_pv(const Job& job, int32_t stage, Out& out) {
-  const uint64_t probs = wgmma_descriptor(shared_address(job.shared.probs));
-  const uint64_t values = wgmma_descriptor(
-      shared_address(job.shared.keys[stage]) + half_of_columns() * kColumns / kPanelColumns * kPanelBytes, kPanelBytes);
-  wgmma_fence();
-#pragma unroll
-  for (int32_t step = 0; step < kKeys / 16; ++step)
-    wgmma_pv_shared<T>(out, advance_descriptor(probs, step * 32), advance_descriptor(values, step * 16 * kLineBytes),
-                       1);
-  wgmma_commit();
+template <int32_t kHalf>
+__device__ uint64_t values_of(int32_t stage) {
+  return wgmma_descriptor(keys_at(stage) + kHalf * kColumnPanels * kPanelBytes, kPanelBytes);
 }
 
 __device__ void rescale_rows(Out& out, const float (&rescale)[2]) {
-  if (__all_sync(~0u, rescale[0] == 1 && rescale[1] == 1)) return;
 #pragma unroll
   for (int32_t i = 0; i < kColumns / 2; ++i) out[i] *= rescale[i / 2 % 2];
 }
 
-// --- the softmax warpgroup
+// --- a tile's scores and probabilities
 
 // Of the thread's two rows.
 struct Softmax {
-  float row_max[2] = {-INFINITY, -INFINITY};  // in powers of two
+  float row_max[2] = {-INFINITY, -INFINITY};  // of raw scores
   float sum[2] = {0, 0};                      // of this thread's columns alone until the end
 };
 
@@ -399,131 +392,265 @@ __device__ Seen seen_by(const Job& job, const Split& split) {
   for (int32_t half = 0; half < 2; ++half) {
     const Row row = row_at(job, split, row_of(half));
     const Span span = row.row < 0 ? Span{0, 0} : span_of(job.d.args, split.sequence, row.row);
-    seen.first[half] = static_cast<int32_t>(max(span.first - split.sequence.start, int64_t{0}));
-    seen.end[half] = static_cast<int32_t>(max(span.end - split.sequence.start, int64_t{0}));
+    const Keys keys = relative(split.sequence, span.first, span.end);
+    seen.first[half] = keys.first;
+    seen.end[half] = keys.end;
   }
   return seen;
 }
 
-// Scores as powers of two; of keys that a row does not see, -inf.
-__device__ void scale_scores(const AttendArgs& args, const Seen& seen, int32_t first_key, float (&scores)[kKeys / 2]) {
-  const float scale = args.scale * args.kv.key_scale;
-  if (args.softcap > 0) {
+// A panel after the other, as they come.
+template <class T>
+__device__ void issue_qk(const Job& job, int32_t stage, uint32_t phase, Scores& scores) {
+  const uint64_t queries = wgmma_descriptor(kQueriesAt), keys = wgmma_descriptor(keys_at(stage));
 #pragma unroll
-    for (float& x : scores) x = args.softcap * kLog2e * tanhf(x * scale / args.softcap);
-  } else {
+  for (int32_t turn = 0; turn < kPanels; ++turn) {
+    wait_for_panel(job, stage, phase, panel_at(turn));
+    wgmma_fence();
 #pragma unroll
-    for (float& x : scores) x *= scale * kLog2e;
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    if (first_key >= seen.first[half] && first_key + kKeys <= seen.end[half]) continue;
-#pragma unroll
-    for (int32_t i = 0; i < kKeys / 4; ++i) {
-      const int32_t key = first_key + i / 2 * 8 + lane_of() % 4 * 2 + i % 2;
-      if (key < seen.first[half] || key >= seen.end[half]) scores[i / 2 * 4 + half * 2 + i % 2] = -INFINITY;
+    for (int32_t step = 0; step < kPanelColumns / 16; ++step) {
+      const int32_t at = panel_at(turn) * kPanelBytes + step * 32;
+      wgmma_qk<T, kKeys>(scores, advance_descriptor(queries, at), advance_descriptor(keys, at), turn + step > 0);
     }
+  }
+  wgmma_commit();
+}
+
+// The half of V's columns that is the consumer's, with probabilities in registers or in shared memory.
+template <class T, int32_t kHalf>
+__device__ void issue_pv(int32_t stage, const Probs& probs, Out& out) {
+  const uint64_t values = values_of<kHalf>(stage);
+  wgmma_fence();
+#pragma unroll
+  for (int32_t step = 0; step < kKeys / 16; ++step)
+    wgmma_pv_wide<T>(out, probs + 4 * step, advance_descriptor(values, step * 16 * kLineBytes), 1);
+  wgmma_commit();
+}
+
+template <class T, int32_t kHalf>
+__device__ void issue_pv_shared(int32_t stage, Out& out) {
+  const uint64_t probs = wgmma_descriptor(kProbsAt), values = values_of<kHalf>(stage);
+  wgmma_fence();
+#pragma unroll
+  for (int32_t step = 0; step < kKeys / 16; ++step)
+    wgmma_pv_shared<T>(out, advance_descriptor(probs, step * 32), advance_descriptor(values, step * 16 * kLineBytes),
+                       1);
+  wgmma_commit();
+}
+
+__device__ void cap(Scores& scores, float softcap, float cap_scale) {
+#pragma unroll
+  for (float& score : scores) {
+    const float both = fast_exp2(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
+    score = softcap * (1 - __fdividef(2.0f, 1 + both));
   }
 }
 
-// Scores become probabilities; rescale: what the rows' sums before them are multiplied by.
-__device__ void online_softmax(Softmax& softmax, float (&scores)[kKeys / 2], float (&rescale)[2]) {
+__device__ void mask(Scores& scores, const Seen& seen, int32_t first_key) {
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    const int32_t key = first_key + i / 4 * 8 + lane_of() % 4 * 2 + i % 2, half = i / 2 % 2;
+    if (key < seen.first[half] || key >= seen.end[half]) scores[i] = -INFINITY;
+  }
+}
+
+// Scores become probabilities; rescale: what the rows' sums before them are multiplied by. The maximum that
+// probabilities are relative to is an earlier one as long as no probability is more than 2^kRescaleThreshold for it:
+// sums then stay as they are.
+__device__ void online_softmax(Scores& scores, float factor, Softmax& softmax, float (&rescale)[2]) {
+  constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
+  const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
+  float row_maxes[2][kChains], partial[2][kChains], base[2];
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    float& row_max = row_maxes[i / 2 % 2][chain(i)];
+    row_max = i < 8 ? scores[i] : fmaxf(row_max, scores[i]);
+  }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const auto score = [&](int32_t i) -> float& { return scores[i / 2 * 4 + half * 2 + i % 2]; };
-    float row_max = score(0);
-#pragma unroll
-    for (int32_t i = 1; i < kKeys / 4; ++i) row_max = fmaxf(row_max, score(i));
-    row_max = fmaxf(softmax.row_max[half], quad_max(row_max));
-    const float base = row_max == -INFINITY ? 0 : row_max;
-    rescale[half] = fast_exp2(softmax.row_max[half] - base);
+    const float(&of)[kChains] = row_maxes[half];
+    const float before = softmax.row_max[half];
+    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
+    if (!((row_max - before) * factor > kRescaleThreshold)) row_max = before;
+    base[half] = row_max == -INFINITY ? 0 : row_max * factor;
+    rescale[half] = before == -INFINITY ? 1 : fast_exp2(before * factor - base[half]);
     softmax.row_max[half] = row_max;
-    float sum = 0;
-#pragma unroll
-    for (int32_t i = 0; i < kKeys / 4; ++i) {
-      score(i) = fast_exp2(score(i) - base);
-      sum += score(i);
-    }
-    softmax.sum[half] = softmax.sum[half] * rescale[half] + sum;
-  }
-}
-
-// Probabilities and what the rows are rescaled by, for both warpgroups. A store has two pieces of each of the warp's 16
-// lines.
-template <class T>
-__device__ void publish_probs(const Job& job, const float (&probs)[kKeys / 2], const float (&rescale)[2]) {
-  const int32_t lane = lane_of(), line = threadIdx.x % kWarpgroup / kWarp * 16 + lane % 16;
-#pragma unroll
-  for (int32_t n = 0; n < kKeys / 8; n += 2) {
-    const float* const w = probs + 4 * n;
-    stmatrix_x4(piece_at(shared_address(job.shared.probs), line, n + lane / 16),
-                {pair<T>(w[0], w[1]), pair<T>(w[2], w[3]), pair<T>(w[4], w[5]), pair<T>(w[6], w[7])});
   }
 #pragma unroll
-  for (int32_t half = 0; half < 2; ++half)
-    if (lane % 4 == 0) job.shared.rescale[row_of(half)] = rescale[half];
-  fence_proxy_async();
-}
-
-// The scores of the next tile are begun behind the values of this one, so that the products have a gap only where the
-// softmax is. If the next tile is late, this one's stage is free for another before it comes.
-template <class T>
-__device__ void consume_with_softmax(const Job& job, const Split& split, PipelineState& state, Out& out) {
-  const Seen seen = seen_by(job, split);
-  Softmax softmax;
-  float scores[kKeys / 2];
-  wait_for_keys(job, split, split.tile, state);
-  issue_qk<T>(job, state.stage, scores);
-  wgmma_wait<0>();
-  for (int32_t tile = split.tile;; ++tile) {
-    float rescale[2];
-    scale_scores(job.d.args, seen, tile * kKeys, scores);
-    online_softmax(softmax, scores, rescale);
-    named_barrier_sync(kProbsFree, kConsumerThreads);
-    publish_probs<T>(job, scores, rescale);
-    named_barrier_sync(kProbsReady, kConsumerThreads);
-    rescale_rows(out, rescale);
-    issue_pv<T>(job, state.stage, out);
-    const PipelineState used = state;
-    state.next(kStages);
-    const bool has_next = tile + 1 < split.end,
-               overlaps = has_next && test_wait(&job.shared.full[state.stage], state.phase);
-    if (!overlaps) {
-      wgmma_wait<0>();
-      release(job, used);
-    }
-    if (!has_next) break;
-    wait_for_keys(job, split, tile + 1, state);
-    issue_qk<T>(job, state.stage, scores);
-    if (overlaps) {
-      wgmma_wait<1>();
-      release(job, used);
-    }
-    wgmma_wait<0>();
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    const int32_t half = i / 2 % 2;
+    scores[i] = fast_exp2(fmaf(scores[i], factor, -base[half]));
+    float& sum = partial[half][chain(i)];
+    sum = i < 8 ? scores[i] : sum + scores[i];
   }
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const float sum = quad_sum(softmax.sum[half]);
-    if (lane_of() % 4 == 0) {
-      job.shared.row_max[row_of(half)] = softmax.row_max[half];
-      job.shared.sum[row_of(half)] = sum;
-    }
+    const float(&of)[kChains] = partial[half];
+    softmax.sum[half] = fmaf(softmax.sum[half], rescale[half], (of[0] + of[1]) + (of[2] + of[3]));
   }
 }
 
+// Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
 template <class T>
-__device__ void consume_values(const Job& job, const Split& split, PipelineState& state, Out& out) {
-  for (int32_t tile = split.tile; tile < split.end; ++tile, state.next(kStages)) {
-    wait_for_keys(job, split, tile, state);
-    named_barrier_arrive(kProbsFree, kConsumerThreads);
-    named_barrier_sync(kProbsReady, kConsumerThreads);
-    const float rescale[2] = {job.shared.rescale[row_of(0)], job.shared.rescale[row_of(1)]};
-    rescale_rows(out, rescale);
-    issue_pv<T>(job, state.stage, out);
-    wgmma_wait<0>();
-    release(job, state);
-  }
+__device__ void pack(const Scores& scores, Probs& probs) {
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 4; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
 }
+
+// --- a consumer's rows of a split, against all of its tiles
+
+template <class T, int32_t kHalf>
+class Consumer {
+ public:
+  __device__ explicit Consumer(const Job& job) : job_(job) {}
+
+  __device__ void fold(const Split& split, Out& out) {
+    wait(&job_.shared.queries_full, queries_phase_);
+    queries_phase_ ^= 1;
+    fence_proxy_async();
+    const Seen seen = seen_by(job_, split);
+    Softmax softmax;
+    const int32_t end = uniform(split.end);
+#pragma unroll 1
+    for (int32_t tile = uniform(split.tile); tile < end; tile += 2)
+      if constexpr (kHalf == 0)
+        fold_even(split, seen, tile, end, softmax, out);
+      else
+        fold_odd(split, seen, tile, end, softmax, out);
+    leave_stats(softmax);
+  }
+
+ private:
+  // The even tile's scores are this one's, the odd one's the other's.
+  __device__ void fold_even(const Split& split, const Seen& seen, int32_t tile, int32_t end, Softmax& softmax,
+                            Out& out) {
+    Probs probs;
+    float rescale[2];
+    {
+      Scores scores;
+      issue_qk<T>(job_, 0, phases_.of(0), scores);
+      wgmma_wait<0>();
+      if (tile + 2 >= end) release_queries();
+      make_probs(split, seen, tile, softmax, scores, rescale);
+      pack<T>(scores, probs);
+    }
+    publish(probs, softmax, rescale, kEvenReady);
+    clear_unseen(job_, split, tile, 0);
+    if (must_rescale(rescale)) rescale_rows(out, rescale);
+    issue_pv<T, kHalf>(0, probs, out);
+    end_products(0);
+    if (tile + 1 == end) return;
+    take(softmax, rescale, kOddReady);
+    wait_for_values(1);
+    clear_unseen(job_, split, tile + 1, 1);
+    if (must_rescale(rescale)) rescale_rows(out, rescale);
+    issue_pv_shared<T, kHalf>(1, out);
+    end_products(1);
+  }
+
+  __device__ void fold_odd(const Split& split, const Seen& seen, int32_t tile, int32_t end, Softmax& softmax,
+                           Out& out) {
+    const bool has_odd = tile + 1 < end;
+    Scores scores;
+    Probs probs;
+    float rescale[2];
+    if (has_odd) {
+      issue_qk<T>(job_, 1, phases_.of(1), scores);
+      wgmma_wait<0>();
+    }
+    if (tile + 2 >= end) release_queries();
+    take(softmax, rescale, kEvenReady);
+    wait_for_values(0);
+    clear_unseen(job_, split, tile, 0);
+    if (must_rescale(rescale)) rescale_rows(out, rescale);
+    issue_pv_shared<T, kHalf>(0, out);
+    if (has_odd) {
+      make_probs(split, seen, tile + 1, softmax, scores, rescale);
+      pack<T>(scores, probs);
+    }
+    end_products(0);
+    if (!has_odd) return;
+    publish(probs, softmax, rescale, kOddReady);
+    clear_unseen(job_, split, tile + 1, 1);
+    if (must_rescale(rescale)) rescale_rows(out, rescale);
+    issue_pv<T, kHalf>(1, probs, out);
+    end_products(1);
+  }
+
+  __device__ void make_probs(const Split& split, const Seen& seen, int32_t tile, Softmax& softmax, Scores& scores,
+                             float (&rescale)[2]) const {
+    const int32_t first = tile * kKeys;
+    if (job_.d.args.softcap > 0) cap(scores, job_.d.args.softcap, job_.d.cap_scale);
+    if (first < split.seen_by_all.first || first + kKeys > split.seen_by_all.end) mask(scores, seen, first);
+    online_softmax(scores, job_.d.factor, softmax, rescale);
+  }
+
+  // Probabilities, and what the rows are relative to and rescaled by, for the other consumer, which has done with those
+  // before: its own came since. A store has two pieces of each of the warp's 16 lines.
+  __device__ void publish(const Probs& probs, const Softmax& softmax, const float (&rescale)[2], int32_t ready) const {
+    const int32_t lane = lane_of(), line = threadIdx.x % kWarpgroup / kWarp * 16 + lane % 16;
+#pragma unroll
+    for (int32_t n = 0; n < kKeys / 16; ++n)
+      stmatrix_x4(piece_at(shared_address(job_.shared.probs), line, 2 * n + lane / 16),
+                  {probs[4 * n], probs[4 * n + 1], probs[4 * n + 2], probs[4 * n + 3]});
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      if (lane % 4 != 0) continue;
+      job_.shared.row_max[row_of(half)] = softmax.row_max[half];
+      job_.shared.rescale[row_of(half)] = rescale[half];
+    }
+    fence_proxy_async();
+    named_barrier_arrive(ready, kConsumerThreads);
+  }
+
+  // What the other one has published, of which the sums are its own.
+  __device__ void take(Softmax& softmax, float (&rescale)[2], int32_t ready) const {
+    named_barrier_sync(ready, kConsumerThreads);
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      softmax.row_max[half] = job_.shared.row_max[row_of(half)];
+      rescale[half] = job_.shared.rescale[row_of(half)];
+      softmax.sum[half] *= rescale[half];
+    }
+  }
+
+  static __device__ bool must_rescale(const float (&rescale)[2]) {
+    return __any_sync(~0u, rescale[0] != 1 || rescale[1] != 1);
+  }
+
+  // The other one's scores saw all panels; that does not make them seen here.
+  __device__ void wait_for_values(int32_t stage) const {
+#pragma unroll
+    for (int32_t panel = kHalf * kColumnPanels; panel < (kHalf + 1) * kColumnPanels; ++panel)
+      wait_for_panel(job_, stage, phases_.of(stage), panel);
+  }
+
+  // The stage's last ones: its half is free.
+  __device__ void end_products(int32_t stage) {
+    wgmma_wait<0>();
+    release(job_, stage);
+    phases_.next(stage);
+  }
+
+  __device__ void release_queries() const {
+    if (lane_of() == 0) arrive(&job_.shared.queries_empty);
+  }
+
+  // The row's maximum, which both have, and the sum of its own tiles.
+  __device__ void leave_stats(const Softmax& softmax) const {
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const float sum = quad_sum(softmax.sum[half]);
+      if (lane_of() % 4 != 0) continue;
+      if (kHalf == 0) job_.shared.last_max[row_of(half)] = softmax.row_max[half];
+      job_.shared.sum[kHalf][row_of(half)] = sum;
+    }
+  }
+
+  const Job& job_;
+  Phases phases_;
+  uint32_t queries_phase_ = 0;
+};
 
 // --- what becomes of a split's sums
 
@@ -532,36 +659,43 @@ struct RowStats {
   float row_max[2], sum[2];
 };
 
-__device__ void store_pair(Dtype type, std::byte* array, int64_t index, float2 both) {
-  switch (type) {
-    case Dtype::bf16:
-      *reinterpret_cast<uint32_t*>(array + index * 2) = pair<__nv_bfloat16>(both.x, both.y);
-      break;
-    case Dtype::f16:
-      *reinterpret_cast<uint32_t*>(array + index * 2) = pair<__half>(both.x, both.y);
-      break;
-    default:
-      *reinterpret_cast<float2*>(array + index * 4) = both;
-  }
-}
-
 // The first of the thread's columns; the others follow at distances of eight.
 __device__ int32_t first_column() { return half_of_columns() * kColumns + lane_of() % 4 * 2; }
 
+// Columns of neighbouring lanes are exchanged, so that each lane stores 16 bytes.
+template <class T>
+__device__ void write_row(const HeadRows& rows, int64_t at, bool exists, const Out& out, int32_t half, float factor) {
+  const auto value = [&](int32_t group, int32_t i) { return out[4 * group + 2 * half + i] * factor; };
+  if (rows.type != (std::is_same_v<T, __half> ? Dtype::f16 : Dtype::bf16)) {
+#pragma unroll
+    for (int32_t i = 0; i < kColumns / 4; ++i)
+      if (exists) store(rows.type, rows.data, at + i / 2 * 8 + lane_of() % 4 * 2 + i % 2, value(i / 2, i % 2));
+    return;
+  }
+#pragma unroll
+  for (int32_t first = 0; first < kColumns / 8; first += 4) {  // four groups of eight columns
+    uint32_t words[4];
+#pragma unroll
+    for (int32_t n = 0; n < 4; ++n) words[n] = pair<T>(value(first + n, 0), value(first + n, 1));
+    transpose_quad(words);
+    if (exists)
+      *reinterpret_cast<uint4*>(rows.data + (at + (first + lane_of() % 4) * 8) * 2) = {words[0], words[1], words[2],
+                                                                                       words[3]};
+  }
+}
+
+template <class T>
 __device__ void write_rows(const Job& job, const Split& split, const RowStats& stats, const Out& out) {
   const AttendArgs& args = job.d.args;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const Row row = row_at(job, split, row_of(half));
-    if (row.row < 0) continue;
+    const bool exists = row.row >= 0;
     const float row_max = stats.row_max[half] * kLn2, sum = stats.sum[half];
-    const float factor = factor_of(row_max, sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
-    const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * kValueDim + first_column();
-#pragma unroll
-    for (int32_t n = 0; n < kColumns / 8; ++n)
-      store_pair(args.out.type, args.out.data, at + n * 8,
-                 {out[4 * n + 2 * half] * factor, out[4 * n + 2 * half + 1] * factor});
-    if (args.lse && has_softmax() && lane_of() % 4 == 0)
+    const float sink = exists && args.sinks ? args.sinks[row.head] : -INFINITY;
+    const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * kValueDim + half_of_columns() * kColumns;
+    write_row<T>(args.out, at, exists, out, half, factor_of(row_max, sum, sink, args.kv.value_scale));
+    if (exists && args.lse && half_of_columns() == 0 && lane_of() % 4 == 0)
       args.lse[row.head * args.q.rows + row.row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
   }
 }
@@ -569,7 +703,7 @@ __device__ void write_rows(const Job& job, const Split& split, const RowStats& s
 // Where a split of the sequence and block of rows lies, counted from the first. A thread block leaves at most two: one
 // of a sequence that earlier ones have the begin of, one of a sequence that later ones have the rest of.
 __device__ int64_t slot_of_split(const Job& job, const Split& split, int32_t index) {
-  return 2 * (int64_t{split.first_worker + index} * job.d.row_blocks + job.row_block) + (index == 0 ? 1 : 0);
+  return 2 * (int64_t{split.first_worker + index} * job.d.place.row_blocks + split.row_block) + (index == 0 ? 1 : 0);
 }
 
 // The thread's columns of a row of the workspace.
@@ -578,7 +712,7 @@ __device__ float2* sums_at(const Latent& d, int64_t row) {
 }
 
 __device__ void store_partial(const Job& job, const Split& split, const RowStats& stats, const Out& out) {
-  const int64_t slot = slot_of_split(job, split, job.worker - split.first_worker);
+  const int64_t slot = slot_of_split(job, split, job.d.place.worker() - split.first_worker);
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     if (row_of(half) >= split.rows) continue;
@@ -586,7 +720,7 @@ __device__ void store_partial(const Job& job, const Split& split, const RowStats
     float2* const to = sums_at(job.d, row);
 #pragma unroll
     for (int32_t n = 0; n < kColumns / 8; ++n) __stcg(to + n * 4, {out[4 * n + 2 * half], out[4 * n + 2 * half + 1]});
-    if (has_softmax() && lane_of() % 4 == 0) {
+    if (half_of_columns() == 0 && lane_of() % 4 == 0) {
       __stcg(job.d.split_max + row, stats.row_max[half]);
       __stcg(job.d.split_sum + row, stats.sum[half]);
     }
@@ -599,7 +733,7 @@ __device__ void store_partial(const Job& job, const Split& split, const RowStats
 __device__ bool arrive_last(const Job& job, const Split& split) {
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   if (consumer_thread() == 0) {
-    int32_t* const arrivals = job.d.arrivals + int64_t{split.b} * job.d.arrival_stride + job.row_block;
+    int32_t* const arrivals = job.d.arrivals + int64_t{split.b} * job.d.arrival_stride + split.row_block;
     job.shared.is_last = count_arrival(arrivals, split.num_splits - 1) == split.num_splits - 1;
   }
   named_barrier_sync(kAllConsumers, kConsumerThreads);
@@ -633,131 +767,155 @@ __device__ void merge_splits(const Job& job, const Split& split, RowStats& stats
   }
 }
 
+template <class T>
 __device__ void finish_split(const Job& job, const Split& split, Out& out) {
   named_barrier_sync(kAllConsumers, kConsumerThreads);
-  RowStats stats{{job.shared.row_max[row_of(0)], job.shared.row_max[row_of(1)]},
-                 {job.shared.sum[row_of(0)], job.shared.sum[row_of(1)]}};
+  if (split.rows <= 0) return;
+  RowStats stats;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const int32_t row = row_of(half);
+    stats.row_max[half] = job.shared.last_max[row] * job.d.factor;
+    stats.sum[half] = job.shared.sum[0][row] + job.shared.sum[1][row];
+  }
   if (split.num_splits > 1) {
     store_partial(job, split, stats, out);
     if (!arrive_last(job, split)) return;
     merge_splits(job, split, stats, out);
   }
-  write_rows(job, split, stats, out);
+  write_rows<T>(job, split, stats, out);
 }
 
-// Goes to the next split that has rows; false: there is none.
-__device__ bool next_split(const Job& job) {
-  Shared& shared = job.shared;
-  named_barrier_sync(kAllConsumers, kConsumerThreads);  // nobody needs the last one any more
-  if (consumer_thread() == 0) {
-    shared.has_split = false;
-    while (!shared.has_split && !shared.scheduler.done()) {
-      shared.split = shared.scheduler.next(job.d, job.row_block);
-      shared.has_split = shared.split.rows > 0;
-    }
-  }
-  named_barrier_sync(kAllConsumers, kConsumerThreads);
-  return shared.has_split;
-}
-
-template <class T>
+template <class T, int32_t kHalf>
 __device__ void consume(const Job& job) {
-  const Split& split = job.shared.split;
-  PipelineState state;
-  while (next_split(job)) {
-    load_queries(job, split);
+  Consumer<T, kHalf> consumer(job);
+  Splits splits(job.shared);
+  while (const Split* const split = splits.take()) {
     Out out = {};
-    if (has_softmax())
-      consume_with_softmax<T>(job, split, state, out);
-    else
-      consume_values<T>(job, split, state, out);
-    finish_split(job, split, out);
+    consumer.fold(*split, out);
+    finish_split<T>(job, *split, out);
+    splits.release();
   }
-}
-
-// Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const AttendArgs& args) {
-  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0;
-  const auto write_empty = [&](int32_t first, int32_t last) {
-    for (int64_t row = first; row < last; ++row) write_empty_row(args, row, consumer_thread(), kConsumerThreads);
-  };
-  for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (keys_of(args, b).units() == 0) write_empty(args.keys.cu_q[b], args.keys.cu_q[b + 1]);
-  for (int32_t row = live_rows + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
 }
 
 // --- the kernel
 
 __device__ void init_barriers(const Latent& d, Shared& shared) {
-  if (threadIdx.x == 0) {
-    for (int32_t stage = 0; stage < kStages; ++stage) {
-      init_barrier(&shared.full[stage], d.box == 0 ? kWarpgroup : 1);
-      init_barrier(&shared.empty[stage], kConsumerThreads / kWarp);
-    }
-    if (d.box > 0) prefetch_tensor_map(&d.map);
+  const int32_t loading = d.box == 0 ? kWarpgroup : 1, warps = kWarpgroup / kWarp;
+  for (int32_t stage = 0; stage < kStages; ++stage) {
+    for (Barrier& full : shared.full[stage]) init_barrier(&full, loading);
+    for (Barrier& empty : shared.empty[stage]) init_barrier(&empty, d.shares_loads() ? 2 * warps : warps);
   }
+  init_barrier(&shared.queries_full, kWarpgroup);
+  init_barrier(&shared.queries_empty, 2 * warps);
+  for (int32_t i = 0; i < kSplitRing; ++i) {
+    init_barrier(&shared.split_full[i], 1);
+    init_barrier(&shared.split_empty[i], kWarps);
+  }
+  if (d.box > 0) prefetch_tensor_map(&d.map);
+}
+
+__device__ void plan(const Latent& d, Shared& shared) {
+  const int32_t live = *d.args.keys.live;
+  if (d.place.row_blocks == 0) {
+    if (threadIdx.x == 0) shared.row_scheduler.begin(live);
+    return;
+  }
+  auto& counts = *reinterpret_cast<Counts<kWarps>*>(shared.keys);
+  const int32_t longest = count_units(d.args, live, counts);
+  const WorkPlan work = plan_work(counts.before[live], longest, live, d.place.workers(), d.split_rows);
+  if (threadIdx.x == 0) shared.key_scheduler.begin(counts, live, work, d.place.worker());
 }
 
 template <class T>
 __device__ void attend_block(const Latent& d, Shared& shared) {
-  const int32_t live = *d.args.keys.live;
-  Counts& counts = *reinterpret_cast<Counts*>(shared.keys);
-  init_barriers(d, shared);
-  const int32_t longest = count_units(d.args, live, counts), total = counts.before[live];
-  const int32_t most = static_cast<int32_t>(gridDim.x) / d.row_blocks;
-  const Job job{.d = d,
-                .shared = shared,
-                .worker = static_cast<int32_t>(blockIdx.x) / d.row_blocks,
-                .row_block = static_cast<int32_t>(blockIdx.x) % d.row_blocks};
-  const TileScheduler scheduler(counts, live, plan_work(total, longest, live, most, d.split_rows), job.worker);
-  if (threadIdx.x == 0) shared.scheduler = scheduler;
+  if (!d.args.keys_are_settled) griddep_wait();
+  if (threadIdx.x == 0) init_barriers(d, shared);
+  plan(d, shared);
   fence_proxy_async();  // the barriers are there, and nobody writes counts any more
   __syncthreads();      // nor reads them: their place is the keys'
+  if (d.shares_loads()) cluster_sync();
+  griddep_wait();
+  griddep_launch_dependents();
+  const Job job{.d = d, .shared = shared};
   if (threadIdx.x < kWarpgroup) {
     warpgroup_reg_dealloc<kProducerRegisters>();
-    produce(job, scheduler);
-  } else {
-    warpgroup_reg_alloc<kConsumerRegisters>();
-    consume<T>(job);
-    write_empty_rows(d.args);
+    if (d.box > 0)
+      produce<BoxLoader>(job);
+    else
+      produce<RowLoader>(job);
+    return;
   }
+  warpgroup_reg_alloc<kConsumerRegisters>();
+  if (uniform(half_of_columns()) == 0)
+    consume<T, 0>(job);
+  else
+    consume<T, 1>(job);
+  if (d.shares_loads()) cluster_sync();  // the other block tells this one what it has done with
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_constant__ Latent d) {
   if (!QUIRE_HOPPER) return;
-  extern __shared__ __align__(1024) std::byte memory[];
+  extern __shared__ __align__(1024) std::byte memory[];  // and nothing before it: check_base()
   attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
 }
 
+// Variables that a kernel declares would lie before what it takes to begin at kSharedBase.
+void check_base(const void* kernel) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  check(code.sharedSizeBytes == 0, "latent attention's shared memory does not begin at byte ", kSharedBase,
+        ": its kernel declares ", code.sharedSizeBytes, " bytes before it");
+}
+
+// A block may take its place while the kernel before it in the stream ends; see decode_cuda.cu.
 template <class T>
 void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
   const auto kernel = latent_kernel<T>;
+  check_base(reinterpret_cast<const void*>(kernel));
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
              "attention needs ", sizeof(Shared), " bytes of shared memory");
-  kernel<<<blocks, kThreads, sizeof(Shared), stream>>>(d);
-  check_cuda(cudaGetLastError(), "attention was not launched");
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {.x = static_cast<unsigned>(d.place.pair), .y = 1, .z = 1};
+  const cudaLaunchConfig_t config = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
+                                     .blockDim = dim3(kThreads),
+                                     .dynamicSmemBytes = sizeof(Shared),
+                                     .stream = stream,
+                                     .attrs = attributes,
+                                     .numAttrs = 2};
+  check_cuda(cudaLaunchKernelEx(&config, kernel, d), "attention was not launched");
 }
 
 }  // namespace
+}  // namespace quire::attn::cuda::latent
 
-void latent_decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
+namespace quire::attn::cuda {
+
+void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
-  const Latent d{.args = args,
-                 .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
-                 .box = choice.box,
-                 .row_blocks = latent_row_blocks(args),
-                 .split_rows = latent_split_rows(args),
-                 .split_out = arena.floats(Buf::split_partial_out),
-                 .split_max = arena.floats(Buf::split_partial_max),
-                 .split_sum = arena.floats(Buf::split_partial_sum),
-                 .arrivals = arena.counts(Buf::split_arrivals),
-                 .arrival_stride = static_cast<int32_t>(arena.shape(Buf::split_arrivals).columns)};
+  const float scale = args.scale * args.kv.key_scale;
+  const latent::Latent d{.args = args,
+                         .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
+                         .box = choice.box,
+                         .box_shift = std::countr_zero(static_cast<uint32_t>(choice.box)),
+                         .place = {.row_blocks = choice.row_blocks, .pair = choice.pair},
+                         .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
+                         .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
+                         .split_rows = latent_split_rows(args),
+                         .split_out = arena.floats(Buf::split_partial_out),
+                         .split_max = arena.floats(Buf::split_partial_max),
+                         .split_sum = arena.floats(Buf::split_partial_sum),
+                         .arrivals = arena.counts(Buf::split_arrivals),
+                         .arrival_stride = static_cast<int32_t>(arena.shape(Buf::split_arrivals).columns)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
-    launch<__nv_bfloat16>(d, choice.blocks, stream);
+    latent::launch<__nv_bfloat16>(d, choice.blocks, stream);
   else
-    launch<__half>(d, choice.blocks, stream);
+    latent::launch<__half>(d, choice.blocks, stream);
 }
 
 }  // namespace quire::attn::cuda

@@ -154,4 +154,19 @@ inline __device__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Word i of the quad's lane j goes to lane i as its word j.
+inline __device__ void transpose_quad(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int32_t distance = 1; distance < 4; distance *= 2) {
+    const bool upper = threadIdx.x & distance;
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      const uint32_t given = upper ? words[i] : words[i + distance];
+      const uint32_t taken = __shfl_xor_sync(~0u, given, distance);
+      (upper ? words[i] : words[i + distance]) = taken;
+    }
+  }
+}
+
 }  // namespace quire::attn::cuda
