@@ -20,7 +20,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -41,6 +40,7 @@ constexpr int32_t kKeyDim = kLatentKeyDim, kValueDim = kLatentValueDim;
 constexpr int32_t kPanelBytes = kKeys * kLineBytes, kPanels = kKeyDim / kPanelColumns;
 constexpr int32_t kTileBytes = kPanels * kPanelBytes;  // 64 rows of queries, or 64 keys
 static_assert(kRows == kKeys, "queries and keys have tiles of one size");
+static_assert(kLatentLeastBox == kKeys, "a box is a tile of keys");
 constexpr int32_t kStages = 2;
 constexpr int32_t kColumns = kValueDim / 2;  // of values, for each of the consumers
 constexpr int32_t kColumnPanels = kColumns / kPanelColumns;
@@ -62,8 +62,7 @@ __device__ constexpr int32_t panel_at(int32_t turn) { return (turn + kColumnPane
 struct Latent {
   AttendArgs args;
   CUtensorMap map;  // of the keys, in boxes; not used when they are gathered
-  int32_t box;      // slots that one copy brings, 2^box_shift; 0: gathered
-  int32_t box_shift;
+  int32_t box;      // slots that one copy brings, a tile's; 0: gathered
   Place place;
   float factor;        // of scores, to powers of two
   float cap_scale;     // with a softcap: of scores, to its argument
@@ -163,81 +162,78 @@ __device__ void publish_split(const Job& job, PipelineState& turn) {
   turn.next(kSplitRing);
 }
 
-// Copies by TMA, the panels shared out among the warps: to start a copy takes time. A lane looks up a box; boxes
-// without a key that a row sees are left out, and none leaves its page.
+// The key or, where no row sees it, the one next to it; then the entry of the sequence's table that has it.
+__device__ int32_t seen_key(const Split& split, int32_t key) {
+  return min(max(key, split.loaded.first), split.loaded.end - 1);
+}
+__device__ int32_t page_of(const Job& job, const Split& split, int32_t key) {
+  return split.sequence.pages[seen_key(split, key) >> job.d.args.keys.page_size.shift()].value;
+}
+__device__ int32_t slot_of_key(const Job& job, int32_t page, int32_t key) {
+  return slot_in_page(page, job.d.args.keys.page_size.shift(), key);
+}
+
+// Copies of whole tiles by TMA, the panels shared out among the warps: to start a copy takes time.
 class BoxLoader {
  public:
-  using Slots = int32_t;  // of the lane's box; < 0: left out
+  using Pages = int32_t;
 
   __device__ explicit BoxLoader(const Job& job)
-      : job_(job),
-        warp_(uniform(threadIdx.x / kWarp)),
-        rank_(job.d.place.rank()),
-        box_shift_(job.d.box_shift),
-        boxes_(kKeys >> box_shift_) {}
+      : job_(job), warp_(uniform(threadIdx.x / kWarp)), rank_(job.d.place.rank()) {}
 
-  __device__ Slots look_up(const Split& split, int32_t tile) const {
-    const int32_t key = tile * kKeys + (lane_of() << box_shift_);
-    const bool exists = lane_of() < boxes_ && key + job_.d.box > split.loaded.first && key < split.loaded.end;
-    return exists ? slot_in_pages(split.sequence.pages, job_.d.args.keys.page_size.shift(), key) : -1;
-  }
+  __device__ Pages look_up(const Split& split, int32_t tile) const { return page_of(job_, split, tile * kKeys); }
 
-  __device__ void load(Slots slots, int32_t stage, uint32_t phase) const {
-    const int32_t bytes = (__popc(__ballot_sync(~0u, slots >= 0)) << box_shift_) * kLineBytes;
+  __device__ void load(const Split& split, int32_t tile, Pages page, int32_t stage, uint32_t phase) const {
+    const bool exists = (tile + 1) * kKeys > split.loaded.first && tile * kKeys < split.loaded.end;
+    const int32_t slot = slot_of_key(job_, page, tile * kKeys);
 #pragma unroll 1
     for (int32_t turn = warp_; turn < kPanels; turn += kWarpgroup / kWarp) {
       wait(&job_.shared.empty[stage][turn < kColumnPanels], phase ^ 1);
-      load_panel(slots, stage, panel_at(turn), bytes, (turn + turn / 4) % 2 == rank_);
+      if (lane_of() == 0) load_panel(exists, slot, stage, panel_at(turn), (turn + turn / 4) % 2 == rank_);
     }
   }
 
  private:
-  __device__ void load_panel(Slots slots, int32_t stage, int32_t panel, int32_t bytes, bool is_own) const {
+  __device__ void load_panel(bool exists, int32_t slot, int32_t stage, int32_t panel, bool is_own) const {
     const uint32_t to = shared_address(job_.shared.keys[stage]) + panel * kPanelBytes;
     Barrier* const full = &job_.shared.full[stage][panel];
-    if (lane_of() == 0) arrive_expect_tx(full, bytes);
-#pragma unroll 1
-    for (int32_t box = 0; box < boxes_; ++box) {
-      const int32_t slot = __shfl_sync(~0u, slots, box);
-      const uint32_t place = to + (box << box_shift_) * kLineBytes;
-      if (lane_of() != 0 || slot < 0) continue;
-      if (!job_.d.shares_loads())
-        tma_load(place, &job_.d.map, full, panel * kPanelColumns, 0, slot);
-      else if (is_own)
-        tma_load_multicast(place, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3);
-    }
+    arrive_expect_tx(full, exists ? kPanelBytes : 0);
+    if (!exists) return;
+    if (!job_.d.shares_loads())
+      tma_load(to, &job_.d.map, full, panel * kPanelColumns, 0, slot);
+    else if (is_own)
+      tma_load_multicast(to, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3);
   }
 
   const Job& job_;
-  const int32_t warp_, rank_, box_shift_, boxes_;
+  const int32_t warp_, rank_;
 };
 
 // Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them.
 class RowLoader {
  public:
   static constexpr int32_t kAtOnce = kWarpgroup / kPieces;
-  struct Slots {
+  struct Pages {
     int32_t of[kKeys / kAtOnce];
   };
 
   __device__ explicit RowLoader(const Job& job) : job_(job) {}
 
-  __device__ Slots look_up(const Split& split, int32_t tile) const {
-    Slots slots;
+  __device__ Pages look_up(const Split& split, int32_t tile) const {
+    Pages pages;
 #pragma unroll
-    for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
-      const int32_t key = min(max(tile * kKeys + line() + i * kAtOnce, split.loaded.first), split.loaded.end - 1);
-      slots.of[i] = slot_in_pages(split.sequence.pages, job_.d.args.keys.page_size.shift(), key);
-    }
-    return slots;
+    for (int32_t i = 0; i < kKeys / kAtOnce; ++i) pages.of[i] = page_of(job_, split, key_at(tile, i));
+    return pages;
   }
 
-  __device__ void load(const Slots& slots, int32_t stage, uint32_t phase) const {
+  __device__ void load(const Split& split, int32_t tile, const Pages& pages, int32_t stage, uint32_t phase) const {
     const kv::LayerKv& kv = job_.d.args.kv;
     const std::byte* from[kKeys / kAtOnce];
 #pragma unroll
-    for (int32_t i = 0; i < kKeys / kAtOnce; ++i)
-      from[i] = address_of(kv.keys + piece() * 16, slots.of[i], static_cast<uint32_t>(kv.key_stride) * 2);
+    for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
+      const int32_t slot = slot_of_key(job_, pages.of[i], seen_key(split, key_at(tile, i)));
+      from[i] = address_of(kv.keys + piece() * 16, slot, static_cast<uint32_t>(kv.key_stride) * 2);
+    }
     const uint32_t to = piece_at(shared_address(job_.shared.keys[stage]), line(), piece());
 #pragma unroll
     for (int32_t turn = 0; turn < kPanels; ++turn) {
@@ -253,6 +249,7 @@ class RowLoader {
  private:
   static __device__ int32_t piece() { return threadIdx.x % kPieces; }
   static __device__ int32_t line() { return threadIdx.x / kPieces; }
+  static __device__ int32_t key_at(int32_t tile, int32_t i) { return tile * kKeys + line() + i * kAtOnce; }
 
   const Job& job_;
 };
@@ -294,7 +291,7 @@ __device__ void write_empty_rows(const AttendArgs& args, uint32_t thread, uint32
   for (int32_t row = live_rows + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
 }
 
-// Table entries are asked for a tile ahead: they may come from far away.
+// Table entries are asked for a tile ahead, and looked at only then: they may come from far away.
 template <class Loader>
 __device__ void produce(const Job& job) {
   const Loader loader(job);
@@ -306,15 +303,15 @@ __device__ void produce(const Job& job) {
     const Split* const split = splits.take();
     if (!split) break;
     const int32_t first = uniform(split->tile), end = uniform(split->end);
-    typename Loader::Slots slots = loader.look_up(*split, first);
+    typename Loader::Pages pages = loader.look_up(*split, first);
 #pragma unroll 1
     for (int32_t tile = first; tile < end; ++tile) {
       const int32_t stage = (tile - first) % kStages;
-      const typename Loader::Slots next = loader.look_up(*split, min(tile + 1, end - 1));
-      loader.load(slots, stage, phases.of(stage));
+      const typename Loader::Pages next = loader.look_up(*split, min(tile + 1, end - 1));
+      loader.load(*split, tile, pages, stage, phases.of(stage));
       phases.next(stage);
       if (tile == first) load_queries(job, *split, queries_phase);
-      slots = next;
+      pages = next;
     }
     splits.release();
   }
@@ -901,7 +898,6 @@ void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) 
   const latent::Latent d{.args = args,
                          .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
                          .box = choice.box,
-                         .box_shift = std::countr_zero(static_cast<uint32_t>(choice.box)),
                          .place = {.row_blocks = choice.row_blocks, .pair = choice.pair},
                          .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                          .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
