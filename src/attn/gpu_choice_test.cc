@@ -207,7 +207,7 @@ TEST(GpuChoice, PrefillAndLatentAreNotForADeviceWhoseSharedMemoryBeginsElsewhere
   GpuDevice other = kH200;
   for (const int32_t reserved : {0, 2048}) {
     other.reserved_shared = reserved;
-    EXPECT_EQ(kernel_for(c, other), GpuKernel::decode);
+    EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::bf16, 4, 2, 128)), other), GpuKernel::decode);
     EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), other), GpuKernel::general);
   }
 }
