@@ -128,8 +128,8 @@ struct Split {
   int32_t first_row, last_row;  // the sequence's query rows: first_row .. last_row - 1
   int32_t tile_row, tile_head;  // of the tile's first row: its query row, its head in the group
   int32_t rows;
-  int32_t seen_first;  // keys before it are in no row's window
   int32_t first, end;  // places of the split
+  int32_t seen_first;  // keys before it are in no row's window; this and the tail only where not all is plain
   Tail tail;
   int32_t kv_head;
   bool is_whole;             // nobody else has any of the tile; if somebody has, and it was asked for:
@@ -207,23 +207,21 @@ struct TileScheduler {
     const int32_t in_tile = at - tile.units_before, count = min(end - unit, tile.units - in_tile);
     const int32_t first = tile.first + in_tile * kUnit;
     unit += count;
-    split = {.pages = pages_of(args.keys, seq),
-             .length = seq.length,
-             .first_row = seq.first_row,
-             .last_row = last_row,
-             .tile_row = seq.first_row + tile.first_query,
-             .tile_head = tile.first_head,
-             .rows = tile.rows,
-             .seen_first = tile.seen_first,
-             .first = first,
-             .end = min(first + count * kUnit, tile.end),
-             .tail = tile.tail,
-             .kv_head = kv_head,
-             .is_whole = in_tile == 0 && first + count * kUnit >= tile.end,
-             .arrivals = 0,
-             .first_worker = 0,
-             .first_slot = 0,
-             .slot = 0};
+    split.pages = pages_of(args.keys, seq);
+    split.length = seq.length;
+    split.first_row = seq.first_row;
+    split.last_row = last_row;
+    split.tile_row = seq.first_row + tile.first_query;
+    split.tile_head = tile.first_head;
+    split.rows = tile.rows;
+    split.first = first;
+    split.end = min(first + count * kUnit, tile.end);
+    split.kv_head = kv_head;
+    split.is_whole = in_tile == 0 && first + count * kUnit >= tile.end;
+    if constexpr (!kPlain) {
+      split.seen_first = tile.seen_first;
+      split.tail = tile.tail;
+    }
     return tile;
   }
 
