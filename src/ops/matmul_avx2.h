@@ -32,7 +32,7 @@ struct Avx2Integers {
   // Every byte moved right by Right bits, of which Mask is kept.
   template <int Mask, int Right>
   static I bits(I x) {
-    return _mm256_and_si256(moved<Right>(x), _mm256_set1_epi8(Mask));
+    return _mm256_and_si256(moved<Right>(x), _mm256_set1_epi8(static_cast<char>(Mask)));
   }
   // to | bits<Mask, Right>(x)
   template <int Mask, int Right>

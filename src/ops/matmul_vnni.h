@@ -34,7 +34,7 @@ struct Vnni {
   // Every byte moved right by Right bits, of which Mask is kept.
   template <int Mask, int Right>
   static I bits(I x) {
-    return _mm512_and_si512(moved<Right>(x), _mm512_set1_epi8(Mask));
+    return _mm512_and_si512(moved<Right>(x), _mm512_set1_epi8(static_cast<char>(Mask)));
   }
   // to | bits<Mask, Right>(x)
   template <int Mask, int Right>

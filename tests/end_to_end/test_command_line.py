@@ -12,7 +12,7 @@ from program import MODEL, QUIRE, ROOT, environment, needs_model, one_line, quir
 COMMANDS = [
     [], ["serve"], ["chat"], ["generate"], ["tokenize"], ["template"], ["completion"], ["help"], ["version"],
     ["models"], ["models", "fetch"], ["models", "remove"],
-    ["inspect"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
+    ["inspect"], ["inspect", "attention"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
     ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"],
     ["bench", "serving"], ["bench", "profile"],
 ]  # fmt: skip
