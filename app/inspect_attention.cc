@@ -132,7 +132,7 @@ void add_inspect_attention(CLI::App& inspect) {
   word("--mode", words->mode, names_of(kProblemModes), "of the step");
   number("--batch", problem->batch, "sequences");
   number("--queries", problem->queries, "of each sequence, but in decode");
-  number("--context-length", problem->context, "most keys of a sequence");
+  number("-c,--context-length", problem->context, "most keys of a sequence");
   number("--page-size", problem->page_size, "tokens in a page");
   number("--heads", problem->heads, "query heads");
   number("--kv-heads", problem->kv_heads, "kv heads");
