@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/simd/avx512.h"
+#include "ops/matmul_dots.h"
 #include "ops/matmul_weights.h"
 
 namespace quire::ops::cpu {
@@ -48,37 +49,16 @@ struct Vnni {
 
   template <WeightForm, int First, int Count, int R>
   [[gnu::always_inline]] static void add_dots(const I (&numbers)[8], const int8_t* q, int64_t stride, I (&sums)[R]) {
-    constexpr int kChains = R == 1 ? 2 : 1;  // a row alone has two, which wait less for each other's products
-    const int8_t* rows[R];
-    for (int r = 0; r < R; ++r) {
-      rows[r] = q + r * stride;
-      asm("" : "+r"(rows[r]));  // else GCC keeps every word's distance from q apart
-    }
-    I chains[R][kChains];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      chains[r][kChains - 1] = zero();
-      chains[r][0] = sums[r];
-    }
-#pragma GCC unroll 8
-    for (int i = First; i < First + Count; ++i)
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        I& chain = chains[r][i % kChains];
-        add_dot(chain, numbers[i], rows[r] + 4 * i);
-      }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r)
-      sums[r] = kChains == 2 ? _mm512_add_epi32(chains[r][0], chains[r][1 % kChains]) : chains[r][0];
+    add_dots_of_four<Vnni, First, Count>(numbers, q, stride, sums);
   }
 
- private:
   // _mm512_dpbusd_epi32 with a broadcast: GCC 12 would load that apart, which takes a quarter longer.
   [[gnu::always_inline]] static void add_dot(I& sums, I numbers, const int8_t* q) {
     const auto& word = *reinterpret_cast<const int8_t(*)[4]>(q);
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(numbers), "m"(word));
   }
 
+ private:
   template <int Right>
   static I moved(I x) {
     return Right == 0 ? x : _mm512_srli_epi16(x, Right);
