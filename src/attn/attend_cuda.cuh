@@ -14,8 +14,7 @@
 
 namespace quire::attn::cuda {
 
-using quire::cuda::check_cuda;
-using quire::cuda::stream_of;
+using namespace quire::cuda;  // single instructions and launches: one name each, as if they were the language's
 
 constexpr int32_t kWarp = 32;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;

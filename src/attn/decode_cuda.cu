@@ -26,7 +26,7 @@
 #include "attn/attend_cuda.cuh"
 #include "attn/decode_scheduler_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
-#include "attn/tensor_core_cuda.cuh"
+#include "base/tensor_core.cuh"
 
 namespace quire::attn::cuda {
 namespace {
@@ -711,27 +711,6 @@ __global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel
   write_empty_rows(d.args, storage.live, seqs);
 }
 
-// The kernel's blocks may take their places while the kernel before it in the stream is still at its end, which saves
-// most of the time between the two. Metadata are read there if the caller says that they are settled; for all else (q,
-// K and V, the workspace) a block waits for that kernel to have ended, and its writes to be seen, and only then allows
-// the same to the next. So when a block starts, all kernels of the stream but the one before its own have ended. Code
-// for older devices has no instruction to wait and is launched in the plain way.
-void start(void (*kernel)(Decode), int32_t blocks, int32_t threads, size_t shared, cudaStream_t stream,
-           const Decode& d) {
-  cudaFuncAttributes code;
-  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastGriddepVersion;
-  const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
-                                     .blockDim = dim3(static_cast<uint32_t>(threads)),
-                                     .dynamicSmemBytes = shared,
-                                     .stream = stream,
-                                     .attrs = &early,
-                                     .numAttrs = 1};
-  check_cuda(cudaLaunchKernelEx(&launch, kernel, d), "attention was not launched");
-}
-
 template <class E>
 void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
   static_assert(sizeof(SharedStorage<E>) <= DecodeSizes::kMostStorageBytes);
@@ -739,7 +718,10 @@ void launch(const Decode& d, const GpuChoice& choice, cudaStream_t stream) {
   const size_t shared = E::kSizes.shared_bytes(choice.stages, d.batch, choice.is_fixed, choice.sums_rows);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
              "attention needs ", shared, " bytes of shared memory");
-  start(kernel, choice.blocks, E::kThreads, shared, stream, d);
+  // Metadata are read before the kernel before has ended if the caller says that they are settled; for all else (q, K and
+  // V, the workspace) a block waits, and only then allows the same to the next. So when a block starts, all kernels of
+  // the stream but the one before its own have ended.
+  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), E::kThreads, shared, stream, "attention", d);
 }
 
 template <class Stored, int32_t kDim, bool kPlain>

@@ -26,7 +26,7 @@
 
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
-#include "attn/tensor_core_cuda.cuh"
+#include "base/tensor_core.cuh"
 
 namespace quire::attn::cuda {
 

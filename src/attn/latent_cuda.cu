@@ -26,10 +26,10 @@
 
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
-#include "attn/hopper.cuh"
 #include "attn/latent_scheduler_cuda.cuh"
-#include "attn/tensor_core_cuda.cuh"
 #include "attn/tensor_map.h"
+#include "base/hopper.cuh"
+#include "base/tensor_core.cuh"
 
 namespace quire::attn::cuda::latent {
 namespace {

@@ -14,12 +14,13 @@ constexpr int64_t q_stride_of(int64_t dim) { return aligned(dim) + kArrayAlign; 
 
 // Where the arrays lie, for rows of the longest dim; of the quantised ones each row may have two.
 struct Layout {
-  int64_t q, scale, sums, end;  // in bytes; f32 is at 0
+  int64_t bf16, q, scale, sums, end;  // in bytes; f32 is at 0
 };
 Layout arrays_of(int64_t rows, int64_t dim) {
   const int64_t blocks = (dim + kActivationBlock - 1) / kActivationBlock;
   Layout layout;
-  layout.q = aligned(rows * dim * int64_t{sizeof(float)});
+  layout.bf16 = aligned(rows * dim * int64_t{sizeof(float)});
+  layout.q = layout.bf16 + aligned(rows * dim * int64_t{sizeof(uint16_t)});
   layout.scale = layout.q + 2 * rows * q_stride_of(dim);
   layout.sums = layout.scale + aligned(2 * rows * blocks * int64_t{sizeof(float)});
   layout.end = layout.sums + aligned(2 * rows * blocks * 2 * int64_t{sizeof(int32_t)});
@@ -34,8 +35,8 @@ size_t checked_bytes(int64_t rows, int64_t dim) {
 
 }  // namespace
 
-ActivationBuffer::ActivationBuffer(int64_t rows, int64_t dim)
-    : rows_(rows), dim_(dim), memory_(checked_bytes(rows, dim)) {}
+ActivationBuffer::ActivationBuffer(int64_t rows, int64_t dim, Place place)
+    : rows_(rows), dim_(dim), memory_(checked_bytes(rows, dim), place) {}
 
 ActivationRows ActivationBuffer::view(int64_t dim, Forms forms) const {
   check(dim > 0 && dim <= dim_, "activations with room for rows of ", dim_, " cannot hold rows of ", dim);
@@ -47,6 +48,7 @@ ActivationRows ActivationBuffer::view(int64_t dim, Forms forms) const {
           .rows = rows_,
           .dim = dim,
           .f32 = reinterpret_cast<float*>(base),
+          .bf16 = reinterpret_cast<uint16_t*>(base + layout.bf16),
           .q = reinterpret_cast<int8_t*>(base + layout.q),
           .q_stride = q_stride_of(dim),
           .scale = reinterpret_cast<float*>(base + layout.scale),

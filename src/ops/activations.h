@@ -1,5 +1,5 @@
-// Rows of activations as matrix products read them: plain f32 for dense weights, and blocks of 8-bit integers for
-// quantised ones.
+// Rows of activations as matrix products read them: plain f32 for dense weights (on a GPU bf16, rounded to nearest,
+// ties to even), and blocks of 8-bit integers for quantised ones.
 //
 //   x[32 b + i]  ~  scale[b] * q[32 b + i]        scale = largest magnitude of the block / 127
 //   q            =  x * (127 / largest magnitude), rounded to the nearest integer, ties to even
@@ -28,18 +28,20 @@ inline constexpr int32_t kActivationBlock = 32;
 // Which forms a product reads. Stacked weights of different types may need f32 and q8; q8 and q8x2 exclude each other.
 struct Forms {
   bool f32 = false;
+  bool bf16 = false;
   bool q8 = false;
   bool q8x2 = false;
   bool quantised() const { return q8 || q8x2; }
   friend bool operator==(Forms, Forms) = default;
 };
-inline Forms operator|(Forms a, Forms b) { return {a.f32 || b.f32, a.q8 || b.q8, a.q8x2 || b.q8x2}; }
+inline Forms operator|(Forms a, Forms b) { return {a.f32 || b.f32, a.bf16 || b.bf16, a.q8 || b.q8, a.q8x2 || b.q8x2}; }
 
 struct ActivationRows {
-  Forms forms;   // what is (to be) filled
-  int64_t rows;  // room
-  int64_t dim;   // a multiple of 32 when quantised
-  float* f32;    // [rows, dim]
+  Forms forms;               // what is (to be) filled
+  int64_t rows;              // room
+  int64_t dim;               // a multiple of 32 when quantised
+  float* f32;                // [rows, dim]
+  uint16_t* bf16 = nullptr;  // [rows, dim] the bits
   // Null without a quantised form. With q8x2 all three have [rows, 2, ...].
   int8_t* q = nullptr;  // [rows, dim], rows 64-byte aligned: stride q_stride
   int64_t q_stride = 0;
@@ -47,10 +49,10 @@ struct ActivationRows {
   int32_t* sums = nullptr;  // [rows, dim / 16]
 };
 
-// The owner: room for `rows` rows of up to `dim` elements in every form; address space until it is touched.
+// The owner: room for `rows` rows of up to `dim` elements in every form; on the host address space until it is touched.
 class ActivationBuffer {
  public:
-  ActivationBuffer(int64_t rows, int64_t dim);
+  ActivationBuffer(int64_t rows, int64_t dim, Place place = Place::host);
   // dim up to the one given at birth. Views share the memory: filling one uses up what another held.
   ActivationRows view(int64_t dim, Forms forms) const;
 

@@ -12,7 +12,9 @@
 #include <cstring>
 #include <type_traits>
 
-namespace quire::attn::cuda {
+#include "base/cuda_launch.cuh"
+
+namespace quire::cuda {
 
 inline __device__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -70,20 +72,6 @@ inline __device__ int32_t count_arrivals(int32_t* count, int32_t more) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(more) : "memory");
   return before;
-}
-
-// Where a kernel may start before the one before it has ended: until that has, and its writes are seen; and that the
-// one after it may now start.
-constexpr int32_t kLeastGriddepVersion = 90;
-inline __device__ void griddep_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-inline __device__ void griddep_launch_dependents() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
 }
 
 // Some of the block's warps wait for each other; `barrier` is not 0, which is the whole block's.
@@ -169,4 +157,4 @@ inline __device__ void transpose_quad(uint32_t (&words)[4]) {
   }
 }
 
-}  // namespace quire::attn::cuda
+}  // namespace quire::cuda

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attn/tensor_core_cuda.cuh"
+#include "base/tensor_core.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define QUIRE_HOPPER 1
@@ -20,7 +20,7 @@
 #define QUIRE_HOPPER 0
 #endif
 
-namespace quire::attn::cuda::hopper {
+namespace quire::cuda::hopper {
 
 constexpr int32_t kWarpgroup = 128;
 constexpr int32_t kPanelColumns = 64, kLineBytes = 128;
@@ -349,4 +349,4 @@ inline __device__ void tma_load_multicast(uint32_t to, const CUtensorMap* map, B
 #endif
 }
 
-}  // namespace quire::attn::cuda::hopper
+}  // namespace quire::cuda::hopper

@@ -1,0 +1,61 @@
+// Kernels that follow each other closely (programmatic dependent launch): a kernel's blocks take their places while the
+// kernel before it in the stream is still at its end. What does not depend on that kernel (weights, settled metadata)
+// may be read at once; for all else a block waits.
+//
+//   __global__ void kernel(const __grid_constant__ Args a) {
+//     ... what nobody on the stream writes
+//     griddep_wait();                 every kernel, also one that needs nothing: the end of a kernel is known to the
+//     griddep_launch_dependents();    one after the next only through this wait
+//     ... the rest
+//   }
+//   launch_after(kernel, grid, block, shared, stream, "rms_norm", a);
+//
+// What the kernel before wrote is never read through the read-only cache (no __ldg, no const __restrict__): the
+// compiler may move such a load before the wait. Code for devices older than Hopper has no instruction to wait and is
+// launched in the plain way.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/cuda_call.h"
+
+namespace quire::cuda {
+
+inline __device__ void griddep_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+inline __device__ void griddep_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// May the kernel start early? Only if the code that the device runs can wait.
+inline cudaLaunchAttribute starts_early(const void* kernel, const char* name) {
+  constexpr int32_t kLeastGriddepVersion = 90;
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of ", name, " is not known");
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastGriddepVersion;
+  return early;
+}
+
+template <class Args>
+void launch_after(void (*kernel)(Args), dim3 grid, int32_t threads, size_t shared, cudaStream_t stream,
+                  const char* name, const Args& args) {
+  cudaLaunchAttribute early = starts_early(reinterpret_cast<const void*>(kernel), name);
+  const cudaLaunchConfig_t launch = {.gridDim = grid,
+                                     .blockDim = dim3(static_cast<uint32_t>(threads)),
+                                     .dynamicSmemBytes = shared,
+                                     .stream = stream,
+                                     .attrs = &early,
+                                     .numAttrs = 1};
+  check_cuda(cudaLaunchKernelEx(&launch, kernel, args), name, " was not launched");
+}
+
+}  // namespace quire::cuda
