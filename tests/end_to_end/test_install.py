@@ -32,7 +32,7 @@ def test_the_documented_example_builds_from_the_package_and_runs(prefix, tmp_pat
     (tmp_path / "example.cc").write_text(block_of_example("cpp"))
     (tmp_path / "CMakeLists.txt").write_text(block_of_example("cmake"))
     build = tmp_path / "build"
-    run("cmake", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0")
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_FLAGS=-O0")
     run("cmake", "--build", build)
     assert run(build / "example") == "0.5\n"
 
