@@ -27,6 +27,7 @@
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "attn/latent_scheduler_cuda.cuh"
+#include "attn/softmax_cuda.cuh"
 #include "attn/tensor_map.h"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
@@ -51,7 +52,6 @@ constexpr int32_t kConsumerThreads = 2 * kWarpgroup;  // threads of both
 constexpr int32_t kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * 3,
               "more registers than there are");
-constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
 // Named barriers: probabilities of an even tile and of an odd one; then both consumers' and, two, each one's own.
 enum : int32_t { kEvenReady = 1, kOddReady, kAllConsumers, kOwnWarpgroup };
@@ -90,7 +90,7 @@ struct alignas(1024) Shared {
   Split split[kSplitRing];
   bool has_split[kSplitRing];
   bool is_last;
-  float row_max[kRows], rescale[kRows];  // with probs: of raw scores; of sums before these probabilities are added
+  float row_max[kRows], rescale[kRows];  // of probs: what they are relative to, and sums before them are multiplied by
   float last_max[kRows], sum[2][kRows];  // of a split; of each consumer's tiles
   KeyScheduler key_scheduler;
   RowScheduler row_scheduler;
@@ -324,7 +324,7 @@ __device__ void produce(const Job& job) {
 // A thread has two rows of the tile (row_of) and, of each eight columns, two.
 __device__ uint32_t consumer_thread() { return threadIdx.x - kWarpgroup; }
 __device__ int32_t half_of_columns() { return consumer_thread() / kWarpgroup; }
-__device__ int32_t row_of(int32_t half) { return threadIdx.x % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8; }
+__device__ int32_t row_of(int32_t half) { return lane_row() + half * 8; }
 
 __device__ void wait_for_panel(const Job& job, int32_t stage, uint32_t phase, int32_t panel) {
   wait(&job.shared.full[stage][panel], phase);
@@ -373,16 +373,6 @@ __device__ void rescale_rows(Out& out, const float (&rescale)[2]) {
 
 // --- a tile's scores and probabilities
 
-// Of the thread's two rows.
-struct Softmax {
-  float row_max[2] = {-INFINITY, -INFINITY};  // of raw scores
-  float sum[2] = {0, 0};                      // of this thread's columns alone until the end
-};
-
-// Keys [first, end) that the thread's two rows see, counted from the sequence's first.
-struct Seen {
-  int32_t first[2], end[2];
-};
 __device__ Seen seen_by(const Job& job, const Split& split) {
   Seen seen;
 #pragma unroll
@@ -433,65 +423,6 @@ __device__ void issue_pv_shared(int32_t stage, Out& out) {
     wgmma_pv_shared<T>(out, advance_descriptor(probs, step * 32), advance_descriptor(values, step * 16 * kLineBytes),
                        1);
   wgmma_commit();
-}
-
-__device__ void cap(Scores& scores, float softcap, float cap_scale) {
-#pragma unroll
-  for (float& score : scores) {
-    const float both = fast_exp2(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
-    score = softcap * (1 - __fdividef(2.0f, 1 + both));
-  }
-}
-
-__device__ void mask(Scores& scores, const Seen& seen, int32_t first_key) {
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t key = first_key + i / 4 * 8 + lane_of() % 4 * 2 + i % 2, half = i / 2 % 2;
-    if (key < seen.first[half] || key >= seen.end[half]) scores[i] = -INFINITY;
-  }
-}
-
-// Scores become probabilities; rescale: what the rows' sums before them are multiplied by. The maximum that
-// probabilities are relative to is an earlier one as long as no probability is more than 2^kRescaleThreshold for it:
-// sums then stay as they are.
-__device__ void online_softmax(Scores& scores, float factor, Softmax& softmax, float (&rescale)[2]) {
-  constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
-  const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
-  float row_maxes[2][kChains], partial[2][kChains], base[2];
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    float& row_max = row_maxes[i / 2 % 2][chain(i)];
-    row_max = i < 8 ? scores[i] : fmaxf(row_max, scores[i]);
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = row_maxes[half];
-    const float before = softmax.row_max[half];
-    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
-    if (!((row_max - before) * factor > kRescaleThreshold)) row_max = before;
-    base[half] = row_max == -INFINITY ? 0 : row_max * factor;
-    rescale[half] = before == -INFINITY ? 1 : fast_exp2(before * factor - base[half]);
-    softmax.row_max[half] = row_max;
-  }
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t half = i / 2 % 2;
-    scores[i] = fast_exp2(fmaf(scores[i], factor, -base[half]));
-    float& sum = partial[half][chain(i)];
-    sum = i < 8 ? scores[i] : sum + scores[i];
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = partial[half];
-    softmax.sum[half] = fmaf(softmax.sum[half], rescale[half], (of[0] + of[1]) + (of[2] + of[3]));
-  }
-}
-
-// Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
-template <class T>
-__device__ void pack(const Scores& scores, Probs& probs) {
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 4; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
 }
 
 // --- a consumer's rows of a split, against all of its tiles
@@ -577,9 +508,10 @@ class Consumer {
   __device__ void make_probs(const Split& split, const Seen& seen, int32_t tile, Softmax& softmax, Scores& scores,
                              float (&rescale)[2]) const {
     const int32_t first = tile * kKeys;
-    if (job_.d.args.softcap > 0) cap(scores, job_.d.args.softcap, job_.d.cap_scale);
-    if (first < split.seen_by_all.first || first + kKeys > split.seen_by_all.end) mask(scores, seen, first);
-    online_softmax(scores, job_.d.factor, softmax, rescale);
+    if (job_.d.args.softcap > 0) cap<kKeys>(scores, job_.d.args.softcap, job_.d.cap_scale);
+    if (first < split.seen_by_all.first) mask_before<kKeys>(scores, seen, first);
+    if (first + kKeys > split.seen_by_all.end) mask_after<kKeys>(scores, seen, first);
+    online_softmax<kKeys>(scores, job_.d.factor, softmax, rescale);
   }
 
   // Probabilities, and what the rows are relative to and rescaled by, for the other consumer, which has done with those
@@ -772,7 +704,7 @@ __device__ void finish_split(const Job& job, const Split& split, Out& out) {
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = row_of(half);
-    stats.row_max[half] = job.shared.last_max[row] * job.d.factor;
+    stats.row_max[half] = job.shared.last_max[row];
     stats.sum[half] = job.shared.sum[0][row] + job.shared.sum[1][row];
   }
   if (split.num_splits > 1) {
