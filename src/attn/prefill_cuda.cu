@@ -23,6 +23,7 @@
 #include "attn/prefill_producer.h"
 #include "attn/softmax_cuda.cuh"
 #include "attn/tensor_map.h"
+#include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -108,14 +109,11 @@ struct PackedRow {
       : query(divide_by_group(p, tile.head + row)), head(tile.head + row - query * p.group) {}
 };
 
-// What the warps of a block share, after the panels.
-struct SharedStorage {
+// What the warps of a block share, after the panels: the tiles, and
+struct SharedStorage : WorkRing<Tile, kTileRing> {
   Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
   Barrier queries_full[kMostConsumers];
   Barrier edge;  // values of which some rows must become zeros before they are full
-  Barrier tile_full[kTileRing], tile_empty[kTileRing];
-  Tile tile[kTileRing];
-  bool has_tile[kTileRing];
   int32_t first_rows[kMostCached];  // of sequences, if there are not more
 };
 
@@ -134,10 +132,7 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   }
   for (Barrier& full : storage.queries_full) hopper::init_barrier(&full, 1);
   hopper::init_barrier(&storage.edge, 1);
-  for (int32_t i = 0; i < kTileRing; ++i) {
-    hopper::init_barrier(&storage.tile_full[i], 1);
-    hopper::init_barrier(&storage.tile_empty[i], kConsumerWarps + producer_warps);
-  }
+  storage.begin(kConsumerWarps + producer_warps);
   hopper::fence_proxy_async();
 }
 
@@ -183,10 +178,6 @@ struct Work {
   }
 };
 
-// A value that is the same in all lanes, so that the compiler knows it, too, and keeps what is made of it in registers
-// that the warp shares.
-__device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
-
 // Steps of kKeys keys, counted from the sequence's first: end - 1, end - 2, ... first.
 template <int32_t kKeys>
 struct Steps {
@@ -196,35 +187,14 @@ struct Steps {
         end(uniform(tile.end_key > tile.first_key ? (tile.end_key + kKeys - 1) / kKeys : first)) {}
 };
 
-// The tiles that this block takes, as one of its roles comes to them.
-class Tiles {
- public:
-  __device__ explicit Tiles(SharedStorage& storage) : storage_(storage) {}
-
-  // Stays until it is released, in the same order; null: there are no more.
-  __device__ const Tile* take() {
-    hopper::wait(&storage_.tile_full[taken_.stage], taken_.phase);
-    const Tile* const tile = uniform(storage_.has_tile[taken_.stage]) ? &storage_.tile[taken_.stage] : nullptr;
-    taken_.next(kTileRing);
-    return tile;
-  }
-  __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.tile_empty[released_.stage]);
-    released_.next(kTileRing);
-  }
-
- private:
-  SharedStorage& storage_;
-  PipelineState taken_, released_;
-};
+using Tiles = Taker<Tile, kTileRing>;
 
 // The dynamic tile scheduler: decides which tiles the block takes; one thread's. The first place is the block's own;
 // every place that was taken, one without rows included, is followed by one count, so the counter wraps to zero.
 template <class Work>
 class TileScheduler {
  public:
-  __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), storage_(storage) {}
+  __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), publisher_(storage) {}
 
   __device__ void publish_first() { publish(blockIdx.x); }
   __device__ void publish_next() { publish(next_index()); }
@@ -235,17 +205,15 @@ class TileScheduler {
   }
 
   __device__ void publish(int32_t index) {
-    hopper::wait(&storage_.tile_empty[turn_.stage], turn_.phase ^ 1);
-    const int32_t count = work_.count();
-    while (index < count && !work_.find(index, storage_.tile[turn_.stage])) index = next_index();
-    storage_.has_tile[turn_.stage] = index < count;
-    hopper::arrive(&storage_.tile_full[turn_.stage]);
-    turn_.next(kTileRing);
+    publisher_.publish([&](Tile& tile) {
+      const int32_t count = work_.count();
+      while (index < count && !work_.find(index, tile)) index = next_index();
+      return index < count;
+    });
   }
 
   const Work& work_;
-  SharedStorage& storage_;
-  PipelineState turn_;
+  Publisher<Tile, kTileRing> publisher_;
 };
 
 // --- the producer
@@ -562,8 +530,7 @@ class Consumer {
       const float sink = exists[half] && args.sinks ? args.sinks[head] : -INFINITY;
       factors[half] = factor_of(row_max, sum, sink, args.kv.value_scale);
       at[half] = row * args.out.row_stride + head * kValueDim;
-      if (exists[half] && args.lse && threadIdx.x % 4 == 0)
-        args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
+      if (exists[half] && threadIdx.x % 4 == 0) write_lse(args, row, head, row_max, sum);
     }
     hopper::wgmma_wait<0>();
     if (tile.end_key > tile.first_key) release_values();
@@ -770,12 +737,6 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Sha
   }
 }
 
-// Rows past those of live sequences.
-__device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
-  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x)
-    write_empty_row(args, row);
-}
-
 template <class T, int32_t kKeyDim, int32_t kValueDim>
 __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
@@ -791,7 +752,9 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   if (threadIdx.x == 0) init_barriers<Memory>(storage, p.box > 0);
   __syncthreads();
   const Work<Memory::kRows> work{p, cached ? storage.first_rows : keys.cu_q, live};
-  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
+  write_empty_rows(  // sequences without keys have tiles, as all have
+      p.args, live, [&](int32_t b) { return live ? work.first_rows[b] : 0; }, [](int32_t) { return false; },
+      threadIdx.x, Memory::kThreads);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();

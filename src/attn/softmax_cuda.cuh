@@ -1,8 +1,9 @@
 // The online softmax of a warpgroup's 64 rows, as its products leave the scores: a thread has two rows of them
-// (lane_row(), and the eighth below) and two of each eight keys; four lanes have a row together. Scores are of kKeys keys.
+// (lane_row(), and the eighth below) and two of each eight keys; four lanes have a row together. Scores are of kKeys
+// keys.
 //
-// Probabilities are powers of two, relative to a maximum that is the row's or an earlier one of it: `factor` takes a score
-// to the exponent.
+// Probabilities are powers of two, relative to a maximum that is the row's or an earlier one of it: `factor` takes a
+// score to the exponent.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
