@@ -115,12 +115,15 @@ inline __device__ void write_lse(const AttendArgs& args, int64_t row, int32_t he
   if (args.lse) args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : __fadd_rn(row_max, logf(sum));
 }
 
-// A row without keys, by `threads` threads of a block.
+// A row without keys, by some threads of a block, or by all.
 inline __device__ void write_empty_row(const AttendArgs& args, int64_t row, uint32_t thread, uint32_t threads) {
   for (uint32_t i = thread; i < static_cast<uint32_t>(args.out.heads * args.out.dim); i += threads)
     store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
   for (uint32_t head = thread; args.lse && head < static_cast<uint32_t>(args.q.heads); head += threads)
     args.lse[head * args.q.rows + row] = -INFINITY;
+}
+inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
+  write_empty_row(args, row, threadIdx.x, blockDim.x);
 }
 
 // Rows of live sequences without keys, and rows past the live ones, shared out among all blocks. first_row(b): of

@@ -737,6 +737,12 @@ __device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, Sha
   }
 }
 
+// Rows past those of live sequences.
+__device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
+  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x)
+    write_empty_row(args, row);
+}
+
 template <class T, int32_t kKeyDim, int32_t kValueDim>
 __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
@@ -752,9 +758,7 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   if (threadIdx.x == 0) init_barriers<Memory>(storage, p.box > 0);
   __syncthreads();
   const Work<Memory::kRows> work{p, cached ? storage.first_rows : keys.cu_q, live};
-  write_empty_rows(  // sequences without keys have tiles, as all have
-      p.args, live, [&](int32_t b) { return live ? work.first_rows[b] : 0; }, [](int32_t) { return false; },
-      threadIdx.x, Memory::kThreads);
+  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();
