@@ -159,9 +159,7 @@ __device__ void write_rows(const Attend& a, const Segment& segment, const Tile& 
     const SoftmaxState& state = states[i];
     tile.rescale[warp * kRowsOfWarp + i] =
         factor_of(state.row_max, state.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
-    if (args.lse)
-      args.lse[row.head * args.q.rows + row.row] =
-          state.row_max == -INFINITY ? -INFINITY : state.row_max + logf(state.sum);
+    write_lse(args, row.row, row.head, state.row_max, state.sum);
   }
   __syncthreads();
 #pragma unroll

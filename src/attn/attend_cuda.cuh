@@ -110,7 +110,12 @@ inline __device__ float factor_of(float row_max, float sum, float sink, float va
   return share / __fmaf_rn(sum, share, expf(sink - most)) * value_scale;
 }
 
-// A row without keys, by the whole block or by some of its threads.
+// A row's log-sum-exp, if it is asked for.
+inline __device__ void write_lse(const AttendArgs& args, int64_t row, int32_t head, float row_max, float sum) {
+  if (args.lse) args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : __fadd_rn(row_max, logf(sum));
+}
+
+// A row without keys, by some threads of a block, or by all.
 inline __device__ void write_empty_row(const AttendArgs& args, int64_t row, uint32_t thread, uint32_t threads) {
   for (uint32_t i = thread; i < static_cast<uint32_t>(args.out.heads * args.out.dim); i += threads)
     store(args.out.type, args.out.data, row * args.out.row_stride + i, 0);
@@ -119,6 +124,18 @@ inline __device__ void write_empty_row(const AttendArgs& args, int64_t row, uint
 }
 inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
   write_empty_row(args, row, threadIdx.x, blockDim.x);
+}
+
+// Rows of live sequences without keys, and rows past the live ones, shared out among all blocks. first_row(b): of
+// sequence b, and of `live` the first that is not live.
+template <class FirstRow, class IsEmpty>
+__device__ void write_empty_rows(const AttendArgs& args, int32_t live, const FirstRow& first_row,
+                                 const IsEmpty& is_empty, uint32_t thread, uint32_t threads) {
+  for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
+    if (is_empty(b))
+      for (int32_t row = first_row(b); row < first_row(b + 1); ++row) write_empty_row(args, row, thread, threads);
+  for (int64_t row = first_row(live) + blockIdx.x; row < args.q.rows; row += gridDim.x)
+    write_empty_row(args, row, thread, threads);
 }
 
 // Launches of what choose_gpu() chose.

@@ -26,6 +26,7 @@
 #include "attn/attend_cuda.cuh"
 #include "attn/decode_scheduler_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
+#include "attn/split_cuda.cuh"
 #include "base/tensor_core.cuh"
 
 namespace quire::attn::cuda {
@@ -52,9 +53,7 @@ struct Decode {
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
   int32_t key_bytes, value_bytes;  // from one slot to the next
   bool reads_once;                 // no sequence has more than one tile
-  float* split_out;                // [slots, rows, dim]
-  float* split_max;                // [slots, rows]
-  float* split_sum;
+  PartialResults partial;          // one for each slot
   int32_t* arrivals;  // [kv heads, workers]
 
   __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / args.kv.kv_heads; }
@@ -509,15 +508,13 @@ template <class E>
 __device__ void write_quad(const Decode& d, const Split& split, int32_t index, int32_t quad, const Quad& result) {
   const AttendArgs& args = d.args;
   const Row row = row_at(d, split, index);
-  const bool is_empty = result.row_max == -INFINITY;
   const float row_max = __fmul_rn(result.row_max, kLn2);
   const float factor =
       factor_of(row_max, result.sum, args.sinks ? args.sinks[row.head] : -INFINITY, args.kv.value_scale);
   const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * E::kDim + quad * 4;
   const float4& out = result.out;
   store_four(args.out.type, args.out.data, at, {out.x * factor, out.y * factor, out.z * factor, out.w * factor});
-  if (args.lse && quad == 0)
-    args.lse[row.head * args.q.rows + row.row] = is_empty ? -INFINITY : __fadd_rn(row_max, logf(result.sum));
+  if (quad == 0) write_lse(args, row.row, row.head, row_max, result.sum);
 }
 
 // --- splits of several blocks
@@ -525,22 +522,10 @@ __device__ void write_quad(const Decode& d, const Split& split, int32_t index, i
 template <class E>
 __device__ void store_partial(const Decode& d, int32_t slot, int32_t row, int32_t quad, const Quad& result) {
   const int32_t at = slot * d.rows + row;
-  __stcg(reinterpret_cast<float4*>(d.split_out) + at * (E::kDim / 4) + quad, result.out);
+  __stcg(reinterpret_cast<float4*>(d.partial.out) + at * (E::kDim / 4) + quad, result.out);
   if (quad != 0) return;
-  __stcg(d.split_max + at, result.row_max);
-  __stcg(d.split_sum + at, result.sum);
-}
-
-// Whether this block's `own` partial results are the last to arrive of `all`; the block has met a barrier since it
-// stored them. The last one leaves the count at zero for the next layer. That one thread releases and acquires is
-// enough: what the others wrote or will read is ordered with it by the barriers.
-__device__ bool arrive_last(int32_t* arrivals, int32_t own, int32_t all, bool& is_last) {
-  if (threadIdx.x == 0) {
-    is_last = count_arrivals(arrivals, own) + own == all;
-    if (is_last) *arrivals = 0;
-  }
-  __syncthreads();
-  return is_last;
+  __stcg(d.partial.max + at, result.row_max);
+  __stcg(d.partial.sum + at, result.sum);
 }
 
 // One after the other where the cut may be fixed: as the parts of one block are.
@@ -564,9 +549,9 @@ __device__ Quad merged(const Decode& d, const Split& split, int32_t row, int32_t
   constexpr int32_t kAtOnce = E::kSizes.blocks() > 1 ? 8 : 16;  // as registers allow
   const int32_t last = split.arrivals - 1;
   const int32_t of_first = split.first_slot * d.rows + row;
-  const auto* const outs = reinterpret_cast<const std::byte*>(d.split_out) + quad * sizeof(float4);
-  const auto* const row_maxes = reinterpret_cast<const std::byte*>(d.split_max);
-  const auto* const sums = reinterpret_cast<const std::byte*>(d.split_sum);
+  const auto* const outs = reinterpret_cast<const std::byte*>(d.partial.out) + quad * sizeof(float4);
+  const auto* const row_maxes = reinterpret_cast<const std::byte*>(d.partial.max);
+  const auto* const sums = reinterpret_cast<const std::byte*>(d.partial.sum);
   Quad total;
 #pragma unroll 1
   for (int32_t first = 0; first <= last; first += kAtOnce) {
@@ -652,20 +637,20 @@ __device__ void attend_split(const Decode& d, const Split& split, const WarpPlac
   } while (!E::kIsPlain && end < split.end);
   if (split.is_whole) return;
   if (has_place_for_sums<E>(d)) __syncthreads();
-  if (!arrive_last(d.arrivals + split.kv_head * d.workers + split.first_worker, is_fixed<E>(d) ? parts : 1,
-                   split.arrivals, storage.is_last))
-    return;
+  if (threadIdx.x == 0)
+    storage.is_last = arrive_last(d.arrivals + split.kv_head * d.workers + split.first_worker,
+                                  is_fixed<E>(d) ? parts : 1, split.arrivals);
+  __syncthreads();
+  if (!storage.is_last) return;
   for_each_quad<E>(split.rows, [&](int32_t row, int32_t quad) {
     write_quad<E>(d, split, row, quad, merged<E>(d, split, row, quad));
   });
 }
 
-// Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const AttendArgs& args, int32_t live, const SequenceWork* seqs) {
-  for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (seqs[b].units_before == seqs[b + 1].units_before)
-      for (int32_t row = seqs[b].first_row; row < seqs[b + 1].first_row; ++row) write_empty_row(args, row);
-  for (int64_t row = seqs[live].first_row + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty_row(args, row);
+__device__ void write_rows_without_keys(const AttendArgs& args, int32_t live, const SequenceWork* seqs) {
+  write_empty_rows(
+      args, live, [&](int32_t b) { return seqs[b].first_row; },
+      [&](int32_t b) { return seqs[b].units_before == seqs[b + 1].units_before; }, threadIdx.x, blockDim.x);
 }
 
 template <class E>
@@ -708,7 +693,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel
       attend_split<E>(d, scheduler.split, place, loader, memory, storage, sums_are_in_use);
     }
   }
-  write_empty_rows(d.args, storage.live, seqs);
+  write_rows_without_keys(d.args, storage.live, seqs);
 }
 
 template <class E>
@@ -775,9 +760,7 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
                  .reads_once = choice.is_one_tile,
-                 .split_out = arena.floats(Buf::split_partial_out),
-                 .split_max = arena.floats(Buf::split_partial_max),
-                 .split_sum = arena.floats(Buf::split_partial_sum),
+                 .partial = PartialResults::in(arena),
                  .arrivals = arena.counts(Buf::split_tile_arrivals)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::f8e4m3)

@@ -27,7 +27,10 @@
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "attn/latent_scheduler_cuda.cuh"
+#include "attn/softmax_cuda.cuh"
+#include "attn/split_cuda.cuh"
 #include "attn/tensor_map.h"
+#include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -51,7 +54,6 @@ constexpr int32_t kConsumerThreads = 2 * kWarpgroup;  // threads of both
 constexpr int32_t kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * 3,
               "more registers than there are");
-constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
 // Named barriers: probabilities of an even tile and of an odd one; then both consumers' and, two, each one's own.
 enum : int32_t { kEvenReady = 1, kOddReady, kAllConsumers, kOwnWarpgroup };
@@ -64,13 +66,11 @@ struct Latent {
   CUtensorMap map;  // of the keys, in boxes; not used when they are gathered
   int32_t box;      // slots that one copy brings, a tile's; 0: gathered
   Place place;
-  float factor;        // of scores, to powers of two
-  float cap_scale;     // with a softcap: of scores, to its argument
-  int32_t split_rows;  // room for each split in the workspace
-  float* split_out;    // [2 * thread blocks, split_rows, kValueDim]
-  float* split_max;    // [2 * thread blocks, split_rows]
-  float* split_sum;
-  int32_t* arrivals;  // [sequences, arrival_stride], a column for each block of rows
+  float factor;            // of scores, to powers of two
+  float cap_scale;         // with a softcap: of scores, to its argument
+  int32_t split_rows;      // room for each split in the workspace
+  PartialResults partial;  // two for each thread block
+  int32_t* arrivals;       // [sequences, arrival_stride], a column for each block of rows
   int32_t arrival_stride;
 
   __device__ bool shares_loads() const { return place.pair > 1 && box > 0; }
@@ -86,11 +86,9 @@ struct alignas(1024) Shared {
   std::byte probs[kPanelBytes];
   Barrier full[kStages][kPanels], empty[kStages][2];  // empty: the half of each consumer
   Barrier queries_full, queries_empty;
-  Barrier split_full[kSplitRing], split_empty[kSplitRing];
-  Split split[kSplitRing];
-  bool has_split[kSplitRing];
+  WorkRing<Split, kSplitRing> splits;
   bool is_last;
-  float row_max[kRows], rescale[kRows];  // with probs: of raw scores; of sums before these probabilities are added
+  float row_max[kRows], rescale[kRows];  // of probs: what they are relative to, and sums before them are multiplied by
   float last_max[kRows], sum[2][kRows];  // of a split; of each consumer's tiles
   KeyScheduler key_scheduler;
   RowScheduler row_scheduler;
@@ -115,33 +113,6 @@ struct Job {
 
 __device__ int32_t lane_of() { return threadIdx.x % kWarp; }
 
-// A value that is the same in all lanes, so that the compiler knows it, too: products under way end before any branch
-// that lanes may take differently.
-__device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
-
-// The splits that this block takes, as one of its roles comes to them.
-class Splits {
- public:
-  __device__ explicit Splits(Shared& shared) : shared_(shared) {}
-
-  // Stays until it is released, in the same order; null: there are no more.
-  __device__ const Split* take() {
-    wait(&shared_.split_full[taken_.stage], taken_.phase);
-    const Split* const split = uniform(shared_.has_split[taken_.stage]) ? &shared_.split[taken_.stage] : nullptr;
-    taken_.next(kSplitRing);
-    return split;
-  }
-  __device__ void release() {
-    __syncwarp();
-    if (lane_of() == 0) arrive(&shared_.split_empty[released_.stage]);
-    released_.next(kSplitRing);
-  }
-
- private:
-  Shared& shared_;
-  PipelineState taken_, released_;
-};
-
 // The stages' phases, a bit each. A split's tiles have the stages in turn, from the first on.
 struct Phases {
   uint32_t bits = 0;
@@ -152,14 +123,9 @@ struct Phases {
 // --- the producer
 
 // By one thread.
-__device__ void publish_split(const Job& job, PipelineState& turn) {
-  Shared& shared = job.shared;
-  wait(&shared.split_empty[turn.stage], turn.phase ^ 1);
-  Split& split = shared.split[turn.stage];
-  shared.has_split[turn.stage] = job.d.place.row_blocks ? shared.key_scheduler.next(job.d.args, job.d.place, split)
-                                                        : shared.row_scheduler.next(job.d.args, job.d.place, split);
-  arrive(&shared.split_full[turn.stage]);
-  turn.next(kSplitRing);
+__device__ bool next_split(const Job& job, Split& split) {
+  return job.d.place.row_blocks ? job.shared.key_scheduler.next(job.d.args, job.d.place, split)
+                                : job.shared.row_scheduler.next(job.d.args, job.d.place, split);
 }
 
 // The key or, where no row sees it, the one next to it; then the entry of the sequence's table that has it.
@@ -173,36 +139,58 @@ __device__ int32_t slot_of_key(const Job& job, int32_t page, int32_t key) {
   return slot_in_page(page, job.d.args.keys.page_size.shift(), key);
 }
 
-// Copies of whole tiles by TMA, the panels shared out among the warps: to start a copy takes time.
+// Copies of whole tiles by TMA, the panels shared out among the warps, of each of which one lane issues. Tiles further
+// on are asked for into the second cache: shared memory has no room for as many bytes as memory must have under way.
 class BoxLoader {
  public:
   using Pages = int32_t;
+  static constexpr int32_t kAhead = 2;  // tiles
 
   __device__ explicit BoxLoader(const Job& job)
       : job_(job), warp_(uniform(threadIdx.x / kWarp)), rank_(job.d.place.rank()) {}
 
   __device__ Pages look_up(const Split& split, int32_t tile) const { return page_of(job_, split, tile * kKeys); }
 
+  __device__ void prefetch(int32_t tile, int32_t end, Pages page) const {
+    const int32_t slot = slot_of_key(job_, page, tile * kKeys);
+    if (tile < end && elect_one()) {
+#pragma unroll
+      for (int32_t i = 0; i < kTurns; ++i)
+        if (has(i) && is_own(i)) tma_prefetch(&job_.d.map, panel_at(turn(i)) * kPanelColumns, 0, slot);
+    }
+    __syncwarp();
+  }
+
   __device__ void load(const Split& split, int32_t tile, Pages page, int32_t stage, uint32_t phase) const {
     const bool exists = (tile + 1) * kKeys > split.loaded.first && tile * kKeys < split.loaded.end;
     const int32_t slot = slot_of_key(job_, page, tile * kKeys);
-#pragma unroll 1
-    for (int32_t turn = warp_; turn < kPanels; turn += kWarpgroup / kWarp) {
-      wait(&job_.shared.empty[stage][turn < kColumnPanels], phase ^ 1);
-      if (lane_of() == 0) load_panel(exists, slot, stage, panel_at(turn), (turn + turn / 4) % 2 == rank_);
+#pragma unroll
+    for (int32_t i = 0; i < kTurns; ++i) {
+      if (!has(i)) continue;
+      wait(&job_.shared.empty[stage][i == 0], phase ^ 1);
+      if (elect_one()) load_panel(exists, slot, stage, panel_at(turn(i)), is_own(i));
+      __syncwarp();
     }
   }
 
  private:
+  static constexpr int32_t kLoadingWarps = kWarpgroup / kWarp, kTurns = (kPanels + kLoadingWarps - 1) / kLoadingWarps;
+  static_assert(kLoadingWarps == kColumnPanels, "a warp's first panel is of the values' half that is free first");
+
+  // The warp's panels, and those that it loads for the pair.
+  __device__ int32_t turn(int32_t i) const { return warp_ + i * kLoadingWarps; }
+  __device__ bool has(int32_t i) const { return turn(i) < kPanels; }
+  __device__ bool is_own(int32_t i) const { return !job_.d.shares_loads() || (turn(i) + i) % 2 == rank_; }
+
   __device__ void load_panel(bool exists, int32_t slot, int32_t stage, int32_t panel, bool is_own) const {
     const uint32_t to = shared_address(job_.shared.keys[stage]) + panel * kPanelBytes;
     Barrier* const full = &job_.shared.full[stage][panel];
     arrive_expect_tx(full, exists ? kPanelBytes : 0);
-    if (!exists) return;
-    if (!job_.d.shares_loads())
-      tma_load(to, &job_.d.map, full, panel * kPanelColumns, 0, slot);
-    else if (is_own)
+    if (!exists || !is_own) return;
+    if (job_.d.shares_loads())
       tma_load_multicast(to, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3);
+    else
+      tma_load(to, &job_.d.map, full, panel * kPanelColumns, 0, slot);
   }
 
   const Job& job_;
@@ -212,7 +200,7 @@ class BoxLoader {
 // Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them.
 class RowLoader {
  public:
-  static constexpr int32_t kAtOnce = kWarpgroup / kPieces;
+  static constexpr int32_t kAtOnce = kWarpgroup / kPieces, kAhead = 0;
   struct Pages {
     int32_t of[kKeys / kAtOnce];
   };
@@ -280,42 +268,53 @@ __device__ void load_queries(const Job& job, const Split& split, uint32_t phase)
   cp_async_arrive(&job.shared.queries_full);
 }
 
-// Rows of sequences without keys, and rows past the live ones.
-__device__ void write_empty_rows(const AttendArgs& args, uint32_t thread, uint32_t threads) {
-  const int32_t live = *args.keys.live, live_rows = live ? args.keys.cu_q[live] : 0;
-  const auto write_empty = [&](int32_t first, int32_t last) {
-    for (int64_t row = first; row < last; ++row) write_empty_row(args, row, thread, threads);
-  };
-  for (int32_t b = blockIdx.x; b < live; b += gridDim.x)
-    if (keys_of(args, b).units() == 0) write_empty(args.keys.cu_q[b], args.keys.cu_q[b + 1]);
-  for (int32_t row = live_rows + blockIdx.x; row < args.q.rows; row += gridDim.x) write_empty(row, row + 1);
+// From here on everything may be read and written.
+__device__ void wait_and_launch_dependents() {
+  griddep_wait();
+  griddep_launch_dependents();
 }
 
-// Table entries are asked for a tile ahead, and looked at only then: they may come from far away.
+// Table entries are asked for a tile before they are needed, and looked at only then: they may come from far away. Keys
+// that the kernel before may have written are read when it has ended, but come into the second cache before that.
 template <class Loader>
 __device__ void produce(const Job& job) {
+  constexpr int32_t kAhead = Loader::kAhead;
   const Loader loader(job);
-  Splits splits(job.shared);
-  PipelineState turn;
+  Publisher publisher(job.shared.splits);
+  Taker splits(job.shared.splits);
   Phases phases;
   for (uint32_t queries_phase = 0;; queries_phase ^= 1) {
-    if (threadIdx.x == 0) publish_split(job, turn);
+    if (threadIdx.x == 0) publisher.publish([&](Split& split) { return next_split(job, split); });
     const Split* const split = splits.take();
     if (!split) break;
     const int32_t first = uniform(split->tile), end = uniform(split->end);
-    typename Loader::Pages pages = loader.look_up(*split, first);
+    typename Loader::Pages pages[kAhead + 1];
+#pragma unroll
+    for (int32_t i = 0; i <= kAhead; ++i) pages[i] = loader.look_up(*split, min(first + i, end - 1));
+    if constexpr (kAhead > 0)
+#pragma unroll
+      for (int32_t i = 0; i < kAhead; ++i) loader.prefetch(first + i, end, pages[i]);
+    wait_and_launch_dependents();
+    load_queries(job, *split, queries_phase);
 #pragma unroll 1
     for (int32_t tile = first; tile < end; ++tile) {
       const int32_t stage = (tile - first) % kStages;
-      const typename Loader::Pages next = loader.look_up(*split, min(tile + 1, end - 1));
-      loader.load(*split, tile, pages, stage, phases.of(stage));
+      const typename Loader::Pages next = loader.look_up(*split, min(tile + kAhead + 1, end - 1));
+      if constexpr (kAhead > 0) loader.prefetch(tile + kAhead, end, pages[kAhead]);
+      loader.load(*split, tile, pages[0], stage, phases.of(stage));
       phases.next(stage);
-      if (tile == first) load_queries(job, *split, queries_phase);
-      pages = next;
+#pragma unroll
+      for (int32_t i = 0; i < kAhead; ++i) pages[i] = pages[i + 1];
+      pages[kAhead] = next;
     }
     splits.release();
   }
-  write_empty_rows(job.d.args, threadIdx.x, kWarpgroup);
+  wait_and_launch_dependents();
+  const AttendArgs& args = job.d.args;
+  const int32_t live = *args.keys.live;
+  write_empty_rows(
+      args, live, [&](int32_t b) { return live ? args.keys.cu_q[b] : 0; },
+      [&](int32_t b) { return keys_of(args, b).units() == 0; }, threadIdx.x, kWarpgroup);
   cp_async_wait_all();
 }
 
@@ -324,7 +323,7 @@ __device__ void produce(const Job& job) {
 // A thread has two rows of the tile (row_of) and, of each eight columns, two.
 __device__ uint32_t consumer_thread() { return threadIdx.x - kWarpgroup; }
 __device__ int32_t half_of_columns() { return consumer_thread() / kWarpgroup; }
-__device__ int32_t row_of(int32_t half) { return threadIdx.x % kWarpgroup / kWarp * 16 + lane_of() / 4 + half * 8; }
+__device__ int32_t row_of(int32_t half) { return lane_row() + half * 8; }
 
 __device__ void wait_for_panel(const Job& job, int32_t stage, uint32_t phase, int32_t panel) {
   wait(&job.shared.full[stage][panel], phase);
@@ -373,16 +372,6 @@ __device__ void rescale_rows(Out& out, const float (&rescale)[2]) {
 
 // --- a tile's scores and probabilities
 
-// Of the thread's two rows.
-struct Softmax {
-  float row_max[2] = {-INFINITY, -INFINITY};  // of raw scores
-  float sum[2] = {0, 0};                      // of this thread's columns alone until the end
-};
-
-// Keys [first, end) that the thread's two rows see, counted from the sequence's first.
-struct Seen {
-  int32_t first[2], end[2];
-};
 __device__ Seen seen_by(const Job& job, const Split& split) {
   Seen seen;
 #pragma unroll
@@ -435,65 +424,6 @@ __device__ void issue_pv_shared(int32_t stage, Out& out) {
   wgmma_commit();
 }
 
-__device__ void cap(Scores& scores, float softcap, float cap_scale) {
-#pragma unroll
-  for (float& score : scores) {
-    const float both = fast_exp2(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
-    score = softcap * (1 - __fdividef(2.0f, 1 + both));
-  }
-}
-
-__device__ void mask(Scores& scores, const Seen& seen, int32_t first_key) {
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t key = first_key + i / 4 * 8 + lane_of() % 4 * 2 + i % 2, half = i / 2 % 2;
-    if (key < seen.first[half] || key >= seen.end[half]) scores[i] = -INFINITY;
-  }
-}
-
-// Scores become probabilities; rescale: what the rows' sums before them are multiplied by. The maximum that
-// probabilities are relative to is an earlier one as long as no probability is more than 2^kRescaleThreshold for it:
-// sums then stay as they are.
-__device__ void online_softmax(Scores& scores, float factor, Softmax& softmax, float (&rescale)[2]) {
-  constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
-  const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
-  float row_maxes[2][kChains], partial[2][kChains], base[2];
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    float& row_max = row_maxes[i / 2 % 2][chain(i)];
-    row_max = i < 8 ? scores[i] : fmaxf(row_max, scores[i]);
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = row_maxes[half];
-    const float before = softmax.row_max[half];
-    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3])));
-    if (!((row_max - before) * factor > kRescaleThreshold)) row_max = before;
-    base[half] = row_max == -INFINITY ? 0 : row_max * factor;
-    rescale[half] = before == -INFINITY ? 1 : fast_exp2(before * factor - base[half]);
-    softmax.row_max[half] = row_max;
-  }
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    const int32_t half = i / 2 % 2;
-    scores[i] = fast_exp2(fmaf(scores[i], factor, -base[half]));
-    float& sum = partial[half][chain(i)];
-    sum = i < 8 ? scores[i] : sum + scores[i];
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = partial[half];
-    softmax.sum[half] = fmaf(softmax.sum[half], rescale[half], (of[0] + of[1]) + (of[2] + of[3]));
-  }
-}
-
-// Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
-template <class T>
-__device__ void pack(const Scores& scores, Probs& probs) {
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 4; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
-}
-
 // --- a consumer's rows of a split, against all of its tiles
 
 template <class T, int32_t kHalf>
@@ -506,6 +436,7 @@ class Consumer {
     queries_phase_ ^= 1;
     fence_proxy_async();
     const Seen seen = seen_by(job_, split);
+    whole_ = whole_tiles(split);
     Softmax softmax;
     const int32_t end = uniform(split.end);
 #pragma unroll 1
@@ -518,6 +449,17 @@ class Consumer {
   }
 
  private:
+  // Tiles that all rows see whole, and before which every row saw some key of the split's first.
+  struct Tiles {
+    int32_t first, end;
+  };
+  __device__ Tiles whole_tiles(const Split& split) const {
+    const Keys& seen = split.seen_by_all;
+    const int32_t first = split.tile * kKeys;
+    const bool all_begin = max(seen.first, first) < min(seen.end, first + kKeys);
+    return {uniform(split.tile + 1), uniform(all_begin && job_.d.args.softcap == 0 ? seen.end / kKeys : 0)};
+  }
+
   // The even tile's scores are this one's, the odd one's the other's.
   __device__ void fold_even(const Split& split, const Seen& seen, int32_t tile, int32_t end, Softmax& softmax,
                             Out& out) {
@@ -528,8 +470,7 @@ class Consumer {
       issue_qk<T>(job_, 0, phases_.of(0), scores);
       wgmma_wait<0>();
       if (tile + 2 >= end) release_queries();
-      make_probs(split, seen, tile, softmax, scores, rescale);
-      pack<T>(scores, probs);
+      make_probs(split, seen, tile, softmax, scores, probs, rescale);
     }
     publish(probs, softmax, rescale, kEvenReady);
     clear_unseen(job_, split, tile, 0);
@@ -562,8 +503,7 @@ class Consumer {
     if (must_rescale(rescale)) rescale_rows(out, rescale);
     issue_pv_shared<T, kHalf>(0, out);
     if (has_odd) {
-      make_probs(split, seen, tile + 1, softmax, scores, rescale);
-      pack<T>(scores, probs);
+      make_probs(split, seen, tile + 1, softmax, scores, probs, rescale);
     }
     end_products(0);
     if (!has_odd) return;
@@ -575,11 +515,17 @@ class Consumer {
   }
 
   __device__ void make_probs(const Split& split, const Seen& seen, int32_t tile, Softmax& softmax, Scores& scores,
-                             float (&rescale)[2]) const {
+                             Probs& probs, float (&rescale)[2]) const {
+    if (tile >= whole_.first && tile < whole_.end && stale_softmax<T, kKeys>(scores, job_.d.factor, softmax, probs)) {
+      rescale[0] = rescale[1] = 1;
+      return;
+    }
     const int32_t first = tile * kKeys;
-    if (job_.d.args.softcap > 0) cap(scores, job_.d.args.softcap, job_.d.cap_scale);
-    if (first < split.seen_by_all.first || first + kKeys > split.seen_by_all.end) mask(scores, seen, first);
-    online_softmax(scores, job_.d.factor, softmax, rescale);
+    if (job_.d.args.softcap > 0) cap<kKeys>(scores, job_.d.args.softcap, job_.d.cap_scale);
+    if (first < split.seen_by_all.first) mask_before<kKeys>(scores, seen, first);
+    if (first + kKeys > split.seen_by_all.end) mask_after<kKeys>(scores, seen, first);
+    online_softmax<kKeys>(scores, job_.d.factor, softmax, rescale);
+    pack<T>(scores, probs);
   }
 
   // Probabilities, and what the rows are relative to and rescaled by, for the other consumer, which has done with those
@@ -645,16 +591,12 @@ class Consumer {
   }
 
   const Job& job_;
+  Tiles whole_;
   Phases phases_;
   uint32_t queries_phase_ = 0;
 };
 
 // --- what becomes of a split's sums
-
-// Of the thread's two rows: sums of weighted values are relative to 2^row_max.
-struct RowStats {
-  float row_max[2], sum[2];
-};
 
 // The first of the thread's columns; the others follow at distances of eight.
 __device__ int32_t first_column() { return half_of_columns() * kColumns + lane_of() % 4 * 2; }
@@ -682,7 +624,7 @@ __device__ void write_row(const HeadRows& rows, int64_t at, bool exists, const O
 }
 
 template <class T>
-__device__ void write_rows(const Job& job, const Split& split, const RowStats& stats, const Out& out) {
+__device__ void write_rows(const Job& job, const Split& split, const Softmax& stats, const Out& out) {
   const AttendArgs& args = job.d.args;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
@@ -692,8 +634,7 @@ __device__ void write_rows(const Job& job, const Split& split, const RowStats& s
     const float sink = exists && args.sinks ? args.sinks[row.head] : -INFINITY;
     const int64_t at = row.row * args.out.row_stride + int64_t{row.head} * kValueDim + half_of_columns() * kColumns;
     write_row<T>(args.out, at, exists, out, half, factor_of(row_max, sum, sink, args.kv.value_scale));
-    if (exists && args.lse && half_of_columns() == 0 && lane_of() % 4 == 0)
-      args.lse[row.head * args.q.rows + row.row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
+    if (exists && half_of_columns() == 0 && lane_of() % 4 == 0) write_lse(args, row.row, row.head, row_max, sum);
   }
 }
 
@@ -705,10 +646,10 @@ __device__ int64_t slot_of_split(const Job& job, const Split& split, int32_t ind
 
 // The thread's columns of a row of the workspace.
 __device__ float2* sums_at(const Latent& d, int64_t row) {
-  return reinterpret_cast<float2*>(d.split_out + row * kValueDim + first_column());
+  return reinterpret_cast<float2*>(d.partial.out + row * kValueDim + first_column());
 }
 
-__device__ void store_partial(const Job& job, const Split& split, const RowStats& stats, const Out& out) {
+__device__ void store_partial(const Job& job, const Split& split, const Softmax& stats, const Out& out) {
   const int64_t slot = slot_of_split(job, split, job.d.place.worker() - split.first_worker);
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
@@ -718,39 +659,36 @@ __device__ void store_partial(const Job& job, const Split& split, const RowStats
 #pragma unroll
     for (int32_t n = 0; n < kColumns / 8; ++n) __stcg(to + n * 4, {out[4 * n + 2 * half], out[4 * n + 2 * half + 1]});
     if (half_of_columns() == 0 && lane_of() % 4 == 0) {
-      __stcg(job.d.split_max + row, stats.row_max[half]);
-      __stcg(job.d.split_sum + row, stats.sum[half]);
+      __stcg(job.d.partial.max + row, stats.row_max[half]);
+      __stcg(job.d.partial.sum + row, stats.sum[half]);
     }
   }
 }
 
-// Whether this thread block's split is the last of its sequence to arrive. The count wraps: the next layer finds it at
-// zero. That one thread releases and acquires is enough: what the others wrote or will read is ordered with it by the
-// barriers.
-__device__ bool arrive_last(const Job& job, const Split& split) {
+// Whether this thread block's split is the last of its sequence to arrive.
+__device__ bool is_last_split(const Job& job, const Split& split) {
   named_barrier_sync(kAllConsumers, kConsumerThreads);
-  if (consumer_thread() == 0) {
-    int32_t* const arrivals = job.d.arrivals + int64_t{split.b} * job.d.arrival_stride + split.row_block;
-    job.shared.is_last = count_arrival(arrivals, split.num_splits - 1) == split.num_splits - 1;
-  }
+  if (consumer_thread() == 0)
+    job.shared.is_last =
+        arrive_last(job.d.arrivals + int64_t{split.b} * job.d.arrival_stride + split.row_block, 1, split.num_splits);
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   return job.shared.is_last;
 }
 
 // Into the registers of the threads that would have had the sums alone.
-__device__ void merge_splits(const Job& job, const Split& split, RowStats& stats, Out& out) {
+__device__ void merge_splits(const Job& job, const Split& split, Softmax& stats, Out& out) {
   const Latent& d = job.d;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = min(row_of(half), split.rows - 1);  // rows past the last repeat it, and are not written
     const auto at = [&](int32_t p) { return slot_of_split(job, split, p) * d.split_rows + row; };
     float row_max = -INFINITY, sum = 0;
-    for (int32_t p = 0; p < split.num_splits; ++p) row_max = fmaxf(row_max, __ldcg(d.split_max + at(p)));
+    for (int32_t p = 0; p < split.num_splits; ++p) row_max = fmaxf(row_max, __ldcg(d.partial.max + at(p)));
 #pragma unroll
     for (int32_t n = 0; n < kColumns / 8; ++n) out[4 * n + 2 * half] = out[4 * n + 2 * half + 1] = 0;
     for (int32_t p = 0; p < split.num_splits; ++p) {
-      const float share = row_max == -INFINITY ? 0 : fast_exp2(__ldcg(d.split_max + at(p)) - row_max);
-      sum += share * __ldcg(d.split_sum + at(p));
+      const float share = row_max == -INFINITY ? 0 : fast_exp2(__ldcg(d.partial.max + at(p)) - row_max);
+      sum += share * __ldcg(d.partial.sum + at(p));
       const float2* const from = sums_at(d, at(p));
 #pragma unroll
       for (int32_t n = 0; n < kColumns / 8; ++n) {
@@ -768,16 +706,16 @@ template <class T>
 __device__ void finish_split(const Job& job, const Split& split, Out& out) {
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   if (split.rows <= 0) return;
-  RowStats stats;
+  Softmax stats;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = row_of(half);
-    stats.row_max[half] = job.shared.last_max[row] * job.d.factor;
+    stats.row_max[half] = job.shared.last_max[row];
     stats.sum[half] = job.shared.sum[0][row] + job.shared.sum[1][row];
   }
   if (split.num_splits > 1) {
     store_partial(job, split, stats, out);
-    if (!arrive_last(job, split)) return;
+    if (!is_last_split(job, split)) return;
     merge_splits(job, split, stats, out);
   }
   write_rows<T>(job, split, stats, out);
@@ -786,7 +724,7 @@ __device__ void finish_split(const Job& job, const Split& split, Out& out) {
 template <class T, int32_t kHalf>
 __device__ void consume(const Job& job) {
   Consumer<T, kHalf> consumer(job);
-  Splits splits(job.shared);
+  Taker splits(job.shared.splits);
   while (const Split* const split = splits.take()) {
     Out out = {};
     consumer.fold(*split, out);
@@ -805,10 +743,7 @@ __device__ void init_barriers(const Latent& d, Shared& shared) {
   }
   init_barrier(&shared.queries_full, kWarpgroup);
   init_barrier(&shared.queries_empty, 2 * warps);
-  for (int32_t i = 0; i < kSplitRing; ++i) {
-    init_barrier(&shared.split_full[i], 1);
-    init_barrier(&shared.split_empty[i], kWarps);
-  }
+  shared.splits.begin(kWarps);
   if (d.box > 0) prefetch_tensor_map(&d.map);
 }
 
@@ -832,8 +767,6 @@ __device__ void attend_block(const Latent& d, Shared& shared) {
   fence_proxy_async();  // the barriers are there, and nobody writes counts any more
   __syncthreads();      // nor reads them: their place is the keys'
   if (d.shares_loads()) cluster_sync();
-  griddep_wait();
-  griddep_launch_dependents();
   const Job job{.d = d, .shared = shared};
   if (threadIdx.x < kWarpgroup) {
     warpgroup_reg_dealloc<kProducerRegisters>();
@@ -844,6 +777,7 @@ __device__ void attend_block(const Latent& d, Shared& shared) {
     return;
   }
   warpgroup_reg_alloc<kConsumerRegisters>();
+  griddep_wait();
   if (uniform(half_of_columns()) == 0)
     consume<T, 0>(job);
   else
@@ -902,9 +836,7 @@ void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) 
                          .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                          .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
                          .split_rows = latent_split_rows(args),
-                         .split_out = arena.floats(Buf::split_partial_out),
-                         .split_max = arena.floats(Buf::split_partial_max),
-                         .split_sum = arena.floats(Buf::split_partial_sum),
+                         .partial = PartialResults::in(arena),
                          .arrivals = arena.counts(Buf::split_arrivals),
                          .arrival_stride = static_cast<int32_t>(arena.shape(Buf::split_arrivals).columns)};
   const cudaStream_t stream = stream_of(exec);

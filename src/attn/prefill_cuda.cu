@@ -21,7 +21,9 @@
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "attn/prefill_producer.h"
+#include "attn/softmax_cuda.cuh"
 #include "attn/tensor_map.h"
+#include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -39,7 +41,6 @@ constexpr int32_t kMostStages = 4, kMostPanelBytes = 224 * 1024;
 constexpr int32_t kMostCached = 512;  // sequences
 constexpr int32_t kMostConsumers = 3;
 constexpr int32_t kHeadsAtOnce = 4;
-constexpr float kRescaleThreshold = 8;  // see online_softmax()
 
 struct Prefill {
   CUtensorMap key_boxes, value_boxes, query_boxes;
@@ -108,14 +109,11 @@ struct PackedRow {
       : query(divide_by_group(p, tile.head + row)), head(tile.head + row - query * p.group) {}
 };
 
-// What the warps of a block share, after the panels.
-struct SharedStorage {
+// What the warps of a block share, after the panels: the tiles, and
+struct SharedStorage : WorkRing<Tile, kTileRing> {
   Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
   Barrier queries_full[kMostConsumers];
   Barrier edge;  // values of which some rows must become zeros before they are full
-  Barrier tile_full[kTileRing], tile_empty[kTileRing];
-  Tile tile[kTileRing];
-  bool has_tile[kTileRing];
   int32_t first_rows[kMostCached];  // of sequences, if there are not more
 };
 
@@ -134,10 +132,7 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   }
   for (Barrier& full : storage.queries_full) hopper::init_barrier(&full, 1);
   hopper::init_barrier(&storage.edge, 1);
-  for (int32_t i = 0; i < kTileRing; ++i) {
-    hopper::init_barrier(&storage.tile_full[i], 1);
-    hopper::init_barrier(&storage.tile_empty[i], kConsumerWarps + producer_warps);
-  }
+  storage.begin(kConsumerWarps + producer_warps);
   hopper::fence_proxy_async();
 }
 
@@ -183,10 +178,6 @@ struct Work {
   }
 };
 
-// A value that is the same in all lanes, so that the compiler knows it, too, and keeps what is made of it in registers
-// that the warp shares.
-__device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
-
 // Steps of kKeys keys, counted from the sequence's first: end - 1, end - 2, ... first.
 template <int32_t kKeys>
 struct Steps {
@@ -196,35 +187,14 @@ struct Steps {
         end(uniform(tile.end_key > tile.first_key ? (tile.end_key + kKeys - 1) / kKeys : first)) {}
 };
 
-// The tiles that this block takes, as one of its roles comes to them.
-class Tiles {
- public:
-  __device__ explicit Tiles(SharedStorage& storage) : storage_(storage) {}
-
-  // Stays until it is released, in the same order; null: there are no more.
-  __device__ const Tile* take() {
-    hopper::wait(&storage_.tile_full[taken_.stage], taken_.phase);
-    const Tile* const tile = uniform(storage_.has_tile[taken_.stage]) ? &storage_.tile[taken_.stage] : nullptr;
-    taken_.next(kTileRing);
-    return tile;
-  }
-  __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.tile_empty[released_.stage]);
-    released_.next(kTileRing);
-  }
-
- private:
-  SharedStorage& storage_;
-  PipelineState taken_, released_;
-};
+using Tiles = Taker<Tile, kTileRing>;
 
 // The dynamic tile scheduler: decides which tiles the block takes; one thread's. The first place is the block's own;
 // every place that was taken, one without rows included, is followed by one count, so the counter wraps to zero.
 template <class Work>
 class TileScheduler {
  public:
-  __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), storage_(storage) {}
+  __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), publisher_(storage) {}
 
   __device__ void publish_first() { publish(blockIdx.x); }
   __device__ void publish_next() { publish(next_index()); }
@@ -235,17 +205,15 @@ class TileScheduler {
   }
 
   __device__ void publish(int32_t index) {
-    hopper::wait(&storage_.tile_empty[turn_.stage], turn_.phase ^ 1);
-    const int32_t count = work_.count();
-    while (index < count && !work_.find(index, storage_.tile[turn_.stage])) index = next_index();
-    storage_.has_tile[turn_.stage] = index < count;
-    hopper::arrive(&storage_.tile_full[turn_.stage]);
-    turn_.next(kTileRing);
+    publisher_.publish([&](Tile& tile) {
+      const int32_t count = work_.count();
+      while (index < count && !work_.find(index, tile)) index = next_index();
+      return index < count;
+    });
   }
 
   const Work& work_;
-  SharedStorage& storage_;
-  PipelineState turn_;
+  Publisher<Tile, kTileRing> publisher_;
 };
 
 // --- the producer
@@ -459,20 +427,8 @@ __device__ void produce_tiles(const Work& work, SharedStorage& storage, Loader& 
 
 // A thread's two rows of a tile, lane / 4 of its warp's 16 and the eighth below, in its columns.
 template <int32_t kValueDim>
-struct Sums {
+struct Sums : Softmax {
   float out[kValueDim / 2] = {};
-  float row_max[2] = {-INFINITY, -INFINITY};  // what probabilities are relative to, to powers of two
-  float sum[2] = {0, 0};                      // of this thread's columns alone until the end
-};
-
-__device__ int32_t lane_row() {
-  const int32_t thread = threadIdx.x % kWarpgroup;
-  return thread / kWarp * 16 + thread % kWarp / 4;
-}
-
-// Keys [first, end) that the thread's two rows see.
-struct Seen {
-  int32_t first[2], end[2];
 };
 
 __device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
@@ -485,101 +441,6 @@ __device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
     seen.end[half] = row < tile.rows ? end : 0;
   }
   return seen;
-}
-
-template <int32_t kKeys>
-__device__ void cap(float (&scores)[kKeys / 2], float softcap, float cap_scale) {
-#pragma unroll
-  for (float& score : scores) {
-    const float both = fast_exp2(score * cap_scale * (2 * kLog2e));  // tanh x = 1 - 2 / (1 + e^2x)
-    score = softcap * (1 - __fdividef(2.0f, 1 + both));
-  }
-}
-
-// kKeys keys from `first` on; those before the ones that rows see, and those after them.
-template <int32_t kKeys>
-__device__ void mask_before(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
-  const int32_t column = first + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i)
-    if (i / 4 * 8 + i % 2 < seen.first[i / 2 % 2] - column) scores[i] = -INFINITY;
-}
-template <int32_t kKeys>
-__device__ void mask_after(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
-  const int32_t column = first + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i)
-    if (i / 4 * 8 + i % 2 >= seen.end[i / 2 % 2] - column) scores[i] = -INFINITY;
-}
-
-// Probabilities of pairs of scores, relative to each row's base, which `put` is given with the place of the first, and
-// their sums, in chains side by side.
-template <int32_t kKeys, class Put>
-__device__ void exponentiate(const float (&scores)[kKeys / 2], float factor, const float (&base)[2], float (&sum)[2],
-                             const Put& put) {
-  float chains[2][2];
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; i += 2) {
-    const int32_t half = i / 2 % 2;
-    const float low = fast_exp2(fmaf(scores[i], factor, -base[half]));
-    const float high = fast_exp2(fmaf(scores[i + 1], factor, -base[half]));
-    chains[half][0] = i < 4 ? low : chains[half][0] + low;
-    chains[half][1] = i < 4 ? high : chains[half][1] + high;
-    put(i, low, high);
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) sum[half] = chains[half][0] + chains[half][1];
-}
-
-// Scores become probabilities; rescale: what earlier sums are multiplied by. The maximum that probabilities are
-// relative to is an earlier one as long as no probability is more than 2^kRescaleThreshold for it: sums then stay as
-// they are.
-template <int32_t kKeys, class Sums>
-__device__ void online_softmax(float (&scores)[kKeys / 2], float factor, Sums& sums, float (&rescale)[2]) {
-  constexpr int32_t kChains = 4;  // of each row, side by side: a warp has its unit to itself and must not wait
-  const auto chain = [](int32_t i) { return i / 4 % 2 * 2 + i % 2; };
-  float row_maxes[2][kChains], base[2], sum[2];
-#pragma unroll
-  for (int32_t i = 0; i < kKeys / 2; ++i) {
-    float& row_max = row_maxes[i / 2 % 2][chain(i)];
-    row_max = i < 8 ? scores[i] : fmaxf(row_max, scores[i]);
-  }
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const float(&of)[kChains] = row_maxes[half];
-    float row_max = quad_max(fmaxf(fmaxf(of[0], of[1]), fmaxf(of[2], of[3]))) * factor;
-    if (!(row_max - sums.row_max[half] > kRescaleThreshold)) row_max = sums.row_max[half];
-    base[half] = row_max == -INFINITY ? 0 : row_max;
-    rescale[half] = fast_exp2(sums.row_max[half] - base[half]);
-    sums.row_max[half] = row_max;
-  }
-  exponentiate<kKeys>(scores, factor, base, sum, [&](int32_t i, float low, float high) {
-    scores[i] = low;
-    scores[i + 1] = high;
-  });
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) sums.sum[half] = fmaf(sums.sum[half], rescale[half], sum[half]);
-}
-
-// Probabilities of scores, as operands of products, where every row sees every key, and had some before: relative to
-// what those were relative to, whatever the greatest score is now. That saves the maximum, which is a third of the
-// softmax, and the rescaling. False, for a warp: some sum of its rows became too large, and nothing was changed. The
-// answer needs all of the sums also for the assembler's sake: it would move all of the softmax behind the wait for
-// products that comes next, were there no branch that needs its end.
-template <class T, int32_t kKeys, class Sums>
-__device__ bool stale_softmax(const float (&scores)[kKeys / 2], float factor, Sums& sums,
-                              uint32_t (&probs)[kKeys / 4]) {
-  // Probabilities keep their digits whatever their size, as long as they and their products with values are numbers.
-  constexpr float kMostSum = std::is_same_v<T, __half> ? 0x1p14f : 0x1p60f;
-  float base[2], sum[2];
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) base[half] = sums.row_max[half] == -INFINITY ? 0 : sums.row_max[half];
-  exponentiate<kKeys>(scores, factor, base, sum,
-                      [&](int32_t i, float low, float high) { probs[i / 2] = pair<T>(low, high); });
-  if (__any_sync(~0u, !(sum[0] + sum[1] <= kMostSum))) return false;
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) sums.sum[half] += sum[half];
-  return true;
 }
 
 // A consumer's 64 rows of a tile.
@@ -669,8 +530,7 @@ class Consumer {
       const float sink = exists[half] && args.sinks ? args.sinks[head] : -INFINITY;
       factors[half] = factor_of(row_max, sum, sink, args.kv.value_scale);
       at[half] = row * args.out.row_stride + head * kValueDim;
-      if (exists[half] && args.lse && threadIdx.x % 4 == 0)
-        args.lse[head * args.q.rows + row] = row_max == -INFINITY ? -INFINITY : row_max + logf(sum);
+      if (exists[half] && threadIdx.x % 4 == 0) write_lse(args, row, head, row_max, sum);
     }
     hopper::wgmma_wait<0>();
     if (tile.end_key > tile.first_key) release_values();

@@ -163,6 +163,14 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
       : "memory");
 #endif
 }
+// The same box into the second cache.
+inline __device__ void tma_prefetch(const CUtensorMap* map, int32_t column, int32_t head, int32_t slot) {
+#if QUIRE_HOPPER
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(reinterpret_cast<uint64_t>(map)),
+               "r"(column), "r"(head), "r"(slot)
+               : "memory");
+#endif
+}
 
 // Four matrices of 8 x 8 two-byte elements, laid over the warp as the sums of a product are: lane l gives the address
 // of row l % 8 of matrix l / 8.

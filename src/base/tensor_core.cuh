@@ -59,15 +59,8 @@ inline __device__ const std::byte* address_of(const std::byte* base, uint32_t nu
   return address;
 }
 
-// Counts up and, after `most`, begins again at zero; returns the count before. What the caller knows of was written
-// before, and what it learns from there on is what the earlier callers knew of.
-inline __device__ int32_t count_arrival(int32_t* count, int32_t most) {
-  int32_t before;
-  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(most) : "memory");
-  return before;
-}
-
-// The same for several at once: adds, and returns the sum before.
+// Adds, and returns the sum before. What the caller knows of was written before, and what it learns from there on is
+// what the earlier callers knew of.
 inline __device__ int32_t count_arrivals(int32_t* count, int32_t more) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(count), "r"(more) : "memory");
@@ -131,6 +124,10 @@ inline __device__ float fast_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+// A value that is the same in all lanes, so that the compiler knows it, too: it keeps what is made of it in registers
+// that the warp shares, and products under way need not end before a branch.
+inline __device__ int32_t uniform(int32_t value) { return __shfl_sync(~0u, value, 0); }
 
 // Over the four lanes that have a row together.
 inline __device__ float quad_max(float x) {
