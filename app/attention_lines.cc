@@ -103,6 +103,11 @@ void add_gpu_prefill_lines(LineGroup& lines) {
   constexpr BatchOf kPrefill[] = {{16, 512}, {8, 2048}, {2, 8192}, {1, 16384}};
   for (const BatchOf& of : kPrefill)
     for (const int32_t page : {1, 16, 32, 64, 128}) lines.push_back(gpu_line(Kind::prefill, of, page));
+  for (const BatchOf& of : kPrefill)
+    for (const int32_t page : {16, 64}) {
+      lines.push_back(gpu_line(Kind::prefill, of, page));
+      lines.back().type = Dtype::f8e4m3;
+    }
   for (const Heads& heads : {Heads{9, 3, 64}, Heads{32, 8, 64}}) {
     lines.push_back(gpu_line(Kind::prefill, {1, 16384}, 16));
     lines.back().heads = heads;

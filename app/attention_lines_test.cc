@@ -72,7 +72,8 @@ TEST(AttentionLines, TheLinesOfAGpuHaveNamesOfTheirOwn) {
   for (const char* wanted :
        {"prefill/tokens=16384/batch=1/page=128", "prefill/tokens=16384/batch=1/page=16/heads=9x3x64",
         "prefill/tokens=8192/batch=2/page=64/heads=32x8x192v128", "decode/batch=16/keys=32768/page=64/type=f8e4m3",
-        "verify_tree/batch=32/nodes=8/keys=4096/page=1", "decode/batch=64/keys=4096/page=1/heads=128x1x576v512/latent",
+        "prefill/tokens=512/batch=16/page=16/type=f8e4m3", "verify_tree/batch=32/nodes=8/keys=4096/page=1",
+        "decode/batch=64/keys=4096/page=1/heads=128x1x576v512/latent",
         "decode/batch=32/keys=1024/longest=65536/page=16", "decode/batch=128/keys=4096/page=16/deterministic",
         "verify_tree/batch=32/nodes=64/keys=4096/page=16", "prefill/tokens=32768/batch=1/fresh=64/page=16",
         "prefill/tokens=2048/batch=8/page=64/heads=128x1x576v512/latent"})

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/hopper.cuh"
 #include "base/buffer.h"
 #include "base/cuda_call.h"
+#include "base/hopper.cuh"
 #include "gpu_limits.h"
 
 namespace quire::bench {

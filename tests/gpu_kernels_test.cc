@@ -265,7 +265,7 @@ class PrefillOfManyTiles : public GpuKernels {
 // one by one and in boxes.
 TEST_F(PrefillOfManyTiles, EveryBlockUsesItsRingAgain) {
   for (GpuProblem problem : kGpuProblems) {
-    if (problem.is_latent || problem.kv_type == Dtype::f8e4m3) continue;
+    if (problem.is_latent) continue;
     problem.kv_heads = std::max(problem.kv_heads, 3);
     problem.heads = problem.kv_heads;
     for (const int32_t page_size : {16, 64}) expect_right_with(problem, requests_for(6, problem.kv_heads), page_size);
@@ -275,7 +275,8 @@ TEST_F(PrefillOfManyTiles, EveryBlockUsesItsRingAgain) {
 TEST_F(PrefillOfManyTiles, ASecondAndAThirdTile) {
   for (const int32_t page_size : kPageSizes)
     for (const int32_t tiles : {2, 3})
-      expect_right_with({"bf16_128", Dtype::bf16, Dtype::bf16, 10, 5, 128, 128}, requests_for(tiles, 5), page_size);
+      for (const Dtype kv_type : {Dtype::bf16, Dtype::f8e4m3})
+        expect_right_with({"128", Dtype::bf16, kv_type, 10, 5, 128, 128}, requests_for(tiles, 5), page_size);
 }
 
 // Blocks of rows, alone and in twos and threes, for each pair of thread blocks in several rounds.
@@ -293,22 +294,24 @@ TEST_F(PrefillOfManyTiles, OfManySequences) {
 TEST_F(PrefillOfManyTiles, OfGroupsOfAnySize) {
   for (const int32_t group : {1, 3, 4, 7, 64, 71})
     for (const int32_t page_size : {16, 64})
-      for (const int32_t dim : {64, 128}) {
-        const GpuProblem problem{"bf16", Dtype::bf16, Dtype::bf16, 2 * group, 2, dim, dim};
-        expect_right(problem, {.mode = Mode::extend,
-                               .page_size = page_size,
-                               .out_type = Dtype::bf16,
-                               .lengths = {300, 129, 40},
-                               .extend = {70, 129, 9}});
-      }
+      for (const int32_t dim : {64, 128})
+        for (const Dtype kv_type : {Dtype::bf16, Dtype::f8e4m3})
+          expect_right({"bf16", Dtype::bf16, kv_type, 2 * group, 2, dim, dim}, {.mode = Mode::extend,
+                                                                                .page_size = page_size,
+                                                                                .out_type = Dtype::bf16,
+                                                                                .lengths = {300, 129, 40},
+                                                                                .extend = {70, 129, 9}});
 }
 
 // Scores of earlier keys, which come later, are greater by far more than probabilities have room for.
 TEST_F(PrefillOfManyTiles, ScoresThatOutgrowThoseBefore) {
-  for (const Dtype type : {Dtype::bf16, Dtype::f16})
+  for (const auto& [type, kv_type] : {std::pair{Dtype::bf16, Dtype::bf16},
+                                      {Dtype::f16, Dtype::f16},
+                                      {Dtype::bf16, Dtype::f8e4m3},
+                                      {Dtype::f16, Dtype::f8e4m3}})
     for (const int32_t dim : {64, 96, 128, 256})
       for (const int32_t page_size : {16, 64}) {
-        const GpuProblem problem{"16 bits", type, type, 8, 2, dim, dim};
+        const GpuProblem problem{"narrow", type, kv_type, 8, 2, dim, dim};
         Case c{.mode = Mode::extend, .page_size = page_size, .lengths = {900, 517, 640}, .extend = {70, 3, 200}};
         for (const float scale : {10.0f, 300.0f}) {
           c.score_scale = scale;
@@ -365,9 +368,14 @@ TEST_F(PrefillOfEncoderKeys, EverySecondTile) { expect_end_with_all_pages(keys_o
 TEST_F(PrefillOfEncoderKeys, EverySeventhTile) { expect_end_with_all_pages(keys_of_every(7)); }
 TEST_F(PrefillOfEncoderKeys, NoTile) { expect_end_with_all_pages(std::vector<int32_t>(kRequests, 0)); }
 
+TEST_F(PrefillOfEncoderKeys, EverySecondTileOf8Bits) {
+  expect_end({"fp8_64", Dtype::bf16, Dtype::f8e4m3, 8, 8, 64, 64}, keys_of_every(2), {1, 64});
+}
+
 TEST_F(PrefillOfEncoderKeys, FirstTilesAtEveryDim) {
   for (const GpuProblem& problem : {GpuProblem{"f16_96", Dtype::f16, Dtype::f16, 6, 6, 96, 96},
                                     {"bf16_128", Dtype::bf16, Dtype::bf16, 6, 6, 128, 128},
+                                    {"fp8_128", Dtype::bf16, Dtype::f8e4m3, 6, 6, 128, 128},
                                     {"f16_192", Dtype::f16, Dtype::f16, 5, 5, 192, 128},
                                     {"bf16_256", Dtype::bf16, Dtype::bf16, 5, 5, 256, 256}})
     expect_end(problem, keys_of_one(kRequests - 1), {16});

@@ -45,6 +45,7 @@ inline constexpr GpuProblem kGpuProblems[] = {
     {"f16_192", Dtype::f16, Dtype::f16, 4, 1, 192, 128},
     {"bf16_256", Dtype::bf16, Dtype::bf16, 6, 3, 256, 256},
     {"f16_256", Dtype::f16, Dtype::f16, 8, 8, 256, 256},
+    {"fp8_256", Dtype::bf16, Dtype::f8e4m3, 4, 2, 256, 256},
     {"bf16_latent", Dtype::bf16, Dtype::bf16, 8, 1, 576, 512, true},
     {"f16_latent", Dtype::f16, Dtype::f16, 5, 1, 576, 512, true},
 };
@@ -63,7 +64,6 @@ inline int32_t queries_of(Mode mode, const Sizes& sizes) {
 
 // Of a Hopper GPU, for the problems above and short contexts.
 inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
-  const bool is_fp8 = sizes.kv_type == Dtype::f8e4m3;
   const bool is_tree = step.mode == Mode::draft_tree || step.mode == Mode::verify_tree;
   const bool is_any_number_of_queries =
       step.mode == Mode::extend || step.mode == Mode::draft_extend || step.kind == LayerKind::local;
@@ -71,8 +71,8 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   if (sizes.latent) return is_tree ? GpuKernel::general : GpuKernel::latent;
   const bool is_few = !is_any_number_of_queries && rows <= 64;
   const bool has_decode = sizes.key_dim <= 128 && step.kind != LayerKind::local;
-  if (has_decode && (is_few || is_fp8 || is_tree)) return GpuKernel::decode;
-  return is_fp8 || is_tree ? GpuKernel::general : GpuKernel::prefill;
+  if (has_decode && (is_few || is_tree)) return GpuKernel::decode;
+  return is_tree ? GpuKernel::general : GpuKernel::prefill;
 }
 
 // What was launched since it was made.

@@ -387,7 +387,6 @@ class RandomWalkOfProblems : public ::testing::TestWithParam<GpuProblem> {
 
   static std::vector<GpuKernel> own_kernels(const GpuProblem& problem) {
     if (problem.is_latent) return {GpuKernel::latent};
-    if (problem.kv_type == Dtype::f8e4m3) return {GpuKernel::decode};
     if (problem.key_dim > 128) return {GpuKernel::prefill};
     return {GpuKernel::decode, GpuKernel::prefill};
   }

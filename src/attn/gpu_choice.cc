@@ -13,6 +13,10 @@ namespace quire::attn {
 namespace {
 
 bool is_half(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
+// Queries of 16 bits over keys and values like them, or of 8 bits, which are widened on their way.
+bool has_narrow_types(const AttendArgs& args) {
+  return is_half(args.q.type) && (args.kv.type == args.q.type || args.kv.type == Dtype::f8e4m3);
+}
 bool is_hopper(const GpuDevice& device) { return device.capability / 10 == 9; }
 bool is_multiple(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
@@ -38,10 +42,9 @@ bool has_decode_strides(const AttendArgs& args) {
 
 bool is_for_decode(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
-  return is_half(args.q.type) && (kv.type == args.q.type || kv.type == Dtype::f8e4m3) && !kv.latent() &&
-         kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 128) &&
-         args.q.heads / kv.kv_heads <= kMostDecodeGroup && kv.kv_heads <= kMostSplitBlocks &&
-         args.keys.set != Set::local && has_decode_strides(args);
+  return has_narrow_types(args) && !kv.latent() && kv.key_dim == kv.value_dim &&
+         (kv.key_dim == 64 || kv.key_dim == 128) && args.q.heads / kv.kv_heads <= kMostDecodeGroup &&
+         kv.kv_heads <= kMostSplitBlocks && args.keys.set != Set::local && has_decode_strides(args);
 }
 
 // Rows that a block takes against the same keys: tiles of 8 that a warp takes, warps that take the same keys.
@@ -150,22 +153,27 @@ std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& 
 
 // --- prefill
 
+// Where keys of 192 columns are widened, there is no room for two stages.
 bool has_prefill_dims(const kv::LayerKv& kv) {
-  if (kv.key_dim == 192) return kv.value_dim == 128;
+  if (kv.key_dim == 192) return kv.value_dim == 128 && is_half(kv.type);
   return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
 }
 
 // 16-byte pieces are copied, so rows must begin at multiples of 16 bytes.
 bool has_prefill_strides(const AttendArgs& args) {
-  const auto aligned = [](const void* pointer, int64_t stride) { return is_multiple(pointer, 16) && stride % 8 == 0; };
-  return aligned(args.kv.keys, args.kv.key_stride) && aligned(args.kv.values, args.kv.value_stride) &&
-         aligned(args.q.data, args.q.row_stride) && aligned(args.out.data, args.out.row_stride);
+  const auto aligned = [](Dtype type, const void* pointer, int64_t stride) {
+    return is_multiple(pointer, 16) && stride % (16 / std::min<int64_t>(2, size_of(type))) == 0;
+  };
+  return aligned(args.kv.type, args.kv.keys, args.kv.key_stride) &&
+         aligned(args.kv.type, args.kv.values, args.kv.value_stride) &&
+         aligned(args.q.type, args.q.data, args.q.row_stride) &&
+         aligned(args.out.type, args.out.data, args.out.row_stride);
 }
 
 bool is_for_prefill(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
-  return is_half(kv.type) && args.q.type == kv.type && !kv.latent() && has_prefill_dims(kv) &&
-         !args.keys.branch_lengths && args.scale > 0 && has_prefill_strides(args);
+  return has_narrow_types(args) && !kv.latent() && has_prefill_dims(kv) && !args.keys.branch_lengths &&
+         args.scale > 0 && has_prefill_strides(args);
 }
 
 // It does not split over keys: where it has tiles for fewer than half of the multiprocessors and the keys may be many,
@@ -180,9 +188,10 @@ std::optional<GpuChoice> prefill_choice(const AttendArgs& args, const GpuDevice&
   const bool begins_as_expected = device.reserved_shared == kPrefillSharedBase;
   if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args) || leaves_most_idle(args, device)) return {};
   const int32_t page = args.keys.page_size.tokens();
+  const bool in_boxes = page >= kPrefillLeastBox && is_half(args.kv.type);
   return GpuChoice{.kernel = GpuKernel::prefill,
                    .blocks = device.processors,
-                   .box = page < kPrefillLeastBox ? 0 : std::min(page, prefill_keys(args.kv.value_dim))};
+                   .box = in_boxes ? std::min(page, prefill_keys(args.kv.value_dim)) : 0};
 }
 
 // --- general

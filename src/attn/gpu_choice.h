@@ -6,7 +6,7 @@
 //   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
 //             no other does that in tensor cores
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
-//   prefill   many queries of each sequence, 16 bits, on Hopper
+//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
 // of them is taken depends on types, dims, strides and the kind of layer alone, never on a step.

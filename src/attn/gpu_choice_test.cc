@@ -74,9 +74,24 @@ TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
   }
 }
 
+TEST(GpuChoice, ManyQueriesOver8BitsArePrefills) {
+  for (const Dtype query_type : {Dtype::bf16, Dtype::f16})
+    for (const int32_t dim : {64, 96, 128, 256})
+      for (const int32_t page_size : {1, 16, 128}) {
+        Case c = extend_of(case_of(Dtype::f8e4m3, 6, 3, dim));
+        c.query_type = query_type;
+        c.page_size = page_size;
+        EXPECT_EQ(to_string(chosen(c)), "prefill, 132 blocks, row by row") << dim;
+      }
+  Case wide = extend_of(case_of(Dtype::f8e4m3, 6, 3, 128));
+  wide.query_type = Dtype::f32;
+  EXPECT_EQ(kernel_for(wide), GpuKernel::general);
+  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 192, 128))), GpuKernel::general);
+}
+
 TEST(GpuChoice, ManyQueriesThatPrefillDoesNotTakeAreDecodes) {
-  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 128))), GpuKernel::decode);
-  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::bf16, 6, 3, 128)), kA100), GpuKernel::decode);
+  for (const Dtype type : {Dtype::bf16, Dtype::f8e4m3})
+    EXPECT_EQ(kernel_for(extend_of(case_of(type, 6, 3, 128)), kA100), GpuKernel::decode);
   Case tree = case_of(Dtype::bf16, 32, 8, 128);
   tree.mode = Mode::verify_tree;
   tree.draft_tokens = 64;
@@ -127,8 +142,7 @@ TEST(GpuChoice, WhatNoOtherTakesIsGeneral) {
   local.kind = LayerKind::local;
   local.chunk = 16;
   EXPECT_EQ(kernel_for(local), GpuKernel::prefill);
-  local.kv_type = Dtype::f8e4m3;
-  EXPECT_EQ(kernel_for(local), GpuKernel::general);
+  EXPECT_EQ(kernel_for(local, kA100), GpuKernel::general);
 }
 
 // In all modes and for all numbers of queries the same.
@@ -157,8 +171,10 @@ TEST(GpuChoice, TheOneReductionHasOneKernel) {
 
 TEST(GpuChoice, RowsThatBeginAnywhereAreGeneral) {
   const Case decode = case_of(Dtype::bf16, 4, 2, 128);
-  for (const Case& c : {decode, extend_of(decode), latent_of(Dtype::bf16, 16)})
+  const Case narrow = extend_of(case_of(Dtype::f8e4m3, 4, 2, 128));
+  for (const Case& c : {decode, extend_of(decode), narrow, latent_of(Dtype::bf16, 16)})
     EXPECT_EQ(chosen(c, kH200, [](AttendArgs& args) { args.kv.keys += 2; }).kernel, GpuKernel::general);
+  EXPECT_EQ(chosen(narrow, kH200, [](AttendArgs& args) { args.kv.key_stride += 8; }).kernel, GpuKernel::general);
 }
 
 TEST(GpuChoice, SaysHowItIsLaunched) {

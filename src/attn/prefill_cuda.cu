@@ -1,11 +1,12 @@
-// Many queries of each sequence, bf16 or f16, on Hopper GPUs: bound by the tensor cores, so all that counts is that
-// they never wait, neither for keys nor for the softmax.
+// Many queries of each sequence, bf16 or f16, over keys and values like them or e4m3, on Hopper GPUs: bound by the
+// tensor cores, so all that counts is that they never wait, neither for keys nor for the softmax.
 //
 // A tile is 64 packed rows (query row x head of the group) for each consumer, of one sequence and kv head, against
 // kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
 //   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by TMA,
-//               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has)
+//               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has); e4m3 row by
+//               row, and widens it to what is multiplied
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
 //               giving (ping-pong), so that one's softmax is made during the others' products. What counts is how long
@@ -62,8 +63,13 @@ __device__ int32_t divide_by_group(const Prefill& p, int32_t packed) {
 
 constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
 
-// Shared memory, in panels: queries, then the stages of keys, then those of values.
-template <int32_t kKeyDim, int32_t kValueDim>
+// A warpgroup's pieces of 16 bytes of a step's keys or values of 8 bits: 64 columns of 8 lines for each warp.
+constexpr int32_t kRawColumns = 16, kRawLines = 8;
+constexpr int32_t raw_pieces(int32_t keys, int32_t dim) { return keys / (kWarpgroup / kWarp) / kRawLines * panels(dim); }
+
+// Shared memory, in panels: queries, then the stages of keys, then those of values; then, where these are widened,
+// two loads as they are stored.
+template <int32_t kKeyDim, int32_t kValueDim, bool kWidens>
 struct Layout {
   // As many consumers and keys as registers have room for: a thread has a score of each second key, a probability of
   // each fourth, and a sum of each second column; where there is room, the probabilities of two steps
@@ -77,9 +83,14 @@ struct Layout {
   static constexpr int32_t kQueryPanel = kRows * kLineBytes, kPanel = kKeys * kLineBytes;
   static constexpr int32_t kQueryBytes = kKeyPanels * kQueryPanel;
   static constexpr int32_t kKeyBytes = kKeyPanels * kPanel, kValueBytes = kValuePanels * kPanel;
-  static constexpr int32_t kStages = std::min(kMostStages, (kMostPanelBytes - kQueryBytes) / (kKeyBytes + kValueBytes));
-  static constexpr int32_t kBytes = kQueryBytes + kStages * (kKeyBytes + kValueBytes);
-  static_assert(kStages >= kLeastStages, "the producer waits for what it has not signalled yet");
+  static constexpr int32_t kRawPieces = std::max(raw_pieces(kKeys, kKeyDim), raw_pieces(kKeys, kValueDim));
+  static constexpr int32_t kRawBytes = kWidens ? kRawPieces * kWarpgroup * 16 : 0;
+  static constexpr int32_t kRoom = kMostPanelBytes - kQueryBytes - 2 * kRawBytes;
+  static constexpr int32_t kValueStages = std::min(kMostStages, kRoom / (kKeyBytes + kValueBytes));
+  static constexpr int32_t kKeyStages = std::min(kMostStages, (kRoom - kValueStages * kValueBytes) / kKeyBytes);
+  static constexpr int32_t kPanelBytes = kQueryBytes + kKeyStages * kKeyBytes + kValueStages * kValueBytes;
+  static constexpr int32_t kBytes = kPanelBytes + 2 * kRawBytes;
+  static_assert(kValueStages >= kLeastStages, "the producer waits for what it has not signalled yet");
 
   // What precedes is the system's, and choose_gpu() has asked the device how much that is. That the compiler knows the
   // address keeps those of operands in registers that a warp shares, which is where products want them.
@@ -87,8 +98,9 @@ struct Layout {
   __device__ uint32_t queries() const { return kBase; }
   __device__ uint32_t keys(int32_t stage) const { return kBase + kQueryBytes + stage * kKeyBytes; }
   __device__ uint32_t values(int32_t stage) const {
-    return kBase + kQueryBytes + kStages * kKeyBytes + stage * kValueBytes;
+    return kBase + kQueryBytes + kKeyStages * kKeyBytes + stage * kValueBytes;
   }
+  __device__ uint32_t raw(int32_t load) const { return kBase + kPanelBytes + load * kRawBytes; }
 };
 
 // `rows` packed rows of a sequence from `first` on, of which the first kRows count, of one kv head, and the keys that
@@ -124,7 +136,7 @@ template <class Memory>
 __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   constexpr int32_t kConsumerWarps = Memory::kConsumers * kWarpgroup / kWarp;
   const int32_t producer_warps = boxes ? 1 : kWarpgroup / kWarp;
-  for (int32_t stage = 0; stage < Memory::kStages; ++stage) {
+  for (int32_t stage = 0; stage < kMostStages; ++stage) {
     hopper::init_barrier(&storage.keys_full[stage], producer_warps);
     hopper::init_barrier(&storage.values_full[stage], producer_warps);
     hopper::init_barrier(&storage.keys_empty[stage], kConsumerWarps);
@@ -260,7 +272,7 @@ class BoxLoader {
     hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<Memory::kKeyPanels>(source, Range(source, step), slots, &p_.key_boxes, &storage_.keys_full[keys_.stage],
                              memory_.keys(keys_.stage));
-    keys_.next(Memory::kStages);
+    keys_.next(Memory::kKeyStages);
   }
 
   __device__ void load_values(const Source& source, int32_t step, const Slots& slots) {
@@ -271,7 +283,7 @@ class BoxLoader {
     const bool is_whole = range.is_whole();
     load<Memory::kValuePanels>(source, range, slots, &p_.value_boxes, is_whole ? full : &storage_.edge, to);
     if (!is_whole) clear_outside(range, to, full);
-    values_.next(Memory::kStages);
+    values_.next(Memory::kValueStages);
   }
 
   __device__ bool keys_must_wait() const { return false; }
@@ -333,6 +345,23 @@ class BoxLoader {
   uint32_t edge_phase_ = 0;
 };
 
+// A warpgroup's share of a step's keys, row by row: a warp has a quarter of them, a lane the slot of one.
+template <int32_t kKeys>
+struct WarpRows {
+  static constexpr int32_t kCount = kKeys / (kWarpgroup / kWarp);
+
+  static __device__ int32_t lane() { return threadIdx.x % kWarp; }
+  static __device__ int32_t first_line() { return threadIdx.x % kWarpgroup / kWarp * kCount; }
+
+  // In the place of keys that do not exist, or that none of the tile's rows sees, comes the one next to them: its
+  // probabilities are masked, and it is among the tile's keys anyway.
+  static __device__ int32_t look_up(const Source& source, int32_t step, int32_t shift) {
+    const int32_t key = step * kKeys + first_line() + lane() % kCount;
+    if (source.first_key >= source.length) return 0;
+    return source.slot_of(min(max(key, source.first_key), source.length - 1), shift);
+  }
+};
+
 // What a warp's copies of rows are to DeferredSignal.
 struct RowCopies {
   static __device__ void end_load() { cp_async_commit(); }
@@ -347,37 +376,30 @@ struct RowCopies {
   }
 };
 
-// Copies of a warpgroup row by row: a warp has a quarter of a step's keys, a lane the slot of one of them. Who made the
-// copies must see their end, for the tensor cores to see them: so a load is signalled when the next one has been
-// issued.
+// Copies of a warpgroup row by row. Who made the copies must see their end, for the tensor cores to see them: so a load
+// is signalled when the next one has been issued.
 template <class Memory, int32_t kKeyDim, int32_t kValueDim>
 class RowLoader {
  public:
-  static constexpr int32_t kKeys = Memory::kKeys, kKeysEach = kKeys / (kWarpgroup / kWarp);
+  using Rows = WarpRows<Memory::kKeys>;
 
   __device__ RowLoader(const Prefill& p, Memory memory, SharedStorage& storage)
       : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {}
 
-  // In the place of keys that do not exist, or that none of the tile's rows sees, comes the one next to them: its
-  // probabilities are masked, and it is among the tile's keys anyway.
-  __device__ int32_t look_up(const Source& source, int32_t step) const {
-    const int32_t key = step * kKeys + first_line() + lane() % kKeysEach;
-    if (source.first_key >= source.length) return 0;
-    return source.slot_of(min(max(key, source.first_key), source.length - 1), shift_);
-  }
+  __device__ int32_t look_up(const Source& source, int32_t step) const { return Rows::look_up(source, step, shift_); }
 
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
     load<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot, memory_.keys(keys_.stage));
     loads_.issued(&storage_.keys_full[keys_.stage]);
-    keys_.next(Memory::kStages);
+    keys_.next(Memory::kKeyStages);
   }
 
   __device__ void load_values(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&storage_.values_empty[values_.stage], values_.phase ^ 1);
     load<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot, memory_.values(values_.stage));
     loads_.issued(&storage_.values_full[values_.stage]);
-    values_.next(Memory::kStages);
+    values_.next(Memory::kValueStages);
   }
 
   __device__ bool keys_must_wait() const {
@@ -386,19 +408,16 @@ class RowLoader {
   __device__ void flush() { loads_.flush(); }
 
  private:
-  static __device__ int32_t lane() { return threadIdx.x % kWarp; }
-  static __device__ int32_t first_line() { return threadIdx.x % kWarpgroup / kWarp * kKeysEach; }
-
   // Eight lanes have a line, four lines go at once. Every second four lie alike.
   template <int32_t kDim>
   __device__ void load(const std::byte* rows, int64_t stride, int32_t kv_head, int32_t slot, uint32_t to) const {
-    const int32_t piece = lane() % 8, line = lane() / 8;
+    const int32_t piece = Rows::lane() % 8, line = Rows::lane() / 8;
     const std::byte* const from = rows + (int64_t{kv_head} * kDim + piece * 8) * 2;
     const uint32_t bytes = static_cast<uint32_t>(stride) * 2;
-    const uint32_t places[2] = {hopper::piece_at(to, first_line() + line, piece),
-                                hopper::piece_at(to, first_line() + 4 + line, piece)};
+    const uint32_t places[2] = {hopper::piece_at(to, Rows::first_line() + line, piece),
+                                hopper::piece_at(to, Rows::first_line() + 4 + line, piece)};
 #pragma unroll
-    for (int32_t i = 0; i < kKeysEach / 4; ++i) {
+    for (int32_t i = 0; i < Rows::kCount / 4; ++i) {
       const auto at = static_cast<uint32_t>(__shfl_sync(~0u, slot, i * 4 + line));
       const std::byte* const row = address_of(from, at, bytes);
 #pragma unroll
@@ -414,6 +433,142 @@ class RowLoader {
   const int32_t shift_;
   PipelineState keys_, values_;
   DeferredSignal<RowCopies, Barrier> loads_;
+};
+
+__device__ uint4 load_shared(uint32_t from) {
+  uint4 r;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from));
+  return r;
+}
+__device__ void store_shared(uint32_t to, uint4 r) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r.x), "r"(r.y), "r"(r.z), "r"(r.w) : "memory");
+}
+
+// The eight e4m3 in two words as f16: exact.
+__device__ uint4 widened(uint32_t first, uint32_t second) {
+  uint4 r;
+  asm("{\n"
+      "  .reg .b16 a, b, c, d;\n"
+      "  mov.b32 {a, b}, %4;\n"
+      "  mov.b32 {c, d}, %5;\n"
+      "  cvt.rn.f16x2.e4m3x2 %0, a;\n"
+      "  cvt.rn.f16x2.e4m3x2 %1, b;\n"
+      "  cvt.rn.f16x2.e4m3x2 %2, c;\n"
+      "  cvt.rn.f16x2.e4m3x2 %3, d;\n"
+      "}"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+      : "r"(first), "r"(second));
+  return r;
+}
+
+// Keys and values of 8 bits, row by row, which become f16 on their way: exactly. A thread widens what it copied itself,
+// when it has issued the next load.
+template <class Memory, int32_t kKeyDim, int32_t kValueDim>
+class WideningLoader {
+ public:
+  using Rows = WarpRows<Memory::kKeys>;
+
+  __device__ WideningLoader(const Prefill& p, Memory memory, SharedStorage& storage)
+      : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {}
+
+  __device__ int32_t look_up(const Source& source, int32_t step) const { return Rows::look_up(source, step, shift_); }
+
+  __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
+    copy<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot);
+    issued(Load::keys);
+  }
+  __device__ void load_values(const Source& source, int32_t, int32_t slot) {
+    copy<kValueDim>(p_.args.kv.values, p_.args.kv.value_stride, source.kv_head, slot);
+    issued(Load::values);
+  }
+
+  __device__ bool keys_must_wait() const {
+    return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
+  }
+  __device__ void flush() {
+    cp_async_wait<0>();
+    widen_last();
+    last_ = Load::none;
+  }
+
+ private:
+  enum class Load : uint8_t { none, keys, values };
+
+  // Four lanes have a line of a panel, eight lines go at once. Widened, the two halves of a piece lie side by side:
+  // every second place in even lines, the places between in odd ones, so that no two lanes want the same bank.
+  static __device__ int32_t line() { return Rows::lane() / 4; }
+  static __device__ int32_t quarter() { return Rows::lane() % 4; }
+  template <int32_t kDim>
+  static __device__ bool has(int32_t piece) {
+    return piece % panels(kDim) * kPanelColumns + quarter() * kRawColumns < kDim;
+  }
+  __device__ uint32_t raw(int32_t load) const { return memory_.raw(load) + threadIdx.x % kWarpgroup * 16; }
+
+  template <int32_t kDim>
+  __device__ void copy(const std::byte* rows, int64_t stride, int32_t kv_head, int32_t slot) const {
+    constexpr int32_t kPanels = panels(kDim);
+    const std::byte* const from = rows + int64_t{kv_head} * kDim + quarter() * kRawColumns;
+    const uint32_t to = raw(turn_);
+#pragma unroll
+    for (int32_t i = 0; i < Rows::kCount / kRawLines; ++i) {
+      const auto at = static_cast<uint32_t>(__shfl_sync(~0u, slot, i * kRawLines + line()));
+      const std::byte* const row = address_of(from, at, static_cast<uint32_t>(stride));
+#pragma unroll
+      for (int32_t panel = 0; panel < kPanels; ++panel)
+        if (has<kDim>(panel)) cp_async(to + (i * kPanels + panel) * kWarpgroup * 16, row + panel * kPanelColumns);
+    }
+  }
+
+  __device__ void issued(Load load) {
+    cp_async_commit();
+    cp_async_wait<1>();
+    widen_last();
+    last_ = load;
+  }
+
+  // Into its stage; it lies where the next load will.
+  __device__ void widen_last() {
+    turn_ ^= 1;
+    if (last_ == Load::keys) {
+      hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
+      widen_into<kKeyDim>(memory_.keys(keys_.stage));
+      RowCopies::signal(&storage_.keys_full[keys_.stage]);
+      keys_.next(Memory::kKeyStages);
+    } else if (last_ == Load::values) {
+      hopper::wait(&storage_.values_empty[values_.stage], values_.phase ^ 1);
+      widen_into<kValueDim>(memory_.values(values_.stage));
+      RowCopies::signal(&storage_.values_full[values_.stage]);
+      values_.next(Memory::kValueStages);
+    }
+  }
+  template <int32_t kDim>
+  __device__ void widen_into(uint32_t panels_at) const {
+    constexpr int32_t kPanels = panels(kDim), kAtOnce = Memory::kConsumers == 3 ? 2 : 4;
+    const uint32_t from = raw(turn_);
+    const uint32_t to = hopper::piece_at(panels_at, Rows::first_line() + line(), 2 * quarter());
+#pragma unroll
+    for (int32_t first = 0; first < raw_pieces(Memory::kKeys, kDim); first += kAtOnce) {
+      uint4 pieces[kAtOnce];
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i) pieces[i] = load_shared(from + (first + i) * kWarpgroup * 16);
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        const int32_t piece = first + i;
+        if (!has<kDim>(piece)) continue;
+        const uint32_t at = piece / kPanels * kRawLines * kLineBytes + piece % kPanels * Memory::kPanel;
+        store_shared(to + at, widened(pieces[i].x, pieces[i].y));
+        store_shared((to ^ 16) + at, widened(pieces[i].z, pieces[i].w));
+      }
+    }
+  }
+
+  const Prefill& p_;
+  const Memory memory_;
+  SharedStorage& storage_;
+  const int32_t shift_;
+  PipelineState keys_, values_;
+  Load last_ = Load::none;  // issued, and not signalled yet
+  int32_t turn_ = 0;        // where the next load goes
 };
 
 template <int32_t kKeys, class Work, class Loader>
@@ -444,11 +599,13 @@ __device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
 }
 
 // A consumer's 64 rows of a tile.
-template <class T, int32_t kKeyDim, int32_t kValueDim>
+//   T         queries
+//   Product   what is multiplied: T, or f16 where keys and values were widened to it
+template <class Memory, class T, class Product, int32_t kKeyDim, int32_t kValueDim>
 class Consumer {
  public:
-  using Memory = Layout<kKeyDim, kValueDim>;
   static constexpr int32_t kKeys = Memory::kKeys;
+  static constexpr bool kConvertsQueries = !std::is_same_v<T, Product>;
 
   __device__ Consumer(const Prefill& p, Memory memory, SharedStorage& storage, int32_t consumer)
       : p_(p), memory_(memory), storage_(storage), consumer_(consumer) {
@@ -464,13 +621,16 @@ class Consumer {
       load_query_rows(tile);
   }
 
-  __device__ void wait_for_queries() {
+  __device__ void wait_for_queries(const Tile& tile) {
     if (p_.queries_in_boxes) {
       hopper::wait(&storage_.queries_full[consumer_], queries_phase_);
       queries_phase_ ^= 1;
-      return;
+      if (!kConvertsQueries) return;
+    } else {
+      hopper::cp_async_wait_all();
+      if (kConvertsQueries) sync();
     }
-    hopper::cp_async_wait_all();
+    if constexpr (kConvertsQueries) convert_queries(tile);
     hopper::fence_proxy_async();
     sync();
   }
@@ -566,6 +726,48 @@ class Consumer {
     }
   }
 
+  // bf16 to f16, a warp its 16 rows, times a power of two that brings the greatest of them near the top of f16's range:
+  // all that is not less than that by 2^29 or more stays as it is. Scores are divided by it where they are scaled anyway.
+  __device__ void convert_queries(const Tile& tile) {
+    constexpr int32_t kPieces = Memory::kKeyPanels * 4;  // of each lane: four lines go at once
+    const int32_t lane = threadIdx.x % kWarp, row = consumer_ * kRowsEach + threadIdx.x % kWarpgroup / kWarp * 16;
+    const uint32_t at = memory_.queries() + row * kLineBytes + lane * 16;
+    const auto place = [&](int32_t i) { return at + i / 4 * Memory::kQueryPanel + i % 4 * 4 * kLineBytes; };
+    uint4 pieces[kPieces];
+#pragma unroll
+    for (int32_t i = 0; i < kPieces; ++i) pieces[i] = load_shared(place(i));
+    uint32_t greatest = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kPieces; ++i) {
+      const bool exists = row + i % 4 * 4 + lane / 8 < tile.rows;
+      const uint32_t of_piece = greater(greater(magnitudes(pieces[i].x), magnitudes(pieces[i].y)),
+                                        greater(magnitudes(pieces[i].z), magnitudes(pieces[i].w)));
+      if (exists) greatest = greater(greatest, of_piece);
+    }
+    const uint32_t most = __reduce_max_sync(~0u, max(greatest >> 16, greatest & 0xffff)) >> 7;  // exponent + 1
+    const uint32_t exponent = max(most, 16u) - 1;
+    const uint32_t scale = (268 - exponent) << 7;  // as bf16: to 2^14 and more
+    const __nv_bfloat162 scales = bits_as<__nv_bfloat162>(scale << 16 | scale);
+    const float unscale = bits_as<float>((exponent - 14) << 23);
+    factor_ = p_.args.softcap > 0 ? p_.factor : p_.factor * unscale;
+    cap_scale_ = p_.cap_scale * unscale;
+#pragma unroll
+    for (int32_t i = 0; i < kPieces; ++i) {
+      uint4& four = pieces[i];
+      for (uint32_t* word : {&four.x, &four.y, &four.z, &four.w}) {
+        const float2 both = __bfloat1622float2(__hmul2(bits_as<__nv_bfloat162>(*word), scales));
+        *word = pair<__half>(both.x, both.y);
+      }
+      store_shared(place(i), four);
+    }
+  }
+  // Of pairs, magnitudes as numbers that are compared as signed ones; what is not finite is less than all.
+  static __device__ uint32_t magnitudes(uint32_t pair) { return (pair & 0x7fff7fff) + 0x00800080; }
+  static __device__ uint32_t greater(uint32_t a, uint32_t b) { return __vmaxs2(a, b); }
+
+  __device__ float factor() const { return kConvertsQueries ? factor_ : p_.factor; }
+  __device__ float cap_scale() const { return kConvertsQueries ? cap_scale_ : p_.cap_scale; }
+
   // The step of the last keys, of which only the first kCount are there.
   template <int32_t kCount, class Sums>
   __device__ void first_step(const Tile& tile, int32_t step, float (&scores)[kKeys / 2], uint32_t (&probs)[kKeys / 4],
@@ -604,7 +806,7 @@ class Consumer {
   __device__ void whole_step(const Tile& tile, int32_t step, float (&scores)[kKeys / 2],
                              const uint32_t (&before)[kKeys / 4], uint32_t (&probs)[kKeys / 4], Sums& sums) {
     issue_products(scores, before, sums.out);
-    if (p_.args.softcap > 0 || !stale_softmax<T, kKeys>(scores, p_.factor, sums, probs)) {
+    if (p_.args.softcap > 0 || !stale_softmax<Product, kKeys>(scores, factor(), sums, probs)) {
       hopper::wgmma_wait<0>();
       masked_softmax(tile, step, scores, sums);
       pack(scores, probs);
@@ -648,11 +850,11 @@ class Consumer {
   __device__ void wait_for_values() const { hopper::wait(&storage_.values_full[values_.stage], values_.phase); }
   __device__ void release_keys() {
     if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.keys_empty[keys_.stage]);
-    keys_.next(Memory::kStages);
+    keys_.next(Memory::kKeyStages);
   }
   __device__ void release_values() {
     if (threadIdx.x % kWarp == 0) hopper::arrive(&storage_.values_empty[values_.stage]);
-    values_.next(Memory::kStages);
+    values_.next(Memory::kValueStages);
   }
 
   template <int32_t kHalf>
@@ -662,7 +864,7 @@ class Consumer {
 #pragma unroll
     for (int32_t step = 0; step < kKeyDim / 16; ++step) {
       const int32_t panel = step / 4, columns = step % 4 * 32;
-      hopper::wgmma_qk<T, 2 * kHalf>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
+      hopper::wgmma_qk<Product, 2 * kHalf>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
                                      hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
     }
     hopper::wgmma_commit();
@@ -678,11 +880,11 @@ class Consumer {
       };
 #pragma unroll
       for (int32_t wide = 0; wide < kWides; ++wide)
-        hopper::wgmma_pv<T, kWide>(out + wide * kWide / 2, probs + step * 4, at(wide * kWide), 1);
+        hopper::wgmma_pv<Product, kWide>(out + wide * kWide / 2, probs + step * 4, at(wide * kWide), 1);
       if constexpr (kRest >= kPanelColumns)
-        hopper::wgmma_pv<T, kPanelColumns>(out + kWides * kWide / 2, probs + step * 4, at(kWides * kWide), 1);
+        hopper::wgmma_pv<Product, kPanelColumns>(out + kWides * kWide / 2, probs + step * 4, at(kWides * kWide), 1);
       if constexpr (kRest % kPanelColumns != 0)
-        hopper::wgmma_pv<T, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2, probs + step * 4,
+        hopper::wgmma_pv<Product, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2, probs + step * 4,
                                                    at(kValueDim - kRest % kPanelColumns), 1);
     }
     hopper::wgmma_commit();
@@ -692,11 +894,11 @@ class Consumer {
   __device__ void masked_softmax(const Tile& tile, int32_t step, float (&scores)[kHalf], Sums& sums) const {
     constexpr int32_t kCount = 2 * kHalf;
     float rescale[2];
-    if (p_.args.softcap > 0) cap<kCount>(scores, p_.args.softcap, p_.cap_scale);
+    if (p_.args.softcap > 0) cap<kCount>(scores, p_.args.softcap, cap_scale());
     const int32_t first = step * kKeys;
     if (first < tile.last_first) mask_before<kCount>(scores, seen_by(p_, tile, consumer_), first);
     if (first + kKeys > tile.least_end) mask_after<kCount>(scores, seen_by(p_, tile, consumer_), first);
-    online_softmax<kCount>(scores, p_.factor, sums, rescale);
+    online_softmax<kCount>(scores, factor(), sums, rescale);
     if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0))) return;
     hopper::wgmma_wait<0>();
 #pragma unroll
@@ -707,7 +909,7 @@ class Consumer {
   template <int32_t kHalf>
   static __device__ void pack(const float (&scores)[kHalf], uint32_t (&probs)[kHalf / 2]) {
 #pragma unroll
-    for (int32_t i = 0; i < kHalf / 2; ++i) probs[i] = pair<T>(scores[2 * i], scores[2 * i + 1]);
+    for (int32_t i = 0; i < kHalf / 2; ++i) probs[i] = pair<Product>(scores[2 * i], scores[2 * i + 1]);
   }
 
   const Prefill& p_;
@@ -716,17 +918,18 @@ class Consumer {
   const int32_t consumer_;
   PipelineState keys_, values_;
   uint32_t queries_phase_ = 0;
+  float factor_ = 0, cap_scale_ = 0;  // where queries are converted
 };
 
 // The next tile's queries come while this one's results are made and written.
-template <class T, int32_t kKeyDim, int32_t kValueDim>
-__device__ void consume(const Prefill& p, Layout<kKeyDim, kValueDim> memory, SharedStorage& storage, int32_t number) {
-  Consumer<T, kKeyDim, kValueDim> consumer(p, memory, storage, number);
+template <class T, class Product, int32_t kKeyDim, int32_t kValueDim, class Memory>
+__device__ void consume(const Prefill& p, Memory memory, SharedStorage& storage, int32_t number) {
+  Consumer<Memory, T, Product, kKeyDim, kValueDim> consumer(p, memory, storage, number);
   Tiles tiles(storage);
   const Tile* tile = tiles.take();
   if (tile) consumer.load_queries(*tile);
   while (tile) {
-    consumer.wait_for_queries();
+    consumer.wait_for_queries(*tile);
     Sums<kValueDim> sums;
     consumer.fold(*tile, sums);
     const Tile* const next = tiles.take();
@@ -743,11 +946,18 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
     write_empty_row(args, row);
 }
 
-template <class T, int32_t kKeyDim, int32_t kValueDim>
-__global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
+using LayoutOf = Layout<kKeyDim, kValueDim, !std::is_same_v<T, Stored>>;
+
+//   T        queries
+//   Stored   keys and values: T, or what has 8 bits
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
+__global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
   if (!QUIRE_HOPPER) return;  // and so nothing is made of the rest
-  using Memory = Layout<kKeyDim, kValueDim>;
+  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim>;
+  constexpr bool kWidens = !std::is_same_v<T, Stored>;
+  using Product = std::conditional_t<kWidens, __half, T>;
   extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: check_base()
   const Memory memory;
   SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared + Memory::kBytes);
@@ -762,7 +972,10 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();
-    if (p.box == 0) {
+    if constexpr (kWidens) {
+      WideningLoader<Memory, kKeyDim, kValueDim> loader(p, memory, storage);
+      produce_tiles<Memory::kKeys>(work, storage, loader);
+    } else if (p.box == 0) {
       RowLoader<Memory, kKeyDim, kValueDim> loader(p, memory, storage);
       produce_tiles<Memory::kKeys>(work, storage, loader);
     } else if (threadIdx.x < kWarp) {
@@ -780,7 +993,7 @@ __global__ void __launch_bounds__(Layout<kKeyDim, kValueDim>::kThreads, 1)
     }
   } else {
     hopper::warpgroup_reg_alloc<Memory::kConsumerRegisters>();
-    consume<T, kKeyDim, kValueDim>(p, memory, storage, warpgroup - 1);
+    consume<T, Product, kKeyDim, kValueDim>(p, memory, storage, warpgroup - 1);
   }
 }
 
@@ -794,15 +1007,15 @@ void check_base(const void* kernel) {
         " of shared memory: its kernel declares ", code.sharedSizeBytes, " bytes before them");
 }
 
-template <class T, int32_t kKeyDim, int32_t kValueDim>
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
 void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
-  using Memory = Layout<kKeyDim, kValueDim>;
+  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim>;
   if (p.box > 0) {
     p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
     p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
   }
   if (p.queries_in_boxes) p.query_boxes = tensor_map(p.args.q, p.group, kRowsEach / p.group);
-  const auto kernel = prefill_kernel<T, kKeyDim, kValueDim>;
+  const auto kernel = prefill_kernel<T, Stored, kKeyDim, kValueDim>;
   check_base(reinterpret_cast<const void*>(kernel));
   constexpr size_t kShared = kSharedBytes<Memory>;
   static_assert(kShared <= 227 * 1024);
@@ -812,24 +1025,32 @@ void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
-template <class T>
+template <class T, class Stored>
 void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
   switch (p.args.kv.key_dim) {
     case 64:
-      launch<T, 64, 64>(p, blocks, stream);
+      launch<T, Stored, 64, 64>(p, blocks, stream);
       break;
     case 96:
-      launch<T, 96, 96>(p, blocks, stream);
+      launch<T, Stored, 96, 96>(p, blocks, stream);
       break;
     case 128:
-      launch<T, 128, 128>(p, blocks, stream);
+      launch<T, Stored, 128, 128>(p, blocks, stream);
       break;
     case 192:
-      launch<T, 192, 128>(p, blocks, stream);
+      if constexpr (std::is_same_v<T, Stored>) launch<T, T, 192, 128>(p, blocks, stream);
       break;
     default:
-      launch<T, 256, 256>(p, blocks, stream);
+      launch<T, Stored, 256, 256>(p, blocks, stream);
   }
+}
+
+template <class T>
+void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
+  if (p.args.kv.type == Dtype::f8e4m3)
+    launch<T, __nv_fp8_e4m3>(p, blocks, stream);
+  else
+    launch<T, T>(p, blocks, stream);
 }
 
 }  // namespace
@@ -848,7 +1069,7 @@ void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                   .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
                   .group_reciprocal = ((1u << kReciprocalBits) + group - 1) / group};
-  if (args.kv.type == Dtype::bf16)
+  if (args.q.type == Dtype::bf16)
     launch<__nv_bfloat16>(p, choice.blocks, stream_of(exec));
   else
     launch<__half>(p, choice.blocks, stream_of(exec));
