@@ -67,8 +67,10 @@ struct AttendArgs {
   const float* sinks = nullptr;  // [heads]; null: none
   // On a GPU, where it costs time: the one reduction, as below. A CPU has no other.
   bool deterministic = false;
-  // On a GPU: the kernel right before this one in its stream wrote nothing of what `keys` says, so that may be read
-  // while that kernel ends. In a model it is one that makes queries, keys and values.
+  // On a GPU: the kernel right before this one in its stream wrote nothing of what `keys` says, and of K and V nothing
+  // but this step's: a sequence's last keys in pages, as many as it has queries, and its branches. So the rest may be
+  // read while that kernel ends. In a model it is one that makes queries, keys and values. (Keys of an encoder are
+  // waited for in any case.)
   bool keys_are_settled = false;
 };
 

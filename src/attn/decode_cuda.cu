@@ -52,6 +52,7 @@ struct Decode {
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
   int32_t stages;                  // of a warp: kFewestStages or kMostStages
   int32_t key_bytes, value_bytes;  // from one slot to the next
+  bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
   bool reads_once;                 // no sequence has more than one tile
   PartialResults partial;          // one for each slot
   int32_t* arrivals;  // [kv heads, workers]
@@ -149,9 +150,15 @@ class Loader {
     next_split();
   }
 
-  // Until here nothing but metadata was read.
+  // Until here nothing but metadata was read. First the tiles that may be read while the kernel before ends.
+  __device__ void begin_settled() {
+    while (begun_ < d_.stages - 1 && is_settled()) {
+      load_next();
+      ++begun_;
+    }
+  }
   __device__ void begin() {
-    for (int32_t i = 0; i < d_.stages - 1; ++i) load_next();
+    for (; begun_ < d_.stages - 1; ++begun_) load_next();
   }
 
   // Waits for the oldest tiles that were not taken yet and begins to load others. The tiles taken before are given up.
@@ -210,6 +217,14 @@ class Loader {
     return static_cast<uint32_t>(key_ - scheduler_.split.first) / kStride % kTilesOfLookUp;
   }
 
+  // Whether the keys of the team's next tiles were there before this step.
+  __device__ bool is_settled() const {
+    const Split& split = scheduler_.split;
+    int32_t end = split.length - (split.last_row - split.first_row);
+    if constexpr (!E::kIsPlain) end = min(end, split.tail.begin);
+    return key_ == kNone || key_ + place_.teams_warps * E::kKeys <= end;
+  }
+
   // The next split in which the team has a tile.
   __device__ void next_split() {
     do {
@@ -250,7 +265,7 @@ class Loader {
   std::byte* memory_;
   int32_t key_;              // first of the team's tiles, or kNone
   int32_t slots_[kLookUps];  // of this lane's key in the tiles to come
-  int32_t loaded_ = 0;
+  int32_t loaded_ = 0, begun_ = 0;
   bool is_released_ = false;
 };
 
@@ -684,6 +699,7 @@ __global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel
     load_scheduler.begin(d.cut, seqs, storage.live, storage.stream_k, d.args.kv.kv_heads);
     scheduler.begin(load_scheduler);
     Loader<E> loader(d, place, load_scheduler, memory);
+    if (d.keys_are_old) loader.begin_settled();
     wait_and_launch_dependents();
     loader.begin();
     bool sums_are_in_use = false;
@@ -759,6 +775,7 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                  .stages = choice.stages,
                  .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
                  .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
+                 .keys_are_old = args.keys_are_settled && args.keys.set != Set::encoder,
                  .reads_once = choice.is_one_tile,
                  .partial = PartialResults::in(arena),
                  .arrivals = arena.counts(Buf::split_tile_arrivals)};
