@@ -372,8 +372,8 @@ __device__ void rescale_rows(Out& out, const float (&rescale)[2]) {
 
 // --- a tile's scores and probabilities
 
-__device__ Seen seen_by(const Job& job, const Split& split) {
-  Seen seen;
+__device__ SeenByTwo seen_by(const Job& job, const Split& split) {
+  SeenByTwo seen;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const Row row = row_at(job, split, row_of(half));
@@ -435,7 +435,7 @@ class Consumer {
     wait(&job_.shared.queries_full, queries_phase_);
     queries_phase_ ^= 1;
     fence_proxy_async();
-    const Seen seen = seen_by(job_, split);
+    const SeenByTwo seen = seen_by(job_, split);
     whole_ = whole_tiles(split);
     Softmax softmax;
     const int32_t end = uniform(split.end);
@@ -461,7 +461,7 @@ class Consumer {
   }
 
   // The even tile's scores are this one's, the odd one's the other's.
-  __device__ void fold_even(const Split& split, const Seen& seen, int32_t tile, int32_t end, Softmax& softmax,
+  __device__ void fold_even(const Split& split, const SeenByTwo& seen, int32_t tile, int32_t end, Softmax& softmax,
                             Out& out) {
     Probs probs;
     float rescale[2];
@@ -486,7 +486,7 @@ class Consumer {
     end_products(1);
   }
 
-  __device__ void fold_odd(const Split& split, const Seen& seen, int32_t tile, int32_t end, Softmax& softmax,
+  __device__ void fold_odd(const Split& split, const SeenByTwo& seen, int32_t tile, int32_t end, Softmax& softmax,
                            Out& out) {
     const bool has_odd = tile + 1 < end;
     Scores scores;
@@ -514,7 +514,7 @@ class Consumer {
     end_products(1);
   }
 
-  __device__ void make_probs(const Split& split, const Seen& seen, int32_t tile, Softmax& softmax, Scores& scores,
+  __device__ void make_probs(const Split& split, const SeenByTwo& seen, int32_t tile, Softmax& softmax, Scores& scores,
                              Probs& probs, float (&rescale)[2]) const {
     if (tile >= whole_.first && tile < whole_.end && stale_softmax<T, kKeys>(scores, job_.d.factor, softmax, probs)) {
       rescale[0] = rescale[1] = 1;

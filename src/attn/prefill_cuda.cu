@@ -586,8 +586,8 @@ struct Sums : Softmax {
   float out[kValueDim / 2] = {};
 };
 
-__device__ Seen seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
-  Seen seen;
+__device__ SeenByTwo seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
+  SeenByTwo seen;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t row = consumer * kRowsEach + lane_row() + half * 8;

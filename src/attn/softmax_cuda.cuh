@@ -31,7 +31,7 @@ struct Softmax {
 };
 
 // Keys [first, end) that the thread's two rows see.
-struct Seen {
+struct SeenByTwo {
   int32_t first[2], end[2];
 };
 
@@ -46,14 +46,14 @@ __device__ void cap(float (&scores)[kKeys / 2], float softcap, float cap_scale) 
 
 // kKeys keys from `first` on; those before the ones that rows see, and those after them.
 template <int32_t kKeys>
-__device__ void mask_before(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
+__device__ void mask_before(float (&scores)[kKeys / 2], const SeenByTwo& seen, int32_t first) {
   const int32_t column = first + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int32_t i = 0; i < kKeys / 2; ++i)
     if (i / 4 * 8 + i % 2 < seen.first[i / 2 % 2] - column) scores[i] = -INFINITY;
 }
 template <int32_t kKeys>
-__device__ void mask_after(float (&scores)[kKeys / 2], const Seen& seen, int32_t first) {
+__device__ void mask_after(float (&scores)[kKeys / 2], const SeenByTwo& seen, int32_t first) {
   const int32_t column = first + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int32_t i = 0; i < kKeys / 2; ++i)

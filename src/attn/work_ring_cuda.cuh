@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 
+#include "attn/attend_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -59,7 +60,7 @@ class Taker {
   }
   __device__ void release() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) hopper::arrive(&ring_.empty[released_.stage]);
+    if (threadIdx.x % kWarp == 0) hopper::arrive(&ring_.empty[released_.stage]);
     released_.next(kCount);
   }
 
