@@ -123,6 +123,7 @@ inline __device__ void write_empty_row(const AttendArgs& args, int64_t row) {
 
 // Launches of what choose_gpu() chose.
 void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void decode_cluster(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 
