@@ -199,6 +199,98 @@ constexpr GpuProblem kDecodeProblems[] = {
 INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManyRows, ::testing::ValuesIn(kDecodeProblems),
                          [](const auto& test) { return test.param.name; });
 
+// --- decode by clusters of blocks
+
+class DecodeByClusters : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
+ protected:
+  void expect_right(Case c) {
+    c = GetParam().applied_to(c);
+    SCOPED_TRACE(to_string(c));
+    expect_dense(run(c.world(), c, GpuKernel::decode_cluster), expected_of(c), kGpuTolerance);
+  }
+  void expect_right_of(int32_t length, int32_t context) {
+    expect_right({.page_size = kPageSizes[length % std::size(kPageSizes)], .lengths = {length}, .context = context});
+  }
+};
+
+// Fewer keys than blocks, blocks without keys and with a part of a tile, several rounds; in small clusters and in large
+// ones, which depend on the longest context.
+TEST_P(DecodeByClusters, AnyNumberOfKeys) {
+  for (const int32_t length : {1, 16, 17, 255, 257}) expect_right_of(length, 300);
+  for (const int32_t length : {2, 40, 600, 1000}) expect_right_of(length, 1000);
+  for (const int32_t length : {1, 17, 700, 4095, 4097, 8192}) expect_right_of(length, 8192);
+}
+
+TEST_P(DecodeByClusters, EveryVariant) {
+  for (const int32_t window : {0, 5, 100, 1500})
+    expect_right({.page_size = 16, .lengths = {1700}, .window = window, .context = 4096});
+  expect_right({.lengths = {900}, .softcap = 5, .context = 4096});
+  expect_right({.lengths = {900}, .sinks = true, .context = 4096});
+  expect_right({.out_type = Dtype::bf16, .lengths = {333}, .context = 600});
+}
+
+constexpr GpuProblem kClusterProblems[] = {
+    {"bf16_64", Dtype::bf16, Dtype::bf16, 9, 3, 64, 64},
+    {"f16_64", Dtype::f16, Dtype::f16, 8, 1, 64, 64},
+    {"bf16_128", Dtype::bf16, Dtype::bf16, 32, 8, 128, 128},
+    {"f16_128", Dtype::f16, Dtype::f16, 5, 5, 128, 128},
+};
+INSTANTIATE_TEST_SUITE_P(Problems, DecodeByClusters, ::testing::ValuesIn(kClusterProblems),
+                         [](const auto& test) { return test.param.name; });
+
+// --- what the kernel before writes while this one begins
+
+// The kernel before makes a key, or a value, of this step: it attends to keys of its own, slowly, and its result is put
+// where the last token's belongs.
+class KeysOfTheStep : public GpuKernels {
+ protected:
+  void expect_waited_for(const GpuProblem& problem, const Case& of, GpuKernel kernel) {
+    const Case c = problem.applied_to(of);
+    SCOPED_TRACE(to_string(c));
+    World world(c.world()), before(problem.applied_to({.lengths = {3000}}).world());
+    lay_out(world, c);
+    lay_out(before, problem.applied_to({.lengths = {3000}}));
+    const kv::LayerKv kv = world.args().kv;
+    const int64_t slot = world.table().slot(world.row(0), c.lengths[0] - 1).value;
+    for (std::byte* const row : {kv.keys + slot * kv.key_stride * 2, kv.values + slot * kv.value_stride * 2}) {
+      AttendArgs writer = before.args(), reader = world.args();
+      writer.out.data = row;
+      writer.out.type = kv.type;
+      const Launches launches;
+      attend(writer, *exec_);
+      exec_->wait();
+      attend(reader, *exec_);
+      exec_->wait();
+      const std::vector<std::byte> expected = world.result().out_bytes;
+      std::fill_n(row, int64_t{kv.kv_heads} * kv.key_dim * 2, std::byte{0xff});  // NaN
+      reader.keys_are_settled = true;
+      const Watchdog watchdog(kGpuTimeLimit, to_string(c));
+      attend(writer, *exec_);
+      attend(reader, *exec_);
+      exec_->wait();
+      EXPECT_TRUE(world.result().out_bytes == expected);
+      EXPECT_GE(launches.of(kernel), 2);
+    }
+  }
+
+ private:
+  void lay_out(World& world, const Case& c) {
+    world.lay_out(c.step(), *exec_);
+    write_metadata(world.shape(), world.inputs(), world.arena(), *exec_);
+    exec_->wait();
+  }
+};
+
+TEST_F(KeysOfTheStep, AreWaitedFor) {
+  for (const GpuProblem& problem : {GpuProblem{"bf16_128", Dtype::bf16, Dtype::bf16, 4, 4, 128, 128},
+                                    {"f16_64", Dtype::f16, Dtype::f16, 3, 3, 64, 64}})
+    for (const int32_t length : {1, 17, 2063, 2079}) {
+      expect_waited_for(problem, {.lengths = {length}, .context = 4096}, GpuKernel::decode_cluster);
+      expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true}, GpuKernel::decode);
+      expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length)}, GpuKernel::decode);
+    }
+}
+
 // --- the one reduction over many keys, where parts are longer and blocks share them in other ways
 
 class OneReductionOfManyKeys : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {};

@@ -150,15 +150,17 @@ class Loader {
     next_split();
   }
 
-  // Until here nothing but metadata was read. First the tiles that may be read while the kernel before ends.
+  // Until here nothing but metadata was read. First the tiles that may be read while the kernel before ends. A stage is
+  // left free only where the sums of a warp without a tile may need it.
   __device__ void begin_settled() {
-    while (begun_ < d_.stages - 1 && is_settled()) {
+    while (begun_ < first_tiles() && is_settled()) {
       load_next();
       ++begun_;
     }
   }
   __device__ void begin() {
-    for (; begun_ < d_.stages - 1; ++begun_) load_next();
+    for (; begun_ < first_tiles(); ++begun_) load_next();
+    is_released_ = first_tiles() == d_.stages;
   }
 
   // Waits for the oldest tiles that were not taken yet and begins to load others. The tiles taken before are given up.
@@ -216,6 +218,8 @@ class Loader {
   __device__ int32_t tile_of_look_up() const {
     return static_cast<uint32_t>(key_ - scheduler_.split.first) / kStride % kTilesOfLookUp;
   }
+
+  __device__ int32_t first_tiles() const { return d_.stages - (has_place_for_sums<E>(d_) ? 0 : 1); }
 
   // Whether the keys of the team's next tiles were there before this step.
   __device__ bool is_settled() const {

@@ -112,6 +112,26 @@ std::optional<GpuChoice> decode_choice_of_few(const AttendArgs& args, const GpuD
   return decode_choice(args, device);
 }
 
+// --- decode by clusters
+
+// A cluster's blocks share one sequence's keys, so they are for one sequence: of several, one may be much longer than
+// the others, and only decode shares them all out. As many blocks as the longest context fills, or the device has room
+// for.
+std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice& device) {
+  const bool is_one_query = args.keys.most_queries == 1 && args.q.rows == 1 && !args.keys.branch_lengths;
+  if (!is_hopper(device) || !is_one_query || !is_for_decode(args) || !is_half(args.kv.type) ||
+      args.q.heads / args.kv.kv_heads > kMostClusterRows)
+    return {};
+  const int32_t context =
+      args.keys.set == Set::encoder ? args.arena->limits().encoder_context : args.arena->limits().text_tokens();
+  int32_t cluster = 1;
+  while (cluster < kMostClusterBlocks && cluster * kClusterRoundKeys < context &&
+         2 * cluster * args.kv.kv_heads <= device.processors)
+    cluster *= 2;
+  if (context > kMostClusterRounds * cluster * kClusterRoundKeys) return {};
+  return GpuChoice{.kernel = GpuKernel::decode_cluster, .blocks = args.kv.kv_heads * cluster, .cluster = cluster};
+}
+
 // --- latent
 
 // 16-byte pieces of keys and queries are copied, and of outputs written.
@@ -226,7 +246,7 @@ std::string to_string(const GpuDevice& device) {
 }
 
 const char* to_string(GpuKernel kernel) {
-  constexpr const char* kNames[] = {"general", "decode", "latent", "prefill"};
+  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "latent", "prefill"};
   static_assert(std::size(kNames) == kGpuKernels.size());
   return kNames[static_cast<size_t>(kernel)];
 }
@@ -240,6 +260,7 @@ std::string to_string(const GpuChoice& choice) {
     text += choice.row_blocks ? cat(", keys split, ", choice.row_blocks, " blocks of rows") : ", keys not split";
     if (choice.pair > 1) text += ", in pairs";
   }
+  if (choice.kernel == GpuKernel::decode_cluster) text += cat(", clusters of ", choice.cluster);
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
                 choice.is_fixed ? ", fixed parts" : "");
@@ -257,6 +278,7 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
   };
   constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
+      {cluster_choice, "one query of one sequence, and no long context: what counts is latency"},
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},
       {prefill_choice, "many queries of each sequence, with tiles for most multiprocessors"},

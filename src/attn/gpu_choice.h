@@ -5,6 +5,8 @@
 //             8.0 on
 //   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
 //             no other does that in tensor cores
+//   decode_cluster
+//             one query of one sequence, where latency is all: 16 bits, dims 64 and 128, no long contexts, on Hopper
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 or 8 bits, on Hopper
 //
@@ -31,16 +33,17 @@ struct GpuDevice {
 };
 std::string to_string(const GpuDevice& device);
 
-enum class GpuKernel : uint8_t { general, decode, latent, prefill };
-inline constexpr std::array kGpuKernels = {GpuKernel::general, GpuKernel::decode, GpuKernel::latent,
-                                           GpuKernel::prefill};
+enum class GpuKernel : uint8_t { general, decode, decode_cluster, latent, prefill };
+inline constexpr std::array kGpuKernels = {GpuKernel::general, GpuKernel::decode, GpuKernel::decode_cluster,
+                                           GpuKernel::latent, GpuKernel::prefill};
 const char* to_string(GpuKernel kernel);
 
 struct GpuChoice {
   GpuKernel kernel;
   const char* why = "";
-  int32_t blocks = 0;  // which share the work; of the general kernel every tile is a block's
-  int32_t box = 0;     // slots that TMA brings at once; 0: keys come row by row
+  int32_t blocks = 0;   // which share the work; of the general kernel every tile is a block's
+  int32_t box = 0;      // slots that TMA brings at once; 0: keys come row by row
+  int32_t cluster = 0;  // decode_cluster: blocks that have one sequence and kv head together
   // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what
   // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
   // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where

@@ -65,6 +65,41 @@ TEST(GpuChoice, FewQueriesOf16And8BitsAreDecodes) {
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 8, 8, 128), kA100), GpuKernel::decode);
 }
 
+// Of 16 bits, and where one tile has all of its heads. Longer contexts have larger clusters.
+TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
+  const auto one = [](Dtype type, int32_t heads, int32_t kv_heads, int32_t dim, int32_t context) {
+    Case c = case_of(type, heads, kv_heads, dim);
+    c.lengths = {40};
+    c.context = context;
+    return c;
+  };
+  const Case c = one(Dtype::bf16, 32, 8, 128, 4096);
+  EXPECT_EQ(to_string(chosen(c)), "decode_cluster, 128 blocks, row by row, clusters of 16");
+  EXPECT_EQ(to_string(chosen(one(Dtype::f16, 9, 3, 64, 512))), "decode_cluster, 6 blocks, row by row, clusters of 2");
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 256)).cluster, 1);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 257)).cluster, 2);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 32, 128, 2048)).cluster, 4) << "as many blocks as multiprocessors";
+  EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 32, 128, 2049)), GpuKernel::decode) << "more than two rounds";
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 8192)).cluster, 16);
+  EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 8, 128, 8193)), GpuKernel::decode);
+  EXPECT_EQ(kernel_for(one(Dtype::f8e4m3, 32, 8, 128, 4096)), GpuKernel::decode);
+  EXPECT_EQ(kernel_for(one(Dtype::bf16, 9, 1, 128, 4096)), GpuKernel::decode);
+  EXPECT_EQ(kernel_for(c, kA100), GpuKernel::decode);
+  Case other = c;
+  other.captured = 2;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode) << "of two sequences one may be much longer";
+  other = c;
+  other.deterministic = true;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = c;
+  other.mode = Mode::verify;
+  other.draft_tokens = 2;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other.mode = Mode::verify_tree;
+  other.draft_tokens = 1;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+}
+
 TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
   for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
     for (const int32_t dim : {64, 96, 128, 256})

@@ -53,6 +53,10 @@ struct DecodeSizes {
 
 inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 
+// decode_cluster: heads of a kv head, keys that a block has at once and how often at the longest context, blocks of a
+// cluster.
+inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2, kMostClusterBlocks = 16;
+
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
 inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
