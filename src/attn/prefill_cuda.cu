@@ -318,6 +318,7 @@ class BoxLoader {
     values_.next(Memory::kValueStages);
   }
 
+  __device__ bool publishes_late() const { return false; }
   __device__ bool keys_must_wait() const { return false; }
   __device__ void flush() const {}  // TMA itself signals when a copy is there
 
@@ -434,6 +435,7 @@ class RowLoader {
     values_.next(Memory::kValueStages);
   }
 
+  __device__ bool publishes_late() const { return false; }
   __device__ bool keys_must_wait() const {
     return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
   }
@@ -514,6 +516,7 @@ class WideningLoader {
     issued(Load::values);
   }
 
+  __device__ bool publishes_late() const { return true; }
   __device__ bool keys_must_wait() const {
     return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
   }
