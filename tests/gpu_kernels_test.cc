@@ -384,15 +384,23 @@ TEST_F(PrefillOfManyTiles, OfManySequences) {
 
 // A consumer's rows are fetched at once where the group divides them.
 TEST_F(PrefillOfManyTiles, OfGroupsOfAnySize) {
+  struct Keys {
+    Dtype type;
+    int32_t page_size, dim;
+  };
   for (const int32_t group : {1, 3, 4, 7, 64, 71})
-    for (const int32_t page_size : {16, 64})
-      for (const int32_t dim : {64, 128})
-        for (const Dtype kv_type : {Dtype::bf16, Dtype::f8e4m3})
-          expect_right({"bf16", Dtype::bf16, kv_type, 2 * group, 2, dim, dim}, {.mode = Mode::extend,
-                                                                                .page_size = page_size,
-                                                                                .out_type = Dtype::bf16,
-                                                                                .lengths = {300, 129, 40},
-                                                                                .extend = {70, 129, 9}});
+    for (const auto& [type, page_size, dim] : {Keys{Dtype::bf16, 16, 64},
+                                               {Dtype::bf16, 64, 64},
+                                               {Dtype::bf16, 16, 128},
+                                               {Dtype::bf16, 64, 128},
+                                               {Dtype::f8e4m3, 16, 64},
+                                               {Dtype::f8e4m3, 1, 96},
+                                               {Dtype::f8e4m3, 64, 128}})
+      expect_right({"bf16", Dtype::bf16, type, 2 * group, 2, dim, dim}, {.mode = Mode::extend,
+                                                                         .page_size = page_size,
+                                                                         .out_type = Dtype::bf16,
+                                                                         .lengths = {300, 129, 40},
+                                                                         .extend = {70, 129, 9}});
 }
 
 // Scores of earlier keys, which come later, are greater by far more than probabilities have room for.

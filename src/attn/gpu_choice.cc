@@ -173,7 +173,7 @@ std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& 
 
 // --- prefill
 
-// Where keys of 192 columns are widened, there is no room for two stages.
+// Keys of 192 columns are too wide to be widened on their way.
 bool has_prefill_dims(const kv::LayerKv& kv) {
   if (kv.key_dim == 192) return kv.value_dim == 128 && is_half(kv.type);
   return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);

@@ -65,7 +65,9 @@ constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPane
 
 // A warpgroup's pieces of 16 bytes of a step's keys or values of 8 bits: 64 columns of 8 lines for each warp.
 constexpr int32_t kRawColumns = 16, kRawLines = 8;
-constexpr int32_t raw_pieces(int32_t keys, int32_t dim) { return keys / (kWarpgroup / kWarp) / kRawLines * panels(dim); }
+constexpr int32_t raw_pieces(int32_t keys, int32_t dim) {
+  return keys / (kWarpgroup / kWarp) / kRawLines * panels(dim);
+}
 
 // Shared memory, in panels: queries, then the stages of keys, then those of values; then, where these are widened,
 // two loads as they are stored.
@@ -286,6 +288,7 @@ class BoxLoader {
     values_.next(Memory::kValueStages);
   }
 
+  __device__ bool publishes_late() const { return false; }
   __device__ bool keys_must_wait() const { return false; }
   __device__ void flush() const {}  // TMA itself signals when a copy is there
 
@@ -402,6 +405,7 @@ class RowLoader {
     values_.next(Memory::kValueStages);
   }
 
+  __device__ bool publishes_late() const { return false; }
   __device__ bool keys_must_wait() const {
     return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
   }
@@ -482,6 +486,7 @@ class WideningLoader {
     issued(Load::values);
   }
 
+  __device__ bool publishes_late() const { return true; }
   __device__ bool keys_must_wait() const {
     return !hopper::test_wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
   }
@@ -727,7 +732,8 @@ class Consumer {
   }
 
   // bf16 to f16, a warp its 16 rows, times a power of two that brings the greatest of them near the top of f16's range:
-  // all that is not less than that by 2^29 or more stays as it is. Scores are divided by it where they are scaled anyway.
+  // all that is not less than that by 2^29 or more stays as it is. Scores are divided by it where they are scaled
+  // anyway.
   __device__ void convert_queries(const Tile& tile) {
     constexpr int32_t kPieces = Memory::kKeyPanels * 4;  // of each lane: four lines go at once
     const int32_t lane = threadIdx.x % kWarp, row = consumer_ * kRowsEach + threadIdx.x % kWarpgroup / kWarp * 16;
@@ -739,7 +745,8 @@ class Consumer {
     uint32_t greatest = 0;
 #pragma unroll
     for (int32_t i = 0; i < kPieces; ++i) {
-      const bool exists = row + i % 4 * 4 + lane / 8 < tile.rows;
+      const int32_t line = row + i % 4 * 4 + lane / 8, column = i / 4 * kPanelColumns + ((lane ^ line) & 7) * 8;
+      const bool exists = line < tile.rows && (kKeyDim % kPanelColumns == 0 || column < kKeyDim);
       const uint32_t of_piece = greater(greater(magnitudes(pieces[i].x), magnitudes(pieces[i].y)),
                                         greater(magnitudes(pieces[i].z), magnitudes(pieces[i].w)));
       if (exists) greatest = greater(greatest, of_piece);
@@ -864,8 +871,9 @@ class Consumer {
 #pragma unroll
     for (int32_t step = 0; step < kKeyDim / 16; ++step) {
       const int32_t panel = step / 4, columns = step % 4 * 32;
-      hopper::wgmma_qk<Product, 2 * kHalf>(scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
-                                     hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
+      hopper::wgmma_qk<Product, 2 * kHalf>(
+          scores, hopper::advance_descriptor(queries, panel * Memory::kQueryPanel + columns),
+          hopper::advance_descriptor(keys, panel * Memory::kPanel + columns), step > 0);
     }
     hopper::wgmma_commit();
   }
@@ -884,8 +892,8 @@ class Consumer {
       if constexpr (kRest >= kPanelColumns)
         hopper::wgmma_pv<Product, kPanelColumns>(out + kWides * kWide / 2, probs + step * 4, at(kWides * kWide), 1);
       if constexpr (kRest % kPanelColumns != 0)
-        hopper::wgmma_pv<Product, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2, probs + step * 4,
-                                                   at(kValueDim - kRest % kPanelColumns), 1);
+        hopper::wgmma_pv<Product, kRest % kPanelColumns>(out + (kValueDim - kRest % kPanelColumns) / 2,
+                                                         probs + step * 4, at(kValueDim - kRest % kPanelColumns), 1);
     }
     hopper::wgmma_commit();
   }

@@ -3,7 +3,10 @@
 //
 //   TileScheduler   publish_first(), publish_next()           wait for a place in the ring of tiles; one thread's
 //   Tiles           take(), release()                         take() waits until the tile is published
-//   Loader          look_up(), load_keys(), load_values()     loads wait until a stage is free
+//   Loader          look_up(), load_keys(), load_values()     loads wait until their stage is free, or until that of
+//                                                             the load before is, which they then signal
+//                   publishes_late()                          whether a tile's first keys are loaded before the next
+//                                                             tile is published, which takes its time
 //                   keys_must_wait()                          whether no stage is free for the next keys
 //                   flush()                                   every load that was issued is signalled
 //
@@ -16,7 +19,8 @@
 // and waits for
 //
 //   a place in the ring    of tile t + 1 - kTileRing, whose loads are signalled: they are not of t, nor of t - 1
-//   tile t + 1             which the scheduler publishes at the begin of its own t, after no wait but the one above
+//   tile t + 1             which the scheduler publishes at the begin of its own t, after no wait but the one above and
+//                          perhaps the one below, for the stage of t's first keys
 //   a stage                released for steps at least kLeastStages before the one to be loaded; these take no load
 //                          later than the last but one
 //
@@ -71,12 +75,16 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
   Steps steps(*tile);
   auto slot = loader.look_up(source, steps.end - 1);
   while (true) {
-    if (publishes) scheduler.publish_next();
+    const bool publishes_late = loader.publishes_late() && steps.first < steps.end;
+    if (publishes && !publishes_late) scheduler.publish_next();
     auto before = slot;
     for (int32_t step = steps.end - 1; step >= steps.first; --step) {
       const auto next = loader.look_up(source, step - 1);
       loader.load_keys(source, step, slot);
-      if (step < steps.end - 1) loader.load_values(source, step + 1, before);
+      if (step < steps.end - 1)
+        loader.load_values(source, step + 1, before);
+      else if (publishes && publishes_late)
+        scheduler.publish_next();
       before = slot;
       slot = next;
     }
@@ -86,7 +94,8 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
     const Steps next_steps(tile ? *tile : *last);
     slot = loader.look_up(next_source, next_steps.end - 1);
     if (steps.first < steps.end) loader.load_values(source, steps.first, before);
-    // No load follows that would signal this one, or none soon, and the consumers have nothing left to do but to wait for it.
+    // No load follows that would signal this one, or none soon, and the consumers have nothing left to do but to wait
+    // for it.
     if (!tile || next_steps.first == next_steps.end || loader.keys_must_wait()) loader.flush();
     tiles.release();
     if (!tile) return;

@@ -123,6 +123,7 @@ struct Steps {
 
 struct Shape {
   int32_t producers, consumers, stages;
+  bool publishes_late = false;
 };
 
 struct Block {
@@ -204,6 +205,7 @@ class Loader {
   int32_t look_up(const Source&, int32_t) const { return 0; }
   void load_keys(const Source&, int32_t, int32_t) { load(block_.keys_empty, block_.keys_full, keys_); }
   void load_values(const Source&, int32_t, int32_t) { load(block_.values_empty, block_.values_full, values_); }
+  bool publishes_late() const { return block_.shape.publishes_late; }
   bool keys_must_wait() const { return !block_.keys_empty[keys_.stage].is_over(keys_.phase ^ 1); }
   void flush() { loads_.flush(); }
 
@@ -287,8 +289,8 @@ class Consumer {
 };
 
 std::string to_string(const Shape& shape, const std::vector<int32_t>& steps) {
-  std::string text = cat(shape.producers, " producers, ", shape.consumers, " consumers, ", shape.stages,
-                         " stages, tiles with so many steps:");
+  std::string text = cat(shape.producers, " producers, ", shape.consumers, " consumers, ", shape.stages, " stages, ",
+                         shape.publishes_late ? "published late, " : "", "tiles with so many steps:");
   for (const int32_t count : steps) text += cat(" ", count);
   return text;
 }
@@ -309,7 +311,7 @@ void expect_end(const Shape& shape, const std::vector<int32_t>& steps) {
   EXPECT_EQ(block.values_used, all * shape.consumers);
 }
 
-constexpr Shape kShapes[] = {{2, 2, kLeastStages}, {2, 3, 4}, {1, 2, 3}};
+constexpr Shape kShapes[] = {{2, 2, kLeastStages}, {2, 3, 4}, {1, 2, 3}, {2, 2, kLeastStages, true}};
 
 TEST(PrefillProducer, TilesWithAndWithoutKeys) {
   const std::vector<int32_t> lists[] = {
