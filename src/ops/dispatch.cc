@@ -24,6 +24,8 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) { serve("rms_norm", cpu::rms_
 void add_rows(const AddRowsArgs& args, Exec& exec) { serve("add_rows", cpu::add_rows, args, exec); }
 void rope_angles(const RopeAnglesArgs& args, Exec& exec) { serve("rope_angles", cpu::rope_angles, args, exec); }
 void rope(const RopeArgs& args, Exec& exec) { serve("rope", cpu::rope, args, exec); }
-void matmul(const MatmulArgs& args, Exec& exec) { serve("matmul", cpu::matmul, args, exec); }
+void matmul(const MatmulArgs& args, Exec& exec) {
+  (exec.device() == Device::cuda ? cuda::matmul : cpu::matmul)(args, exec);
+}
 
 }  // namespace quire::ops

@@ -83,7 +83,7 @@ struct RandomActivations {
       for (int64_t b = 0; b < dim / 32; ++b) fill_block(r, b, random);
   }
   ActivationRows view(Forms forms) {
-    return {forms, rows, dim, f32.data(), q_data(), q_stride, scale.data(), sums.data()};
+    return {forms, rows, dim, f32.data(), nullptr, q_data(), q_stride, scale.data(), sums.data()};
   }
   int8_t* q_data() { return reinterpret_cast<int8_t*>((reinterpret_cast<uintptr_t>(q.data()) + 63) / 64 * 64); }
 

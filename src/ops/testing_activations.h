@@ -19,7 +19,7 @@ struct Activations {
         scale(2 * rows * (dim / 32), -7.0f),
         sums(2 * rows * (dim / 16), 12345) {}
 
-  ActivationRows view() { return {forms, rows, dim, f32.data(), q.data(), stride, scale.data(), sums.data()}; }
+  ActivationRows view() { return {forms, rows, dim, f32.data(), nullptr, q.data(), stride, scale.data(), sums.data()}; }
 
   friend bool operator==(const Activations& a, const Activations& b) {
     return same_bits(a.f32, b.f32) && same_bits(a.q, b.q) && same_bits(a.scale, b.scale) && same_bits(a.sums, b.sums);
