@@ -53,7 +53,7 @@ void GpuSteps::launch(Step& step) {
     copy_pooled(step.batch, outputs.pooled);
     wait_for_masks(step.batch, masks_);
     tell_sampler(step, number);
-    runner_.sample();
+    runner_.sample(step.batch);
   }
   launched_.push_back({.step = &step, .number = number, .wants_logits = sampler_.wants_logits()});
 }

@@ -99,7 +99,7 @@ void Runner::record(const attn::StepShape& step, Part part) {
   apply_journal();
   if (sampler_) resolve_future_tokens(inputs, step);
   forward_.run(step, inputs, arena_, store_, exec_);
-  if (sampler_ && part == Part::whole) sample();
+  if (sampler_ && part == Part::whole) sample(step.query_rows);
 }
 
 void Runner::resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& step) {
@@ -109,7 +109,13 @@ void Runner::resolve_future_tokens(attn::StepInputs& inputs, const attn::StepSha
   inputs.input_ids = tokens;
 }
 
-void Runner::sample() { sampler_->launch(forward_.logits(), upload_.inputs().number); }
+void Runner::sample(const Batch& batch) { sample(std::max(1, batch.with_logits())); }
+
+void Runner::sample(int32_t most_rows) {
+  Rows<const float> logits = forward_.logits();
+  logits.rows = std::min<int64_t>(logits.rows, most_rows);
+  sampler_->launch(logits, upload_.inputs().number);
+}
 
 // --- the mirror of the request table
 

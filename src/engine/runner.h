@@ -53,9 +53,10 @@ class Runner {
   enum class Part : uint8_t { forward, whole };
   uint32_t prepare(const Batch& batch);
   Outputs compute(const Batch& batch, Part part);
-  void sample();
+  void sample(const Batch& batch);
 
  private:
+  void sample(int32_t most_rows);
   void capture();
   void record(const attn::StepShape& shape, Part part);
   void apply_journal();

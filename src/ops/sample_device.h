@@ -38,6 +38,9 @@
 
 namespace quire::ops {
 
+struct SampleRecord;
+struct SampleStep;
+
 inline constexpr int32_t kMostTopLogprobs = 128;  // of a row, in the results
 inline constexpr int32_t kNoPenaltySlot = -1;
 
@@ -62,7 +65,7 @@ class DeviceSampler {
 
   // --- before a step is launched
 
-  void begin(uint32_t number);  // of the step; no rows so far
+  void begin(uint32_t number);  // of the step, ascending by one, the first 1; no rows so far
   // Each of these is one more row. SampleRow's logits, prompt and generated are not looked at: the text's tokens are
   // those of the penalty slot, which a row with penalties needs.
   void draw(const SampleRow& row, RequestRow request_row, int32_t penalty_slot = kNoPenaltySlot);
@@ -84,8 +87,8 @@ class DeviceSampler {
   };
   // The step's device time begins here.
   void resolve_future_tokens(const FutureTokens& tokens);
-  // logits: of so many rows at most; those behind the rows that were given are not read. number: the device's or pinned,
-  // read when it runs: the step that was begun.
+  // logits: of so many rows at most, always at the same address; those behind the rows that were given are not read.
+  // number: the device's or pinned, read when it runs: the step that was begun.
   void launch(Rows<const float> logits, const uint32_t* number);
 
   // --- afterwards
@@ -100,7 +103,10 @@ class DeviceSampler {
  private:
   struct Slot;
   Slot& slot(uint32_t number) const;
-  void check_begun(const SampleRow& row) const;
+  SampleStep& step(uint32_t number) const;
+  SampleRecord& add_row(const SampleRow& row);
+  void publish_row();
+  Sampled score_on_host(int32_t row, int32_t token, int32_t top_logprobs, std::span<const int32_t> ids);
 
   DeviceSamplerLimits limits_;
   Exec& exec_;
