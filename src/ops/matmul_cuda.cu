@@ -33,7 +33,7 @@ Product product_of(const MatmulArgs& args) {
 
 constexpr int32_t kFinishThreads = 256;
 
-struct Finish {
+struct SumsToFinish {
   Product product;
   const float* sums;  // [rows, weight rows]
   int64_t weight_rows;
@@ -41,19 +41,23 @@ struct Finish {
 };
 
 // grid: pairs of weight rows, rows
-__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ Finish f) {
+template <PackedMatrix::Join kJoin>
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ SumsToFinish f) {
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
-  const int32_t pair = blockIdx.x * kFinishThreads + threadIdx.x, token = f.first_row + static_cast<int32_t>(blockIdx.y);
+  const int32_t pair = blockIdx.x * kFinishThreads + threadIdx.x,
+                token = f.first_row + static_cast<int32_t>(blockIdx.y);
   const int32_t row = pair / 8 * 16 + pair % 8;
   if (row >= f.weight_rows || token >= live_rows_of(f.product)) return;
   const float* sums = f.sums + blockIdx.y * f.weight_rows + row;
-  finish(f.product, row, token, __ldcg(sums), __ldcg(sums + kHalfGroup));
+  Finish<kJoin>(f.product, row, token).store(f.product, __ldcg(sums), __ldcg(sums + kHalfGroup));
 }
 
-void launch_finish(const Finish& f, int32_t rows, cudaStream_t stream) {
+void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
   const auto blocks = static_cast<uint32_t>((f.weight_rows / 2 + kFinishThreads - 1) / kFinishThreads);
-  launch_after(finish_kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
+  const auto kernel = f.product.join == PackedMatrix::Join::stack ? finish_kernel<PackedMatrix::Join::stack>
+                                                                  : finish_kernel<PackedMatrix::Join::gate_and_up>;
+  launch_after(kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias; }

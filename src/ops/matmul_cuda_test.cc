@@ -94,7 +94,8 @@ TEST_F(PackedMatrixCuda, AlternatesGatesAndUpsOverSeveralPieces) {
   for (int64_t row = 0; row < 2 * 1008; ++row) {
     const int64_t output = row / 16 * 8 + row % 8;
     const Weights& part = row % 16 < 8 ? gate : up;
-    const void* expected = output < kOutputs ? static_cast<const void*>(&part.bytes[output * kInputs * 2]) : zeros.data();
+    const void* expected =
+        output < kOutputs ? static_cast<const void*>(&part.bytes[output * kInputs * 2]) : zeros.data();
     ASSERT_EQ(std::memcmp(&rows[row * kInputs], expected, kInputs * 2), 0) << row;
   }
 }
@@ -149,7 +150,9 @@ struct CudaProduct {
 struct CudaOutput {
   static constexpr int64_t kGap = 3;
   CudaOutput(int64_t count, int64_t width)
-      : rows(count), columns(width), memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
+      : rows(count),
+        columns(width),
+        memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
     std::fill_n(data(), rows * (columns + kGap), kCudaUntouched);
   }
   float* data() const { return reinterpret_cast<float*>(memory.data()); }
@@ -170,7 +173,8 @@ struct ExactSum {
 };
 
 // Output `output`, counted over the parts, of one row.
-ExactSum exact_sum_of(const CudaProduct& product, const std::vector<std::vector<float>>& values, int64_t row, int64_t output) {
+ExactSum exact_sum_of(const CudaProduct& product, const std::vector<std::vector<float>>& values, int64_t row,
+                      int64_t output) {
   size_t part = 0;
   while (output >= product.parts[part].outputs) output -= product.parts[part++].outputs;
   const int64_t inputs = product.weights.inputs();
@@ -224,6 +228,11 @@ void expect_every_store(const CudaProduct& stacked, const CudaProduct& pair) {
   expect_product(pair, product_on_gpu(pair, pair.room, Store::silu_mul, true), Store::silu_mul, true, 1);
 }
 
+// So many times the same part: large matrices without as many random numbers.
+PackedMatrix repeated(const Weights& part, size_t times) {
+  return PackedMatrix(std::vector<WeightView>(times, part.view()), Join::stack, product_gpu());
+}
+
 CudaProduct stack_of(int64_t outputs, int64_t inputs, int64_t rows) {
   std::vector<Weights> parts;
   if (outputs > 2) parts.push_back(Weights(BlockType::f16, outputs / 3, inputs, 4));
@@ -239,13 +248,13 @@ TEST_F(MatmulCuda, IsTheSumOfProductsForEveryShapeAndStore) {
   struct Shape {
     int64_t outputs, inputs, rows;
   };
-  constexpr Shape kShapes[] = {{1, 8, 1},    {3, 24, 2},    {17, 40, 9},   {16, 64, 8},    {100, 72, 33},
-                               {80, 576, 5}, {96, 1536, 3}, {70, 4096, 2}, {33, 14336, 3}, {130, 136, 128},
-                               {650, 4096, 2}, {190, 14360, 19}};  // the last two are large enough for the ring
+  constexpr Shape kShapes[] = {{1, 8, 1},      {3, 24, 2},     {17, 40, 9},   {16, 64, 8},    {100, 72, 33},
+                               {80, 576, 5},   {96, 1536, 3},  {70, 4096, 2}, {33, 14336, 3}, {130, 136, 128},
+                               {650, 4096, 2}, {190, 14360, 3}};  // the last two are large enough for the ring
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(cat(shape.outputs, " outputs, ", shape.inputs, " inputs, ", shape.rows, " rows"));
     expect_every_store(stack_of(shape.outputs, shape.inputs, shape.rows),
-                      pair_of(shape.outputs, shape.inputs, shape.rows));
+                       pair_of(shape.outputs, shape.inputs, shape.rows));
   }
 }
 
@@ -278,6 +287,22 @@ TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRow) {
     expect_bits_of_one_row(stack_of(outputs, inputs, kMostOwnRows), Store::set);
     expect_bits_of_one_row(pair_of(outputs / 2, inputs, kMostOwnRows), Store::silu_mul);
   }
+}
+
+// Blocks that have several tiles each give the bits of those that have one.
+TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
+  constexpr size_t kTimes = 33;
+  constexpr int64_t kRows = 3;
+  CudaProduct product = stack_of(660, 4096, kRows);
+  product.weights = packed_on_gpu({product.parts[1], product.parts[1]}, Join::stack);
+  const int64_t once = product.parts[1].outputs;
+  const CudaOutput narrow = product_on_gpu(product, kRows, Store::set);
+  product.weights = repeated(product.parts[1], kTimes);
+  const CudaOutput wide = product_on_gpu(product, kRows, Store::set);
+  for (int64_t row = 0; row < kRows; ++row)
+    for (size_t i = 0; i < kTimes; ++i)
+      ASSERT_EQ(std::memcmp(wide.view().row(row) + i * once, narrow.view().row(row), once * sizeof(float)), 0)
+          << row << ", " << i;
 }
 
 TEST_F(MatmulCuda, DeadRowsAreNeitherReadNorWritten) {
@@ -313,10 +338,12 @@ TEST_F(MatmulCuda, RefusesRowsInAnotherForm) {
   CudaOutput out(2, 16);
   MatmulArgs args = product.args(out.view(), Store::set);
   args.in.forms = {.f32 = true};
-  quire::expect_refused([&] { matmul(args, product_gpu()); }, "the activations lack a form that the weights need: bf16");
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "the activations lack a form that the weights need: bf16");
   args = product.args(out.view(), Store::set);
   ++args.in.bf16;
-  quire::expect_refused([&] { matmul(args, product_gpu()); }, "rows of a product on a GPU begin at a multiple of 16 bytes");
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "rows of a product on a GPU begin at a multiple of 16 bytes");
 }
 
 }  // namespace
