@@ -372,9 +372,10 @@ __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_c
   asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(args.recounted), "r"(args.number) : "memory");
 }
 
-size_t dynamic_bytes(int32_t vocabulary) {
-  return static_cast<size_t>(groups_for(vocabulary)) * (kSampleWarps * kGroup * sizeof(float) + kMaskWords * 4);
-}
+constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWords * sizeof(uint32_t);
+static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(RowShared) <= 227 * 1024,
+              "the largest vocabulary's logits do not fit into shared memory");
+size_t dynamic_bytes(int32_t vocabulary) { return static_cast<size_t>(groups_for(vocabulary)) * kGroupBytes; }
 
 }  // namespace
 

@@ -20,7 +20,7 @@ namespace quire::ops::cuda {
 
 constexpr int32_t kSampleBlocks = 8, kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
 constexpr int32_t kGroup = 128;  // ids: four of each lane
-constexpr int32_t kMostGroups = 24;
+constexpr int32_t kMostGroups = 23;  // that shared memory holds
 constexpr int32_t kClusterStep = kSampleBlocks * kSampleWarps * kGroup;  // ids in one group of every warp
 
 constexpr int32_t groups_for(int32_t vocabulary) { return (vocabulary + kClusterStep - 1) / kClusterStep; }
