@@ -18,22 +18,19 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr int32_t kMaskWords = kSampleWarps * kGroup / 32;  // of a slice, for each group
 
 struct RowShared {
-  SliceShared slice;
-  CutShared cut;
   SampleRecord record;
   SampleStep step;  // all but its clock
 };
+__device__ RowShared& row_shared() {
+  __shared__ RowShared shared;
+  return shared;
+}
 
 // One row, by all threads of its cluster.
 class RowSampler {
  public:
-  __device__ RowSampler(const SampleArgs& args, RowShared& shared, float* logits)
-      : a_(args),
-        s_(shared),
-        row_(static_cast<int32_t>(blockIdx.y)),
-        slice_(logits, shared.slice, groups_for(args.vocabulary)),
-        cuts_(slice_, shared.cut),
-        mask_(reinterpret_cast<uint32_t*>(logits + slice_.size())) {}
+  __device__ explicit RowSampler(const SampleArgs& args)
+      : a_(args), slice_(groups_for(args.vocabulary)), cuts_(slice_) {}
 
   // What the host wrote, before the logits are there.
   __device__ void read_record() {
@@ -42,17 +39,20 @@ class RowSampler {
     const int32_t record_pieces = sizeof(SampleRecord) / 16, step_pieces = offsetof(SampleStep, begin) / 16;
     const int32_t i = Slice::thread();
     if (i < record_pieces)
-      reinterpret_cast<int4*>(&s_.record)[i] =
-          __ldcv(reinterpret_cast<const int4*>(a_.records + int64_t{slot} * a_.most_rows + row_) + i);
+      reinterpret_cast<int4*>(&row_shared().record)[i] =
+          __ldcv(reinterpret_cast<const int4*>(a_.records + int64_t{slot} * a_.most_rows + row()) + i);
     else if (i >= 32 && i < 32 + step_pieces)
-      reinterpret_cast<int4*>(&s_.step)[i - 32] = __ldcv(reinterpret_cast<const int4*>(a_.steps + slot) + i - 32);
+      reinterpret_cast<int4*>(&row_shared().step)[i - 32] =
+          __ldcv(reinterpret_cast<const int4*>(a_.steps + slot) + i - 32);
     __syncthreads();
-    if (is_live() && s_.record.mask >= 0) read_mask();
+    if (is_live() && row_shared().record.mask >= 0) read_mask();
   }
-  __device__ bool is_live() const { return row_ < s_.step.rows && s_.record.task != SampleTask::skip; }
+  __device__ bool is_live() const {
+    return row() < row_shared().step.rows && row_shared().record.task != SampleTask::skip;
+  }
 
   __device__ void run() {
-    const SampleRecord& r = s_.record;
+    const SampleRecord& r = row_shared().record;
     const Slice::Likeliest raw = load();
     if (!raw.sound || raw.none())
       return finish_in_first(-1, raw.sound ? SampleStatus::no_logits : SampleStatus::broken_logits);
@@ -65,13 +65,13 @@ class RowSampler {
   }
 
   // By one thread: the row's outcome; the last row of the step says that the step is finished.
-  __device__ void finish(int32_t token, SampleStatus status) {
-    const SampleRecord& r = s_.record;
+  __device__ __noinline__ void finish(int32_t token, SampleStatus status) {
+    const SampleRecord& r = row_shared().record;
     const uint32_t slot = number_ % a_.slots;
     if (is_live()) {
       SampleOutcome outcome{token, status, 0, top_};
       if (status == SampleStatus::fine && r.top_count >= 0) outcome.logprob = logprob_of(token);
-      a_.outcomes[int64_t{slot} * a_.most_rows + row_] = outcome;
+      a_.outcomes[int64_t{slot} * a_.most_rows + row()] = outcome;
       if (status == SampleStatus::fine && r.task == SampleTask::draw) {
         a_.token_of_row[r.request_row] = token;
         if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
@@ -87,20 +87,24 @@ class RowSampler {
   }
 
  private:
-  __device__ void finish_in_first(int32_t token, SampleStatus status) {
-    if (slice_.rank() != 0) return;
+  __device__ __noinline__ void finish_in_first(int32_t token, SampleStatus status) {
+    if (Slice::rank() != 0) return;
     __syncthreads();  // logprobs that other threads of this block have written
     if (Slice::thread() == 0) finish(token, status);
   }
 
-  __device__ const float* raw() const { return a_.logits + row_ * a_.stride; }
+  __device__ static int32_t row() { return static_cast<int32_t>(blockIdx.y); }
+  __device__ uint32_t* mask() const {  // [kMaskWords, groups] of the slice, behind it
+    return reinterpret_cast<uint32_t*>(slice_logits() + slice_.size());
+  }
+  __device__ const float* raw() const { return a_.logits + row() * a_.stride; }
   __device__ float raw_logit(int32_t id) const { return __ldcg(raw() + id); }
 
   __device__ void read_mask() {
     const int32_t words = (a_.vocabulary + 31) / 32, first = slice_.first_id() / 32;
-    const uint32_t* const mask = s_.step.masks + int64_t{s_.record.mask} * words + first;
+    const uint32_t* const from = row_shared().step.masks + int64_t{row_shared().record.mask} * words + first;
     for (int32_t i = Slice::thread(); i < kMaskWords * slice_.groups(); i += kSampleThreads)
-      mask_[i] = first + i < words ? __ldcv(mask + i) : 0;
+      mask()[i] = first + i < words ? __ldcv(from + i) : 0;
   }
 
   // --- the logits as they come
@@ -120,6 +124,7 @@ class RowSampler {
     float best = -INFINITY;
     int32_t best_id = INT_MAX;
     bool sound = true;
+#pragma unroll 1
     for (int32_t first = 0; first < slice_.groups(); first += kAtOnce) {
       float4 fours[kAtOnce];
 #pragma unroll
@@ -129,7 +134,7 @@ class RowSampler {
       for (int32_t i = 0; i < kAtOnce; ++i) {
         if (first + i >= slice_.groups()) break;
         const int32_t at = slice_.place(Slice::warp(), first + i);
-        slice_.four(at) = fours[i];
+        Slice::four(at) = fours[i];
         const float x[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
 #pragma unroll
         for (int32_t k = 0; k < 4; ++k) {
@@ -148,24 +153,24 @@ class RowSampler {
   // --- bias, penalties and mask
 
   __device__ bool adjusts() const {
-    return s_.record.bias_count > 0 || s_.record.penalty_slot >= 0 || s_.record.mask >= 0;
+    return row_shared().record.bias_count > 0 || row_shared().record.penalty_slot >= 0 || row_shared().record.mask >= 0;
   }
 
   __device__ void add_bias() {
-    const LogitBias* const list = s_.step.bias + s_.record.bias_begin;
-    const int32_t count = s_.record.bias_count;
+    const LogitBias* const list = row_shared().step.bias + row_shared().record.bias_begin;
+    const int32_t count = row_shared().record.bias_count;
     for (int32_t i = Slice::thread(); i < count; i += kSampleThreads) {
       const int32_t token = __ldcv(&list[i].token), at = token - slice_.first_id();
       if (at < 0 || at >= slice_.size() || (i > 0 && __ldcv(&list[i - 1].token) == token)) continue;
-      float logit = slice_.logits()[at];
+      float logit = slice_logits()[at];
       for (int32_t k = i; k < count && __ldcv(&list[k].token) == token; ++k) logit += __ldcv(&list[k].bias);
-      slice_.logits()[at] = logit;
+      slice_logits()[at] = logit;
     }
     __syncthreads();
   }
 
   __device__ float penalised(float logit, int32_t id) const {
-    const SampleRecord& r = s_.record;
+    const SampleRecord& r = row_shared().record;
     const uint32_t seen = __ldcg(a_.counts + int64_t{r.penalty_slot} * a_.vocabulary + id);
     if (seen == 0) return logit;
     logit = logit > 0 ? fminf(logit / r.repetition_penalty, FLT_MAX) : logit * r.repetition_penalty;
@@ -174,16 +179,17 @@ class RowSampler {
     return logit - (r.frequency_penalty * static_cast<float>(generated) + r.presence_penalty);
   }
 
-  __device__ Slice::Likeliest adjust() {
-    const SampleRecord& r = s_.record;
+  __device__ __noinline__ Slice::Likeliest adjust() {
+    const SampleRecord& r = row_shared().record;
     if (r.bias_count > 0) add_bias();
     float best = -INFINITY;
     int32_t best_id = INT_MAX;
+#pragma unroll 1
     for (int32_t group = 0; group < slice_.groups(); ++group) {
       const int32_t at = slice_.place(Slice::warp(), group), id = slice_.first_id() + at;
-      float4& four = slice_.four(at);
+      float4& four = Slice::four(at);
       float x[4] = {four.x, four.y, four.z, four.w};
-      const uint32_t allowed = r.mask >= 0 ? mask_[at / 32] >> at % 32 : ~0u;
+      const uint32_t allowed = r.mask >= 0 ? mask()[at / 32] >> at % 32 : ~0u;
 #pragma unroll
       for (int32_t k = 0; k < 4; ++k) {
         if (r.penalty_slot >= 0 && id + k < a_.vocabulary) x[k] = penalised(x[k], id + k);
@@ -202,7 +208,7 @@ class RowSampler {
 
   __device__ float logprob_of(int32_t id) const { return static_cast<float>(raw_logit(id) - log_sum_); }
 
-  __device__ void add_logprobs(float top) {
+  __device__ __noinline__ void add_logprobs(float top) {
     const WeightScale scale{.top = top, .per_logit = kLog2E};
     double sum = 0;
     slice_.for_each([&](int32_t, float logit) {
@@ -211,82 +217,65 @@ class RowSampler {
       sum += weight;
     });
     log_sum_ = scale.top + log(slice_.sum_of_doubles(sum));
-    if (s_.record.top_count > 0) add_top(top);
-    if (slice_.rank() == 0)
-      for (int32_t i = Slice::thread(); i < s_.record.ids_count; i += kSampleThreads) {
-        const int32_t at = s_.record.ids_begin + i;
-        s_.step.wanted[at] = logprob_of(__ldcv(s_.step.ids + at));
+    if (row_shared().record.top_count > 0) add_top(top);
+    if (Slice::rank() == 0)
+      for (int32_t i = Slice::thread(); i < row_shared().record.ids_count; i += kSampleThreads) {
+        const int32_t at = row_shared().record.ids_begin + i;
+        row_shared().step.wanted[at] = logprob_of(__ldcv(row_shared().step.ids + at));
       }
     __threadfence_system();
   }
 
-  __device__ void add_top(float top) {
-    const int32_t wanted = s_.record.top_count;
-    const auto no_weight = [](float) { return uint64_t{0}; };
+  __device__ __noinline__ void add_top(float top) {
+    const int32_t wanted = row_shared().record.top_count;
+    const WeightScale scale{.top = top, .per_logit = kLog2E};
     const Bins bins = Bins::of_width(top, kLog2E);
-    cuts_.count(bins, false, no_weight);
+    cuts_.count(bins, false, scale);
     const CutFinder::Located where = cuts_.locate(false, static_cast<uint64_t>(wanted));
     top_ = where.bin >= 0 ? wanted : cuts_.total_count();
-    if (where.bin < 0) {
-      cuts_.gather([](int32_t, float logit) { return logit > -INFINITY; });
-    } else if (cuts_.are_few(where)) {
-      cuts_.gather([&](int32_t, float logit) { return is_within(bins.of(logit), where.bin); });
+    if (where.bin < 0 || cuts_.are_few(where)) {
+      cuts_.gather(bins, 0, where.bin < 0 ? kBins - 1 : where.bin);
     } else {
-      const Cut cut = cuts_.find(bins, where, false, static_cast<uint64_t>(wanted), false, no_weight);
+      const Cut cut = cuts_.find(bins, where, false, static_cast<uint64_t>(wanted), false, scale);
       cuts_.clear_few();
-      cuts_.gather([&](int32_t id, float logit) { return !cut.last.before({key_of(logit), id}); });
+      cuts_.gather(bins, 0, kBins - 1, cut.last);
     }
-    if (slice_.rank() != 0 || Slice::thread() >= cuts_.few_count()) return;
+    if (Slice::rank() != 0 || Slice::thread() >= cuts_.few_count()) return;
     const RankedToken mine = cuts_.few(Slice::thread());
     int32_t before = 0;
     for (int32_t i = 0; i < cuts_.few_count(); ++i) before += cuts_.few(i).before(mine);
-    if (before < wanted) s_.step.top[s_.record.top_begin + before] = {mine.id, logprob_of(mine.id)};
+    if (before < wanted) row_shared().step.top[row_shared().record.top_begin + before] = {mine.id, logprob_of(mine.id)};
   }
-
-  __device__ static bool is_within(int32_t bin, int32_t last) { return bin >= 0 && bin <= last; }
 
   // --- temperature, top-k, top-p, min-p and the draw
 
-  __device__ static uint64_t weight_of(float logit, const WeightScale& scale) {
-    const double exponent = weight_exponent(logit, scale);
-    if (exponent < -42) return 0;  // far enough below half a unit
-    uint64_t bits;
-    fixed_two_to(exponent, bits);
-    return bits - kFixedZero;
-  }
-
-  __device__ void draw(const WeightScale& scale) {
-    const SampleRecord& r = s_.record;
-    const auto weight = [&](float logit) { return weight_of(logit, scale); };
-    Cut cut{{0, INT_MAX}, 0};  // everything stays
+  __device__ __noinline__ void draw(const WeightScale& scale) {
+    const SampleRecord& r = row_shared().record;
+    Cut cut{no_cut(), 0};
     if (r.top_k > 0 || r.top_p < 1) {
       const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
       const auto top_k = static_cast<uint64_t>(r.top_k);
       bool is_cut = false;
       if (r.top_k > 0) {
-        cuts_.count(bins, false, weight);
+        cuts_.count(bins, false, scale);
         CutFinder::Located where = cuts_.locate(false, top_k);
         if (where.bin >= 0 && cuts_.are_few(where)) return draw_from_few(bins, where, r.top_k, 0, scale);
         is_cut = where.bin >= 0;
         if (is_cut && r.top_p < 1) {  // what is kept is to be weighed
-          cuts_.count(bins, true, weight);
+          cuts_.count(bins, true, scale);
           where = cuts_.locate(false, top_k);
         }
-        if (is_cut) cut = cuts_.find(bins, where, false, top_k, r.top_p < 1, weight);
+        if (is_cut) cut = cuts_.find(bins, where, false, top_k, r.top_p < 1, scale);
       }
       if (r.top_p < 1) {
-        cuts_.count(bins, true, weight);
+        cuts_.count(bins, true, scale);
         const uint64_t wanted = least_of_top_p(is_cut ? cut.weight : cuts_.total_weight());
         const CutFinder::Located where = cuts_.locate(true, wanted);
         if (cuts_.are_few(where)) return draw_from_few(bins, where, INT_MAX, wanted, scale);
-        cut = cuts_.find(bins, where, true, wanted, true, weight);
+        cut = cuts_.find(bins, where, true, wanted, true, scale);
       }
     }
-    const auto measure = [&](int32_t id, float logit) {
-      if (cut.last.before({key_of(logit), id})) return uint64_t{0};
-      const uint64_t own = weight(logit);
-      return own >= r.least_weight ? own : 0;
-    };
+    const Weights measure{scale, cut.last, r.least_weight};
     const Slice::Sums sums = slice_.sums(measure);
     const int32_t token = slice_.find(sums, draw_threshold(r.random, sums.total), measure);
     if (token >= 0) finish(token, SampleStatus::fine);
@@ -294,22 +283,22 @@ class RowSampler {
 
   // The likeliest stays even where nothing is wanted.
   __device__ uint64_t least_of_top_p(uint64_t total) const {
-    const uint64_t wanted = top_p_weight(s_.record.top_p, total);
+    const uint64_t wanted = top_p_weight(row_shared().record.top_p, total);
     return wanted > 0 ? wanted : 1;
   }
 
   // Of the tokens up to that bin the first k in the order of likelihood, and of those the ones that the wanted weight
   // needs; 0: what top-p says of the k.
-  __device__ void draw_from_few(const Bins& bins, const CutFinder::Located& where, int32_t k, uint64_t wanted,
-                                const WeightScale& scale) {
-    cuts_.gather([&](int32_t, float logit) { return is_within(bins.of(logit), where.bin); });
-    if (slice_.rank() != 0) return;
+  __device__ __noinline__ void draw_from_few(const Bins& bins, const CutFinder::Located& where, int32_t k,
+                                             uint64_t wanted, const WeightScale& scale) {
+    cuts_.gather(bins, 0, where.bin);
+    if (Slice::rank() != 0) return;
     const int32_t i = Slice::thread(), count = cuts_.few_count();
     RankedToken mine{0, INT_MAX};
     uint64_t own = 0;
     if (i < count) {
       mine = cuts_.few(i);
-      cuts_.few_weight(i) = own = weight_of(logit_of(mine.key), scale);
+      cuts_.few_weight(i) = own = weight_of(mine, scale);
     }
     __syncthreads();
     int32_t before = 0;
@@ -320,12 +309,12 @@ class RowSampler {
         weight_before += cuts_.few_weight(other);
       }
     bool stays = i < count && before < k;
-    if (s_.record.top_p < 1) {
+    if (row_shared().record.top_p < 1) {
       if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays ? own : 0));
       stays = stays && weight_before < wanted;
     }
-    if (!stays || own < s_.record.least_weight) own = 0;
-    const uint64_t left = draw_threshold(s_.record.random, cuts_.block_sum(own));
+    if (!stays || own < row_shared().record.least_weight) own = 0;
+    const uint64_t left = draw_threshold(row_shared().record.random, cuts_.block_sum(own));
     if (i < count) cuts_.few_weight(i) = own;
     __syncthreads();
     if (own == 0) return;
@@ -336,21 +325,16 @@ class RowSampler {
   }
 
   const SampleArgs& a_;
-  RowShared& s_;
-  int32_t row_;
   Slice slice_;
   CutFinder cuts_;
-  uint32_t* mask_;  // [kMaskWords, groups] of the slice
   uint32_t number_ = 0;
   double log_sum_ = 0;
   int32_t top_ = 0;
 };
 
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {
-  extern __shared__ float4 logits[];
-  __shared__ RowShared shared;
   cluster_arrive();
-  RowSampler row(args, shared, reinterpret_cast<float*>(logits));
+  RowSampler row(args);
   row.read_record();
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
@@ -388,9 +372,10 @@ __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_c
   asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(args.recounted), "r"(args.number) : "memory");
 }
 
-size_t dynamic_bytes(int32_t vocabulary) {
-  return static_cast<size_t>(groups_for(vocabulary)) * (kSampleWarps * kGroup * sizeof(float) + kMaskWords * 4);
-}
+constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWords * sizeof(uint32_t);
+static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(RowShared) <= 227 * 1024,
+              "the largest vocabulary's logits do not fit into shared memory");
+size_t dynamic_bytes(int32_t vocabulary) { return static_cast<size_t>(groups_for(vocabulary)) * kGroupBytes; }
 
 }  // namespace
 

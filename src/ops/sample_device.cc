@@ -67,7 +67,7 @@ void check_status(SampleStatus status) {
   check(status != SampleStatus::no_token, "bias, penalties and mask leave no token");
 }
 
-constexpr size_t kMostIds = 1024;   // of a row; who wants more has the host score it
+constexpr size_t kMostIds = 1024;    // of a row; who wants more has the host score it
 constexpr uint32_t kTextCopies = 4;  // of texts on their way to be counted
 
 bool exceeds_results(const SampleRow& row) {
@@ -113,9 +113,9 @@ struct DeviceSampler::State {
   Buffer device;                    // when the step began, rows that have arrived, token_of_row
   Buffer counts;
   std::vector<Slot> slots;
-  uint32_t number = 0;   // of the step that was begun
+  uint32_t number = 0;  // of the step that was begun
   uint32_t recounts = 0;
-  Rows<const float> logits{};     // where a step's lie
+  Rows<const float> logits{};      // where a step's lie
   std::optional<Sampler> sampler;  // of the host; made when a row first needs it
   std::vector<float> row_logits;
 };
@@ -227,8 +227,9 @@ void DeviceSampler::draw(const SampleRow& row, RequestRow request_row, int32_t p
     record.bias_count = static_cast<int32_t>(params.logit_bias.size());
     record.bias_begin = own.bias.add(params.logit_bias.size());
     LogitBias* const list = own.bias.data() + record.bias_begin;
-    std::transform(params.logit_bias.begin(), params.logit_bias.end(), list,
-                   [](const auto& each) { return LogitBias{each.first, each.second}; });
+    std::transform(params.logit_bias.begin(), params.logit_bias.end(), list, [](const auto& each) {
+      return LogitBias{each.first, each.second};
+    });
     std::stable_sort(list, list + record.bias_count,
                      [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
   }
@@ -256,8 +257,7 @@ void DeviceSampler::skip() {
 
 bool DeviceSampler::wants_logits() const { return !slot(state_->number).on_host.empty(); }
 
-void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> prompt,
-                            std::span<const int32_t> generated) {
+void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> prompt, std::span<const int32_t> generated) {
   check(penalty_slot >= 0 && penalty_slot < limits_.penalty_slots, "penalty slot ", penalty_slot, " of ",
         limits_.penalty_slots);
   check(prompt.size() + generated.size() <= static_cast<size_t>(limits_.text), "a text of ",

@@ -2,10 +2,11 @@
 // parameters. One kernel draws or scores all rows of a step, and what it has to be told and says goes through pinned
 // memory, so a step costs no copy:
 //
-//   host    begin(number), then draw(), score() or skip() for each row of logits, in order   > the step's slot of a ring
-//   stream  resolve_future_tokens()   first in the step: ids < 0 become what was drawn for their request row
+//   host    begin(number), then draw(), score() or skip() for each row of logits, in order   > the step's slot of a
+//   ring stream  resolve_future_tokens()   first in the step: ids < 0 become what was drawn for their request row
 //           ... the model ...
-//           launch()                  last in the step: reads the slot; token_of_row, counts of penalties; results, then
+//           launch()                  last in the step: reads the slot; token_of_row, counts of penalties; results,
+//           then
 //                                     the step's number into a pinned word
 //   host    finished(number) or wait(number), then result(number, i) for each row
 //
@@ -94,8 +95,8 @@ class DeviceSampler {
   // --- afterwards
 
   bool finished(uint32_t number) const;
-  void wait(uint32_t number) const;             // spins; throws what a fault of the device left behind
-  double seconds(uint32_t number) const;        // of the device, from resolve_future_tokens() to the last token
+  void wait(uint32_t number) const;              // spins; throws what a fault of the device left behind
+  double seconds(uint32_t number) const;         // of the device, from resolve_future_tokens() to the last token
   Sampled result(uint32_t number, int32_t row);  // of a finished step; token -1: skipped
 
   const int32_t* token_of_row() const;  // [request_rows] the device's: the newest token that was drawn for each

@@ -106,11 +106,7 @@ class GpuSampler {  // of one vocabulary
       : exec_({.threads = 1, .stream = &stream_}),
         vocabulary_(vocabulary),
         stride_(vocabulary + padding),
-        sampler_({.vocabulary = vocabulary,
-                  .rows = rows,
-                  .request_rows = rows,
-                  .penalty_slots = rows,
-                  .text = 4096},
+        sampler_({.vocabulary = vocabulary, .rows = rows, .request_rows = rows, .penalty_slots = rows, .text = 4096},
                  exec_),
         logits_(static_cast<size_t>(rows) * static_cast<size_t>(stride_) * sizeof(float), Place::device),
         number_(sizeof(uint32_t), Place::pinned),
@@ -184,7 +180,8 @@ class DeviceSample : public ::testing::TestWithParam<const char*> {
     if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   }
 };
-INSTANTIATE_TEST_SUITE_P(Machines, DeviceSample, ::testing::Values("cuda"), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Machines, DeviceSample, ::testing::Values("cuda"),
+                         [](const auto& test) { return test.param; });
 
 void expect_as_cpu(const std::vector<DeviceRequest>& requests, int32_t padding = 0) {
   GpuSampler gpu(requests[0].vocabulary(), static_cast<int32_t>(requests.size()), padding);
@@ -263,8 +260,7 @@ TEST_P(DeviceSample, TheReferenceSaysTheSame) {
   const std::vector<DeviceAnswer> answers = gpu.run(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].scored >= 0) continue;
-    const DeviceAnswer expected =
-        answer_of([&] { return Sampled{.token = ref::sample(requests[i].row(), 1000)}; });
+    const DeviceAnswer expected = answer_of([&] { return Sampled{.token = ref::sample(requests[i].row(), 1000)}; });
     EXPECT_EQ(answers[i].sampled.token, expected.sampled.token) << description(requests[i]);
   }
 }
@@ -370,7 +366,8 @@ TEST_P(DeviceSample, PenaltiesFollowTheText) {
   }
   GpuSampler gpu(300, 6);
   for (int step = 0; step < 12; ++step) {
-    for (DeviceRequest& request : requests) request.position = std::ssize(request.prompt) + std::ssize(request.generated);
+    for (DeviceRequest& request : requests)
+      request.position = std::ssize(request.prompt) + std::ssize(request.generated);
     gpu.begin(requests, step == 0 || step == 7);
     gpu.launch(6);
     const std::vector<DeviceAnswer> answers = gpu.answers(6);
@@ -461,7 +458,8 @@ TEST_P(DeviceSample, RefusesAtTheDoor) {
 
 TEST(DeviceSampler, NeedsAGpu) {
   Exec exec({.threads = 1});
-  expect_refused([&] { DeviceSampler({.vocabulary = 8, .rows = 1, .request_rows = 1}, exec); }, "needs an Exec with a stream");
+  expect_refused([&] { DeviceSampler({.vocabulary = 8, .rows = 1, .request_rows = 1}, exec); },
+                 "needs an Exec with a stream");
 }
 
 }  // namespace

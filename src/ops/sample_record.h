@@ -20,10 +20,10 @@ struct alignas(16) SampleRecord {
   int32_t top_k = 0;  // 0: all
   float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   SampleTask task = SampleTask::skip;
-  int32_t token = -1;                     // to be scored
-  int32_t request_row = -1;               // whose newest token is drawn
-  int32_t penalty_slot = -1;              // -1: no penalties
-  int32_t mask = -1;                      // in the step's masks; -1: all tokens are allowed
+  int32_t token = -1;                      // to be scored
+  int32_t request_row = -1;                // whose newest token is drawn
+  int32_t penalty_slot = -1;               // -1: no penalties
+  int32_t mask = -1;                       // in the step's masks; -1: all tokens are allowed
   int32_t bias_begin = 0, bias_count = 0;  // in the step's list
   int32_t top_begin = 0, top_count = -1;   // in the step's list; -1: no logprobs at all
   int32_t ids_begin = 0, ids_count = 0;    // in the step's list
@@ -50,13 +50,13 @@ struct TopLogprob {
 };
 
 struct SampleStep {
-  int32_t rows;           // live
+  int32_t rows;  // live
   const LogitBias* bias;
   const uint32_t* masks;  // [masks, ceil(vocabulary / 32)] bit set: allowed
   const int32_t* ids;
-  TopLogprob* top;        // written by the kernel, as all below
-  float* wanted;          // of the ids
-  uint64_t begin, end;    // the device's clock, in nanoseconds
+  TopLogprob* top;      // written by the kernel, as all below
+  float* wanted;        // of the ids
+  uint64_t begin, end;  // the device's clock, in nanoseconds
 };
 
 struct SampleArgs {
