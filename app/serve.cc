@@ -125,6 +125,7 @@ void ServeCommand::run() {
                          .warning = [this](const std::string& line) { log_.say(LogLevel::warn, line); }};
   const std::string path = model_path(options_.session.model, news.progress);  // fetched before anybody is let in
   check_model(path);
+  check_device(options_.session, path);
   const serve::ServiceOptions service = service_options_of(options_, path);
   warn_of_open_doors();
   server_.start();

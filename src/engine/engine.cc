@@ -56,6 +56,9 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
+  const bool is_cpu = device == Device::cpu;
+  if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
+  if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");

@@ -36,8 +36,9 @@ struct EngineOptions {
   int32_t max_queued_requests = 1024;
   int32_t page_size = 16;
   Dtype kv_type = Dtype::bf16;
-  int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
-  int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
+  int32_t prefill_chunk = 0;  // most prompt tokens in a step when nobody decodes; 0: 512, for a GPU 8192
+  int32_t mixed_chunk = 0;  // and in a step in which others decode, or fewer where it would hold them up; 0: 64, for a
+                            // GPU 512
   bool prefix_cache = true;
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
                                  // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
