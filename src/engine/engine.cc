@@ -142,6 +142,7 @@ struct Engine::Impl {
   void take_mail();
   void launch(Batch batch);
   void on_device(void (StepDevice::*work)(Step&), Step& step);
+  std::string in_flight_text() const;
   void settle_oldest();
   void publish();
   void loop();
@@ -243,12 +244,20 @@ void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
   const Clock::time_point start = Clock::now();
   try {
     (device.get()->*work)(step);
-  } catch (const cuda::DeviceError&) {
-    throw;
+  } catch (const cuda::DeviceError& failed) {
+    throw cuda::DeviceError(cat(failed.what(), "; in flight: ", in_flight_text()));
   } catch (const std::exception& error) {
     step.error = error.what();
   }
   elsewhere += Clock::now() - start;
+}
+
+std::string Engine::Impl::in_flight_text() const {
+  std::string text;
+  for (const Step& step : in_flight)
+    text += cat(text.empty() ? "" : "; ", "step ", step.batch.step, ", ", step.batch.rows(), " rows of ",
+                step.batch.shares.size(), " requests, ", step.batch.wanted_rows(), " wanted");
+  return text;
 }
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
@@ -320,6 +329,7 @@ void Engine::Impl::break_down(const std::string& reason) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "quire: and could not end its requests: %s\n", error.what());
   }
+  if (options.on_broken) options.on_broken();
 }
 
 void Engine::Impl::end_all(Finish finish, const std::string& error) {

@@ -11,9 +11,11 @@
 //          prompt that does not leave room for one new token in the context or the pool, bad sampling parameters;
 //          QueueFull when the waiting queue is; EngineStopped once it computes nothing any more. Nothing that happens
 //          to one request ends another: what a mask throws and logits that are no numbers end the request that they
-//          belong to, and a mask that takes long holds up no other.
+//          belong to, and a mask that takes long holds up no other. A GPU that fails ends them all: the engine has
+//          broken down.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 
@@ -42,6 +44,7 @@ struct EngineOptions {
   bool prefix_cache = true;
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
                                  // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
+  std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
 };
 
 class RequestRefused : public CheckError {
