@@ -9,18 +9,16 @@
 namespace quire::model {
 namespace {
 
-const float* data_or_null(const std::vector<float>& numbers) { return numbers.empty() ? nullptr : numbers.data(); }
-
 ops::Forms forms_for(const ops::PackedMatrix& weights, const BlockRows& rows) {
   return rows.precise ? weights.precise_forms() : weights.forms();
 }
 
-// Rows as the product reads them. Dense weights read them where they lie; quantised ones want them quantised.
+// Rows as the product reads them: on a CPU dense weights read them where they lie; others want them narrower.
 ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
                              Exec& exec) {
   const ops::Forms forms = forms_for(weights, rows);
   ops::ActivationRows out = rows.activations->view(in.dim, forms);
-  if (forms.quantised())
+  if (forms.quantised() || forms.bf16)
     ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
   else
     out.f32 = in.data;
@@ -28,8 +26,8 @@ ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>
 }
 
 // The residual stream as a half's first product reads it: normed where the layer has a norm there.
-ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const std::vector<float>& norm,
-                                 const BlockRows& rows, Exec& exec) {
+ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
+                                 Exec& exec) {
   if (norm.empty()) return input_of(weights, rows.x, rows, exec);
   const ops::ActivationRows out = rows.activations->view(rows.x.dim, forms_for(weights, rows));
   ops::rms_norm({.in = rows.x, .weight = norm.data(), .eps = rows.norm_eps, .out = out, .live_rows = rows.live_rows},
@@ -53,7 +51,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
   ops::matmul({.weights = &weights.qkv,
                .in = normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
                .out = block.qkv,
-               .bias = data_or_null(weights.qkv_bias),
+               .bias = weights.qkv_bias.data(),
                .live_rows = live_rows},
               exec);
   ops::rope({.qkv = block.qkv,
@@ -64,8 +62,8 @@ void qkv(const QkvBlock& block, Exec& exec) {
              .adjacent_pairs = block.rope.adjacent_pairs,
              .cos = block.cos,
              .sin = block.sin,
-             .q_norm = data_or_null(weights.q_norm),
-             .k_norm = data_or_null(weights.k_norm),
+             .q_norm = weights.q_norm.data(),
+             .k_norm = weights.k_norm.data(),
              .norm_whole_row = spec.qk_norm == QkNorm::whole_row,
              .norm_eps = block.rows.norm_eps,
              .q = block.q,

@@ -54,9 +54,9 @@ struct QkvBlock {
 struct ResidualBlock {
   const LayerSpec* spec;
   const ops::PackedMatrix* weights;
-  const std::vector<float>* norm_after;  // of the result; empty: none
-  BlockRows rows;                        // x is added to
-  Rows<float> in;                        // attended rows, or gate_up's
+  const Vector* norm_after;  // of the result; empty: none
+  BlockRows rows;            // x is added to
+  Rows<float> in;            // attended rows, or gate_up's
 };
 
 struct GateUpBlock {
@@ -67,7 +67,7 @@ struct GateUpBlock {
 
 struct HeadBlock {
   const ops::PackedMatrix* weights;
-  const std::vector<float>* norm;
+  const Vector* norm;
   BlockRows rows;              // x is read
   Rows<float> normed;          // [rows, width]
   Rows<float> logits;          // [rows, vocabulary]

@@ -68,6 +68,8 @@ struct World {
   ops::ActivationBuffer activations{kRows, kInputs};
 };
 
+Vector random_vector(int64_t size, uint64_t seed) { return {random_floats(size, seed), team()}; }
+
 PackedMatrix packed(const Weights& weights) {
   return PackedMatrix(std::vector{weights.view()}, PackedMatrix::Join::stack, team());
 }
@@ -80,15 +82,16 @@ std::vector<double> product(const Weights& weights, const float* in) {
   return out;
 }
 
-std::vector<double> normed(std::vector<double> x, const std::vector<float>& weight) {
+std::vector<double> normed(std::vector<double> x, const Vector& weight) {
   double squares = 0;
   for (const double value : x) squares += value * value;
-  for (size_t i = 0; i < x.size(); ++i) x[i] *= weight[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] *= weight.data()[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
   return x;
 }
 
-void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const std::vector<float>& norm_after,
-                  bool precise, World& world) {
+void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const Vector& norm_after, bool precise,
+                  World& world) {
   choose_blocks(spec, Device::cpu, kRows)
       .attention_out.run({.spec = &spec,
                           .weights = &weights,
@@ -101,7 +104,7 @@ void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const std:
 TEST(ResidualBlock, AddsTheScaledNormOfTheProduct) {
   const Weights weights(BlockType::f32, kWidth, kInputs, 3);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 4), none;
+  const Vector norm = random_vector(kWidth, 4), none;
   for (const bool after : {false, true})
     for (const float scale : {1.0f, 0.22f}) {
       World world;
@@ -146,7 +149,7 @@ TEST(ResidualBlock, PreciseRowsAreTwoReadingsAddedBeforeTheResidual) {
 TEST(ResidualBlock, PreciseRowsAreAddedBeforeTheNormOfTheProduct) {
   const Weights weights(BlockType::q8_0, kWidth, kInputs, 3);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 4);
+  const Vector norm = random_vector(kWidth, 4);
   LayerSpec spec = some_spec();
   spec.norm_after = true;
   spec.residual_scale = 0.22f;
@@ -170,7 +173,7 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
   constexpr float kScale = 0.3f;
   const Weights weights(BlockType::q8_0, kVocabulary, kWidth, 8);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 9);
+  const Vector norm = random_vector(kWidth, 9);
   struct Outputs {
     std::vector<float> normed = std::vector<float>(kRows * kWidth);
     std::vector<float> logits = std::vector<float>(kRows * kVocabulary, -1);
@@ -225,7 +228,7 @@ TEST(GateUpBlock, ReadsTheStreamNormedOrNotInTheFormsOfBothWeights) {
         LayerWeights weights;
         weights.gate_and_up =
             PackedMatrix(std::vector{gate.view(), up.view()}, PackedMatrix::Join::gate_and_up, team());
-        if (before) weights.ffn_norm = random_floats(kWidth, 7);
+        if (before) weights.ffn_norm = random_vector(kWidth, 7);
         World world;
         choose_blocks(some_spec(), Device::cpu, kRows)
             .gate_up.run({.weights = &weights, .rows = world.rows(precise), .out = world.input()}, team());
