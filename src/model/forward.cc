@@ -175,7 +175,8 @@ void Forward::Impl::run(const Call& call) const {
   LayerRows through = step_rows(call);
   const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
-    const BlockChoice blocks = choose_blocks(config.layers[layer], exec.device(), call.rows);
+    const BlockChoice blocks =
+        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(model.layers()[layer]));
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {

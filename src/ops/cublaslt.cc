@@ -109,7 +109,7 @@ Description description_of(const Library& lib, const LibraryProduct& p) {
       lib.cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "an attribute");
   return {std::move(owned), layout_of(lib, CUDA_R_16BF, p.inputs, p.outputs, p.inputs),
-          layout_of(lib, CUDA_R_16BF, p.inputs, p.rows, p.inputs),
+          layout_of(lib, CUDA_R_16BF, p.inputs, p.rows, p.in_stride),
           layout_of(lib, CUDA_R_32F, p.outputs, p.rows, p.out_stride)};
 }
 
@@ -120,10 +120,10 @@ uint32_t alignment_of(const void* address) {
 
 // --- algorithms, each asked for once
 
-using Shape = std::array<int64_t, 8>;
+using Shape = std::array<int64_t, 9>;
 
 Shape shape_of(const LibraryProduct& p) {
-  return {p.outputs,          p.inputs,           p.rows, p.out_stride, p.add, alignment_of(p.weights),
+  return {p.outputs,          p.inputs,           p.rows, p.in_stride, p.out_stride, p.add, alignment_of(p.weights),
           alignment_of(p.in), alignment_of(p.out)};
 }
 

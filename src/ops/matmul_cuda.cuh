@@ -15,17 +15,20 @@ namespace quire::ops::cuda {
 
 struct Product {
   const uint16_t* weights;  // rows, packed_rows.h
-  const uint16_t* in;       // [room, inputs]
+  const uint16_t* in;       // [room, in_stride], or:
+  const float* norm_in;     // [room, inputs] f32 rows that are normed on the way; null: none
+  const float* norm;        // [inputs] their weight
   float* out;               // [room, out_stride]
   const float* bias;        // [outputs] or null
   const int32_t* live_rows;
-  int64_t out_stride;
+  int64_t in_stride, out_stride;
   int32_t outputs;  // of gate and up together
   int32_t inputs;
   int32_t room;
-  float scale;
+  float scale, norm_eps;
   Store store;
   PackedMatrix::Join join;
+  bool bf16_out;
 
   int32_t weight_rows() const { return static_cast<int32_t>(row_count(join, outputs)); }
 };
@@ -52,15 +55,16 @@ class Finish {
     const int32_t high = kPairs ? half + low : low + static_cast<int32_t>(kHalfGroup);
     has_low_ = token < p.room && low < (kPairs ? half : p.outputs);
     has_high_ = kPairs ? has_low_ : token < p.room && high < p.outputs;
-    low_ = p.out + static_cast<int64_t>(token) * p.out_stride + low;
-    high_ = low_ + (high - low);
+    out_ = p.out + static_cast<int64_t>(token) * p.out_stride;
+    low_ = low;
+    high_ = high;
     if (p.bias) {
       if (has_low_) low_bias_ = p.bias[low];
       if (has_high_) high_bias_ = p.bias[high];
     }
     if (p.store == Store::add) {
-      if (has_low_) low_old_ = __ldcg(low_);
-      if (has_high_) high_old_ = __ldcg(high_);
+      if (has_low_) low_old_ = __ldcg(out_ + low);
+      if (has_high_) high_old_ = __ldcg(out_ + high);
     }
   }
 
@@ -69,22 +73,30 @@ class Finish {
     low = __fadd_rn(low, low_bias_);
     high = __fadd_rn(high, high_bias_);
     if (kJoin == PackedMatrix::Join::gate_and_up && p.store == Store::silu_mul) {
-      if (has_low_) *low_ = silu(low) * high;
+      if (has_low_) put(p, low_, silu(low) * high);
       return;
     }
-    if (has_low_) *low_ = __fadd_rn(low_old_, __fmul_rn(low, p.scale));
-    if (has_high_) *high_ = __fadd_rn(high_old_, __fmul_rn(high, p.scale));
+    if (has_low_) put(p, low_, __fadd_rn(low_old_, __fmul_rn(low, p.scale)));
+    if (has_high_) put(p, high_, __fadd_rn(high_old_, __fmul_rn(high, p.scale)));
   }
 
  private:
+  __device__ void put(const Product& p, int32_t column, float x) const {
+    if (p.bf16_out)
+      reinterpret_cast<__nv_bfloat16*>(out_)[column] = __float2bfloat16_rn(x);
+    else
+      out_[column] = x;
+  }
+
   bool has_low_, has_high_;
-  float *low_, *high_;
+  float* out_;
+  int32_t low_, high_;
   float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
 };
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);
-bool suits_ring(const Product& product);  // by the weights' shape and the device, not by rows
+bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);

@@ -198,9 +198,9 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
 }
 
 // Rows of bf16 in boxes of `box` rows and 64 columns; what is past them is zeros.
-CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int32_t box) {
+CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), 1, static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(columns * 2), static_cast<cuuint64_t>(columns * 2)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), static_cast<cuuint64_t>(stride * 2)};
   const cuuint32_t box_sizes[] = {kPanelColumns, 1, static_cast<cuuint32_t>(box)}, steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
@@ -240,8 +240,8 @@ void launch_ring(const Product& p, cudaStream_t stream) {
   (void)allowed;
   const int32_t tiles = parts_of(p.weight_rows(), kTile);
   const int32_t blocks = parts_of(tiles, parts_of(tiles, gpu_kind().multiprocessors));
-  const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, kTokens),
+  const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
+                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
                       .product = p,
                       .tiles = tiles};
   const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
@@ -256,9 +256,9 @@ void launch_joined(const Product& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool suits_ring(const Product& p) {
+bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return gpu_kind().hopper && int64_t{p.weight_rows()} * p.inputs * 2 >= kLeastBytes;
+  return gpu_kind().hopper && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {
