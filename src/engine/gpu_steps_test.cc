@@ -220,10 +220,10 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<uint32_t>(limit)); };
   int64_t retractions = 0;
   for (int round = 0; round < 12; ++round) {
-    EngineOptions options = options_of(1 + below(8), below(3));
+    EngineOptions options = options_of(3 + below(6), below(3));
     const int32_t page_sizes[] = {1, 16, 64};
     options.page_size = page_sizes[below(3)];
-    options.max_total_tokens = kContext + below(kContext / 2);
+    options.max_total_tokens = kContext + below(kContext / 4);
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
     SCOPED_TRACE(cat("round ", round, ": depth ", options.steps_in_flight, ", running ", options.max_running_requests));
@@ -234,7 +234,9 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
     for (int come = 0, steps = 0; come < 12 || gpu.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
       if (come < 12 && below(3) == 0) {
-        Request request = greedy(Tokens(theme.begin(), theme.begin() + 1 + below(120)), 1 + below(80));
+        Request request = greedy(below(2) ? random_ids(1 + below(120), 320, random())
+                                          : Tokens(theme.begin(), theme.begin() + 1 + below(120)),
+                                 20 + below(100));
         if (below(3) == 0) request.stop_ids = {below(320), below(320), below(320)};
         asked.emplace(gpu.submit(request), request);
         ++come;

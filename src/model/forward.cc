@@ -269,7 +269,8 @@ attn::AttendArgs Forward::Impl::attention_block(int32_t layer, const Call& call)
                   .dim = heads.value_dim,
                   .row_stride = heads.out_width()},
           .scale = config.layers[layer].attention.scale,
-          .window = config.layers[layer].attention.window};
+          .window = config.layers[layer].attention.window,
+          .keys_are_settled = true};  // the kernel before stored this layer's keys and values
 }
 
 ResidualBlock Forward::Impl::attention_out_block(int32_t layer, const LayerRows& through) const {
