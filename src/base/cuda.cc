@@ -50,9 +50,22 @@ Memory memory() {
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
+namespace {
+
+template <class... What>
+void check_memory(cudaError_t result, const What&... what) {
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
+  }
+  check_cuda(result, what...);
+}
+
+}  // namespace
+
 std::byte* allocate_device(size_t bytes) {
   void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
+  check_memory(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
   return static_cast<std::byte*>(memory);
 }
 
@@ -60,8 +73,8 @@ void free_device(std::byte* memory) noexcept { cudaFree(memory); }
 
 std::byte* allocate_pinned(size_t bytes) {
   void* memory = nullptr;
-  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cannot pin ", bytes,
-             " bytes of host memory");
+  check_memory(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cannot pin ", bytes,
+               " bytes of host memory");
   return static_cast<std::byte*>(memory);
 }
 

@@ -19,6 +19,11 @@ class DeviceError : public CheckError {
   using CheckError::CheckError;
 };
 
+class OutOfMemory : public DeviceError {  // of the device, or of what can be pinned; all is as it was before
+ public:
+  using DeviceError::DeviceError;
+};
+
 int devices();              // 0: no GPU, no driver, or built without CUDA
 std::string device_name();  // of the one that is used
 int compute_capability();   // 90: 9.0

@@ -342,8 +342,12 @@ void Engine::Impl::end_all(Finish finish, const std::string& error) {
 
 // --- the door
 
-Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec)
-    : impl_(std::make_unique<Impl>(model, options, exec)) {}
+Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec) try
+    : impl_(std::make_unique<Impl>(model, options, exec)) {
+} catch (const cuda::OutOfMemory& error) {
+  throw cuda::OutOfMemory(
+      cat(error.what(), "; lower --mem-fraction-static, --max-running-requests or --chunked-prefill-size"));
+}
 
 Engine::~Engine() { stop(); }
 

@@ -51,7 +51,8 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       upload_(arena_.limits(), kInputCopies, exec),
       forward_(model, arena_.limits(), kv_type),
       sampler_(sampler),
-      token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())) {
+      token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
+      extend_captured_(0) {
   if (exec.device() == Device::cuda) {
     table_.keep_journal();
     mirror_.emplace(table_.view());
@@ -60,12 +61,24 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
 }
 
 void Runner::capture() {
-  const std::vector<int> sizes = padded_sizes(arena_.limits().batch, exec_.device());
-  const auto capture_all = [&](GraphSet& graphs, Part part) {
-    graphs.capture(exec_, sizes, [&](int size) { record(shape(attn::Mode::decode, size, size), part); });
+  const attn::Limits& limits = arena_.limits();
+  capture(decode_graphs_, padded_sizes(limits.batch, exec_.device()), attn::Mode::decode, 0);
+  if (exec_.device() == Device::cpu) return;
+  std::vector<int> sizes;
+  for (const int size : {16, 64, 128, 256, 512, 768, 1024})
+    if (size <= limits.query_rows) sizes.push_back(size);
+  if (sizes.empty()) return;
+  capture(extend_graphs_, sizes, attn::Mode::extend, limits.batch);
+  extend_captured_ = sizes.back();
+}
+
+// sequences: 0: as many as rows
+void Runner::capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences) {
+  const auto record_all = [&](GraphSet& into, Part part) {
+    into.capture(exec_, sizes, [&](int size) { record(shape(mode, sequences ? sequences : size, size), part); });
   };
-  capture_all(decode_graphs_, Part::whole);
-  if (sampler_) capture_all(forward_graphs_, Part::forward);
+  record_all(graphs.whole, Part::whole);
+  if (sampler_) record_all(graphs.forward, Part::forward);
 }
 
 uint32_t Runner::prepare(const Batch& batch) {
@@ -83,9 +96,11 @@ uint32_t Runner::prepare(const Batch& batch) {
 
 Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const attn::StepShape step = shape(batch);
+  const bool is_decode = step.mode == attn::Mode::decode;
+  const Graphs& graphs = is_decode ? decode_graphs_ : extend_graphs_;
   upload_.send();
-  if (step.mode == attn::Mode::decode)
-    (sampler_ && part == Part::forward ? forward_graphs_ : decode_graphs_).replay(exec_, step.captured);
+  if (is_decode || step.query_rows <= extend_captured_)
+    (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, step.query_rows);
   else
     record(step, part);
   const Rows<const float> logits = forward_.logits(), hidden = forward_.hidden();
@@ -190,8 +205,11 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
 
 attn::StepShape Runner::shape(const Batch& batch) const {
   const auto live = static_cast<int32_t>(batch.shares.size());
-  if (!batch.only_single_tokens()) return shape(attn::Mode::extend, live, batch.rows());
-  const int32_t padded = decode_graphs_.padded_size(live);
+  if (!batch.only_single_tokens()) {
+    if (batch.rows() > extend_captured_) return shape(attn::Mode::extend, live, batch.rows());
+    return shape(attn::Mode::extend, arena_.limits().batch, extend_graphs_.whole.padded_size(batch.rows()));
+  }
+  const int32_t padded = decode_graphs_.whole.padded_size(live);
   return shape(attn::Mode::decode, padded, padded);
 }
 

@@ -2,7 +2,8 @@
 // the model's buffers.
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
-// with chunks of prompts run eagerly. A row's results are the same either way.
+// with chunks of prompts run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are
+// launched one by one. A row's results are the same either way.
 //
 // A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
 // when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
@@ -15,6 +16,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attn/metadata.h"
 #include "attn/step.h"
@@ -77,8 +79,13 @@ class Runner {
   model::Forward forward_;
   ops::DeviceSampler* sampler_;  // null: others draw
   Buffer token_ids_;             // [query rows] with a sampler: those that it has looked up
-  GraphSet decode_graphs_;
-  GraphSet forward_graphs_;  // with a sampler: the same without it
+  struct Graphs {
+    GraphSet whole, forward;  // with and without the sampler, where there is one
+  };
+  void capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences);
+  Graphs decode_graphs_;     // by sequences
+  Graphs extend_graphs_;     // by rows, up to extend_captured_
+  int32_t extend_captured_;  // 0: no such graphs
 };
 
 }  // namespace quire::engine
