@@ -25,6 +25,6 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) { serve(cpu::rms_norm, cuda::
 void add_rows(const AddRowsArgs& args, Exec& exec) { serve(cpu::add_rows, cuda::add_rows, args, exec); }
 void rope_angles(const RopeAnglesArgs& args, Exec& exec) { serve(cpu::rope_angles, cuda::rope_angles, args, exec); }
 void rope(const RopeArgs& args, Exec& exec) { serve(cpu::rope, cuda::rope, args, exec); }
-void matmul(const MatmulArgs& args, Exec& exec) { cpu::matmul(args, exec); }
+void matmul(const MatmulArgs& args, Exec& exec) { serve(cpu::matmul, cuda::matmul, args, exec); }
 
 }  // namespace quire::ops

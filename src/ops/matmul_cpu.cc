@@ -155,6 +155,7 @@ size_t scratch_needed(int64_t inputs) {
 
 void check_forms(Forms given, Forms asked) {
   check(!asked.f32 || given.f32, "the activations lack a form that the weights need: f32");
+  check(!asked.bf16 || given.bf16, "the activations lack a form that the weights need: bf16");
   check(!asked.q8 || given.quantised(), "the activations lack a form that the weights need: q8");
   check(!asked.q8 || !given.q8x2 || !asked.f32, "dense and quantised weights that are joined read q8, not q8x2");
 }
