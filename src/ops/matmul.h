@@ -15,8 +15,8 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
-// On a GPU weights and rows are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The
-// order of a sum is the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's
+// On a GPU products of quantised weights have these bits too, for any number of rows. Where a part is dense, weights and
+// rows of all parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's
 // bits depend on neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its
 // library is found, else by the same kernels: cuBLASLt chooses a kernel for each number of rows, which may sum in
 // another order. The live rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room:
@@ -55,8 +55,8 @@ std::string to_string(const WeightView& weights);
 inline constexpr int64_t kMostOwnRows = 128;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
-// output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU: rows
-// of bf16 in its own memory (packed_rows.h). Owns its memory; addresses are fixed for life.
+// output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
+// in its own memory, quantised matrices as blocks (packed_blocks.h), others as rows of bf16 (packed_rows.h). Owns its memory; addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
@@ -84,24 +84,25 @@ class PackedMatrix {
     int64_t first_output;  // its first column in the product
     int64_t outputs;       // the last tile is filled up to 16 columns with zeros
     int64_t inputs;
-    const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first row
-    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; of no meaning on a GPU
+    const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first tile or row
+    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; on a GPU of blocks alone
 
     int64_t tile_count() const;
   };
   std::span<const Part> parts() const { return parts_; }
-  // On a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h). Null on a CPU.
-  const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_.data()); }
+  // Of dense weights on a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h).
+  const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_[0].data()); }
 
  private:
   void place_on_host(std::span<const WeightView> views, Exec& exec);
   void place_on_device(std::span<const WeightView> views, Exec& exec);
+  void place_blocks_on_device(std::span<const WeightView> views, Exec& exec);
 
   Join join_ = Join::stack;
   Device device_ = Device::cpu;
   std::vector<Part> parts_;
   PackedMemory memory_;   // on a CPU
-  Buffer device_memory_;  // on a GPU
+  std::vector<Buffer> device_memory_;  // on a GPU: all rows, or the blocks of each part
 };
 
 enum class Store : uint8_t {

@@ -1,5 +1,5 @@
-// Every instruction set that works here gives the bits of the reference: for every type, number of rows, number of
-// column tiles and threads.
+// Every instruction set that works here, and the GPU for quantised weights, gives the bits of the reference: for every
+// type, number of rows, number of column tiles and threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,17 +20,21 @@ using Join = PackedMatrix::Join;
 struct Case {
   Isa isa;
   BlockType type;
+  Device device = Device::cpu;
+  bool is_gpu() const { return device == Device::cuda; }
+  const char* machine() const { return is_gpu() ? "cuda" : to_string(isa); }
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << to_string(c.isa) << ' ' << to_string(c.type); }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.machine() << ' ' << to_string(c.type); }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (Isa isa : {Isa::avx2, Isa::avxvnni, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx})
     for (BlockType type : kBlockTypes) all.push_back({isa, type});
+  for (BlockType type : testing::kQuantised) all.push_back({Isa::plain, type, Device::cuda});
   return all;
 }
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  return cat(to_string(info.param.isa), "_", info.param.type);
+  return cat(info.param.machine(), "_", info.param.type);
 }
 
 Exec& team(Isa isa, int threads) {
@@ -38,6 +42,12 @@ Exec& team(Isa isa, int threads) {
   auto& exec = teams[static_cast<int>(isa)][threads];
   if (!exec) exec = std::make_unique<Exec>(ExecOptions{.threads = threads, .isa = isa});
   return *exec;
+}
+
+Exec& gpu() {
+  static quire::cuda::Stream stream;
+  static Exec exec({.threads = 2, .stream = &stream});
+  return exec;
 }
 
 struct Problem {
@@ -54,6 +64,8 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const auto isas = available_isas();
+    if (GetParam().is_gpu() && quire::cuda::devices() == 0)
+      GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
     if (std::find(isas.begin(), isas.end(), GetParam().isa) == isas.end())
       GTEST_SKIP() << to_string(GetParam().isa) << " does not work on this machine";
   }
@@ -67,30 +79,41 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
     RandomActivations in(p.q8x2 ? 2 * most : most, p.inputs, 3);
     const Forms forms = p.q8x2 ? packed.precise_forms() : packed.forms();
-    std::vector<float> bias;
+    testing::Array<float> bias;
     for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
-    int32_t live = most;
+    testing::Array<int32_t> live = {most};
     MatmulArgs args{.weights = &packed,
                     .in = in.view(forms),
                     .out = {},
                     .bias = p.bias ? bias.data() : nullptr,
                     .store = p.store,
                     .scale = p.scale,
-                    .live_rows = &live};
+                    .live_rows = live.data()};
     const int64_t columns = p.store == Store::silu_mul ? p.outputs : packed.outputs();
     Output expected(most, columns);
     args.out = expected.view();
     ref::matmul(args, plain);
+    PackedMatrix on_gpu;
+    if (GetParam().is_gpu()) {
+      on_gpu = PackedMatrix({views, packed.parts().size()}, p.join, gpu());
+      args.weights = &on_gpu;
+    }
     for (int32_t rows : row_counts)
-      for (int threads = 1; threads <= 3; ++threads) {
+      for (int threads = 1; threads <= (GetParam().is_gpu() ? 1 : 3); ++threads) {
         Output out(most, columns), wanted = expected;
         const auto kept = static_cast<ptrdiff_t>(rows * (columns + Output::kRoom));
         std::fill(wanted.data.begin() + kept, wanted.data.end(), Output::kUntouched);
-        live = rows;
+        live[0] = rows;
         args.out = out.view();
-        matmul(args, team(GetParam().isa, threads));
+        Exec& exec = GetParam().is_gpu() ? gpu() : team(GetParam().isa, threads);
+        matmul(args, exec);
+        exec.wait();
         ASSERT_TRUE(out.same_bits(wanted)) << rows << " rows, " << threads << " threads, " << columns << " columns";
       }
+  }
+  // As the other of gate and up. A GPU reads both as bf16 where one is dense.
+  bool fits(BlockType second) const {
+    return some_inputs(2) % shape_of(second).elements == 0 && (!GetParam().is_gpu() || testing::quantised(second));
   }
   int64_t some_inputs(int64_t blocks) const { return testing::least_inputs(GetParam().type) * blocks; }
 };
@@ -122,7 +145,7 @@ TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
                   GetParam().type);
     for (Store store : {Store::set, Store::add, Store::silu_mul})
       for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
-        if (some_inputs(2) % shape_of(second).elements == 0)
+        if (fits(second))
           expect_bits(
               {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
               second);
@@ -135,7 +158,7 @@ TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {
     expect_bits({.outputs = 37, .inputs = some_inputs(2), .store = store, .bias = true, .q8x2 = true}, rows,
                 GetParam().type);
   for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
-    if (some_inputs(2) % shape_of(second).elements == 0)
+    if (fits(second))
       expect_bits(
           {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul, .q8x2 = true},
           rows, second);

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/cuda_call.h"
 #include "ops/cublaslt.h"
+#include "ops/matmul_blocks_cuda.h"
 #include "ops/matmul_cuda.cuh"
 #include "ops/matmul_task.h"
 
@@ -96,6 +97,7 @@ void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec))
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   cpu::check_matmul(args, exec);
+  if (!is_dense(args.weights->parts()[0].type)) return multiply_blocks(args, exec);
   check(args.in.bf16 != nullptr && reinterpret_cast<uintptr_t>(args.in.bf16) % 16 == 0,
         "rows of a product on a GPU begin at a multiple of 16 bytes");
   const Product product = product_of(args);
