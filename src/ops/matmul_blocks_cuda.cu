@@ -1,13 +1,16 @@
-// Products of quantised weights with the bits of ref::matmul: a warp takes 8 outputs and all inputs, so that each
-// output has one accumulator that meets its blocks in ascending order. Rows of activations are the M side of int8
-// tensor cores, outputs the N side:
+// Products of quantised weights with the bits of ref::matmul. A unit is 16 outputs, two tiles, over all inputs: the M
+// side of int8 tensor cores, rows of activations the N side:
 //
-//   m16n8k32   lane t has of the result rows t / 4 and t / 4 + 8, outputs t % 4 * 2 and t % 4 * 2 + 1
+//   m16n8k32   lane t has of the result output t / 4 of both tiles, rows t % 4 * 2 and t % 4 * 2 + 1
 //
 // Which eight inputs of a block a lane has does not matter to a sum of integers, so long as both sides agree
-// (packed_blocks.h). Weights come through a ring of shared memory of the warp's own, filled before the kernel before
-// has ended; the scales of the activations, which all warps read, are brought there once a block. An integer sum
-// arrives as a float by way of its bits: the accumulators of the tensor cores begin at those of 1.5 * 2^23.
+// (packed_blocks.h). Each output has one accumulator, which meets its blocks in ascending order: with few rows a team
+// of warps has a unit, its groups in turns, and all that does not depend on the accumulator is done before it is handed
+// on by the warp that has the group before. With more rows a warp has a unit alone.
+//
+// Weights come through a ring of shared memory of the warp's own, filled before the kernel before has ended;
+// activations and their scales, which all warps read, are brought to shared memory once a block. An integer sum arrives
+// as a float by way of its bits: the accumulators of the tensor cores begin at those of 1.5 * 2^23.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -23,7 +26,7 @@ namespace {
 
 using quire::cuda::bits_as;
 
-constexpr int32_t kMostWarps = 16, kMostParts = 4;
+constexpr int32_t kMostWarps = 16, kMostTeam = 8, kMostParts = 4, kStages = 3;
 constexpr int64_t kMostShared = 224 << 10;
 constexpr int32_t kMagic = 0x4b400000;       // the bits of kMagicNumber
 constexpr float kMagicNumber = 12582912.0f;  // 1.5 * 2^23
@@ -41,15 +44,16 @@ struct BlockPart {
   const std::byte* tiles;
   int64_t tile_bytes;
   int32_t groups, group_bytes;  // of a tile
-  int32_t tile_count;
+  int32_t units;                // pairs of tiles that follow each other
   int32_t outputs, first_output;
   BlockType type;
 };
 
 struct BlockProduct {
   BlockPart parts[kMostParts];
-  bool pairs;  // units are tiles of a gate with those of its up, else tiles of all parts, part after part
+  bool pairs;  // a unit is a tile of the gate and one of the up, else two tiles of a part
   int32_t units;
+  int32_t team;     // warps of a unit
   const int8_t* q;  // [rows << halves]
   const float* scale;
   const int32_t* sums;
@@ -63,19 +67,20 @@ struct BlockProduct {
   int32_t halves;  // 1: a row of the product is two of the activations (q8x2), which are added
   const int32_t* live_rows;
   int32_t room;
-  int32_t scale_stride;  // of a row of activations in shared memory, in float2
-  int32_t slot_bytes;    // of a ring
+  int32_t slot_bytes;  // of a ring
 };
 
 // --- single instructions
 
 __device__ uint4 load_16(const std::byte* shared) { return *reinterpret_cast<const uint4*>(shared); }
+__device__ uint2 load_8(const std::byte* shared) { return *reinterpret_cast<const uint2*>(shared); }
+__device__ uint32_t load_4(const std::byte* shared) { return *reinterpret_cast<const uint32_t*>(shared); }
 
 // Sums of 32 products, beginning at kMagic.
-__device__ void multiply_32(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ void multiply_32(int32_t (&d)[4], const uint32_t (&a)[4], uint2 b) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(kMagic));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(kMagic));
 }
 __device__ void multiply_16(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
@@ -90,9 +95,13 @@ __device__ float above_two_to_23(uint32_t word, uint32_t k) {
   return __uint_as_float(__byte_perm(word, kTwoTo23, 0x7440u | k));
 }
 
-// --- a quad of blocks
+__device__ uint32_t word_of(const uint4& words, int32_t i) {
+  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
 
-// The words of four weights that the lane has of block i: b0 and b1, times 2^shift_of<T>().
+// --- weights
+
+// The words of four weights that the lane has of block i, times 2^kShift.
 template <BlockType T>
 struct Quad {
   static constexpr DeviceLayout kLayout = device_layout(T);
@@ -104,36 +113,35 @@ struct Quad {
     const int32_t lane = threadIdx.x % kWarp;
     low = load_16(quad + lane * 16);
     if constexpr (kBits == 8) more = load_16(quad + 512 + lane * 16);
-    if constexpr (kBits == 5) more.x = *reinterpret_cast<const uint32_t*>(quad + 512 + lane * 4);
+    if constexpr (kBits == 5) more.x = load_4(quad + 512 + lane * 4);
     if constexpr (kBits == 6) {
-      const auto pairs = *reinterpret_cast<const uint2*>(quad + 512 + lane * 8);
+      const uint2 pairs = load_8(quad + 512 + lane * 8);
       more.x = pairs.x;
       more.y = pairs.y;
     }
   }
 
   // i is known when this is compiled.
-  __device__ void words(int32_t i, uint32_t& b0, uint32_t& b1) const {
+  __device__ uint2 words(int32_t i) const {
     if constexpr (kBits == 8) {
       const uint4& two = i < 2 ? low : more;
-      b0 = i % 2 ? two.z : two.x;
-      b1 = i % 2 ? two.w : two.y;
+      return i % 2 ? uint2{two.z, two.w} : uint2{two.x, two.y};
     } else {
-      const uint32_t nibbles = i == 0 ? low.x : i == 1 ? low.y : i == 2 ? low.z : low.w;
+      const uint32_t nibbles = word_of(low, i);
       constexpr uint32_t kNibbles = 0x0f0f0f0fu << kShift;
-      b0 = kShift >= 0 ? nibbles << kShift & kNibbles : 0;
-      b1 = (kShift < 4 ? nibbles >> (4 - kShift) : nibbles) & kNibbles;
+      uint2 result = {nibbles << kShift & kNibbles, nibbles >> (4 - kShift) & kNibbles};
       if constexpr (kBits == 5) {
         constexpr uint32_t kBit = 0x10101010u << kShift;
-        b0 |= moved(more.x, 2 * i, 4 + kShift) & kBit;
-        b1 |= moved(more.x, 2 * i + 1, 4 + kShift) & kBit;
+        result.x |= moved(more.x, 2 * i, 4 + kShift) & kBit;
+        result.y |= moved(more.x, 2 * i + 1, 4 + kShift) & kBit;
       }
       if constexpr (kBits == 6) {
         constexpr uint32_t kPair = 0x30303030u << kShift;
         const uint32_t pairs = i < 2 ? more.x : more.y;
-        b0 |= moved(pairs, i % 2 * 4, 4 + kShift) & kPair;
-        b1 |= moved(pairs, i % 2 * 4 + 2, 4 + kShift) & kPair;
+        result.x |= moved(pairs, i % 2 * 4, 4 + kShift) & kPair;
+        result.y |= moved(pairs, i % 2 * 4 + 2, 4 + kShift) & kPair;
       }
+      return result;
     }
   }
 
@@ -146,95 +154,128 @@ struct Quad {
   uint4 low, more;
 };
 
-// The scales and minima of a group's blocks for the lane's two outputs.
+// The scales and minima of a group's blocks for the lane's output of a tile.
 template <BlockType T>
 struct Scales {
   static constexpr DeviceLayout kLayout = device_layout(T);
   static constexpr bool kOf256 = kLayout.quads == 2;
 
   __device__ explicit Scales(const std::byte* head) {
-    const int32_t c = threadIdx.x % 4;
+    const int32_t output = threadIdx.x % kWarp / 4;
     if constexpr (!kOf256) {
-      scale_words[0] = load_16(head + c * 16);
-      if constexpr (kLayout.has_minimum) least_words = load_16(head + 64 + c * 16);
+      const uint2 scales = load_8(head + output * 8);
+      words.x = scales.x;
+      words.y = scales.y;
+      if constexpr (kLayout.has_minimum) {
+        const uint2 minima = load_8(head + 64 + output * 8);
+        words.z = minima.x;
+        words.w = minima.y;
+      }
     } else if constexpr (T == BlockType::q6_k) {
-      d = floats_of(*reinterpret_cast<const uint32_t*>(head + c * 4));
-      scale_words[0] = load_16(head + 16 + c * 32);
-      scale_words[1] = load_16(head + 32 + c * 32);
+      d = __half2float(*reinterpret_cast<const __half*>(head + output * 2));
+      words = load_16(head + 16 + output * 16);
     } else {
-      const auto both = *reinterpret_cast<const uint2*>(head + c * 8);
-      d = floats_of(both.x);
-      least = floats_of(both.y);
-      scale_words[0] = load_16(head + 32 + c * 16);
-      least_words = load_16(head + 96 + c * 16);
+      const float2 both = floats_of(load_4(head + output * 4));
+      d = both.x;
+      least = both.y;
+      words = load_16(head + 32 + output * 16);
     }
   }
 
-  // Of block `block` of the group, in Q6_K of its half; known when this is compiled.
-  __device__ float2 scale(int32_t block, int32_t half) const {
-    if constexpr (!kOf256) return floats_of(word(scale_words[0], block));
+  // Of block `block` of the group, in Q6_K of its half; both are known when this is compiled.
+  __device__ float scale(int32_t block, int32_t half) const {
+    if constexpr (!kOf256) return half_of(block / 2, block % 2);
     if constexpr (T == BlockType::q6_k) {
-      const uint32_t own = word(scale_words[block / 4], block % 4);
-      constexpr float kOffset = 8388608.0f + 128.0f;
-      return {__fmul_rn(d.x, __fsub_rn(above_two_to_23(own, half * 2), kOffset)),
-              __fmul_rn(d.y, __fsub_rn(above_two_to_23(own, half * 2 + 1), kOffset))};
+      const uint32_t byte = block * 2 + half;
+      return __fmul_rn(d, __fsub_rn(above_two_to_23(word_of(words, byte / 4), byte % 4), 8388608.0f + 128.0f));
     }
-    return products(d, scale_words[0], block);
+    return product(d, block);
   }
   // To be added where blocks have 32 elements, else to be taken off.
-  __device__ float2 minimum(int32_t block) const {
-    if constexpr (!kOf256) return floats_of(word(least_words, block));
-    return products(least, least_words, block);
+  __device__ float minimum(int32_t block) const {
+    if constexpr (!kOf256) return half_of(2 + block / 2, block % 2);
+    return product(least, 8 + block);
   }
 
  private:
-  __device__ static uint32_t word(const uint4& words, int32_t i) {
-    return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+  __device__ float half_of(int32_t word, int32_t upper) const {
+    const float2 both = floats_of(word_of(words, word));
+    return upper ? both.y : both.x;
   }
   // factor * byte: exact, and so are both products in the fused one.
-  __device__ static float2 products(float2 factor, const uint4& bytes, int32_t block) {
-    const uint32_t own = word(bytes, block / 2);
-    const uint32_t first = block % 2 * 2;
-    return {__fmaf_rn(factor.x, above_two_to_23(own, first), __fmul_rn(factor.x, -8388608.0f)),
-            __fmaf_rn(factor.y, above_two_to_23(own, first + 1), __fmul_rn(factor.y, -8388608.0f))};
+  __device__ float product(float factor, uint32_t byte) const {
+    return __fmaf_rn(factor, above_two_to_23(word_of(words, byte / 4), byte % 4), __fmul_rn(factor, -8388608.0f));
   }
 
-  uint4 scale_words[2], least_words;
-  float2 d, least;
+  uint4 words;
+  float d, least;
 };
 
 // --- activations
 
-// kLaneRows rows of activations, 8 apart, and their scales in shared memory.
-template <int32_t kLaneRows>
-struct LaneRows {
-  const int8_t* q[kLaneRows];
-  const float2* scales[kLaneRows];  // (scale, scale * sum) of each block
+// How rows lie in a product: kTiles tiles of 8 columns; in each a lane has kColumns of its two, and with one of them a
+// row takes two columns.
+template <int32_t kTiles, int32_t kColumns>
+struct RowShape {
+  static constexpr int32_t kRows = kTiles * 4 * kColumns;
+  // The row whose inputs a lane hands over, and the row of its result's column.
+  static __device__ int32_t given(int32_t tile) {
+    const int32_t column = threadIdx.x % kWarp / 4;
+    return kColumns == 1 ? column / 2 : tile * 8 + column;
+  }
+  static __device__ int32_t had(int32_t tile, int32_t column) {
+    return kColumns == 1 ? threadIdx.x % 4 : tile * 8 + threadIdx.x % 4 * 2 + column;
+  }
 };
 
-// Four words of the M side for rows 16 m + t / 4 and + 8; a row that no lane asks for is zeros.
-template <BlockType T, int32_t kLaneRows>
-__device__ void load_rows(uint32_t (&a)[4], const LaneRows<kLaneRows>& rows, int32_t m, int32_t block) {
-  const int32_t c = threadIdx.x % 4;
-#pragma unroll
-  for (int32_t i = 0; i < 2; ++i) {
-    if (2 * m + i >= kLaneRows) {
-      a[i] = a[2 + i] = 0;
-      continue;
+// In shared memory. The strides keep rows that are read at once in banks of their own.
+struct Activations {
+  float2* scales;  // [rows, scale_stride] (scale, scale * sum) of each block
+  std::byte* q;    // [rows, q_stride]
+  int32_t scale_stride, q_stride;
+};
+__host__ __device__ constexpr int32_t padded_blocks(int32_t blocks) {
+  return (blocks + kQuadBlocks - 1) / kQuadBlocks * kQuadBlocks;
+}
+__host__ __device__ constexpr int32_t scale_stride_of(int32_t blocks) { return (blocks + 15 + 3) / 16 * 16 + 2; }
+__host__ __device__ constexpr int32_t q_stride_of(int32_t blocks) { return padded_blocks(blocks) * 32 + 32; }
+
+template <int32_t kRows>
+__device__ void bring_activations(const BlockProduct& p, const Activations& to, int32_t first_row, int32_t rows) {
+  for (int32_t row = 0; row < kRows; ++row) {
+    const bool exists = first_row + row < rows;
+    const int64_t source = first_row + row;
+    for (int32_t block = threadIdx.x; block < padded_blocks(p.blocks); block += blockDim.x) {
+      float2 both = {};
+      if (exists && block < p.blocks) {
+        const int64_t at = source * p.blocks + block;
+        const auto sums = *reinterpret_cast<const int2*>(p.sums + 2 * at);
+        both.x = p.scale[at];
+        both.y = __fmul_rn(both.x, static_cast<float>(sums.x + sums.y));
+      }
+      to.scales[row * to.scale_stride + block] = both;
     }
-    const int8_t* q = rows.q[2 * m + i] + block * 32;
-    if constexpr (T == BlockType::q6_k) {
-      a[i] = *reinterpret_cast<const uint32_t*>(q + 4 * c);
-      a[2 + i] = *reinterpret_cast<const uint32_t*>(q + 16 + 4 * c);
-    } else {
-      const auto both = *reinterpret_cast<const uint2*>(q + 8 * c);
-      a[i] = both.x;
-      a[2 + i] = both.y;
-    }
+    for (int32_t at = threadIdx.x * 16; exists && at < p.blocks * 32; at += blockDim.x * 16)
+      quire::cuda::cp_async(quire::cuda::shared_address(to.q + row * to.q_stride + at), p.q + source * p.q_stride + at);
   }
+  quire::cuda::cp_async_commit();
+  quire::cuda::cp_async_wait<0>();
 }
 
 // --- sums
+
+template <int32_t kTiles, int32_t kColumns>
+struct Sums {
+  float of[kTiles][kColumns][2];  // of the unit's two tiles
+};
+
+// What a block adds: number * scale, and minimum * sum.
+template <BlockType T, int32_t kTiles, int32_t kColumns>
+struct Terms {
+  static constexpr int32_t kHalves = T == BlockType::q6_k ? 2 : 1;
+  float number[kHalves][kTiles][kColumns][2], scale[kHalves][kTiles][kColumns][2];
+  float minimum[2], sum[kTiles][kColumns];
+};
 
 template <BlockType T>
 __device__ float number_of(int32_t sum) {
@@ -242,86 +283,219 @@ __device__ float number_of(int32_t sum) {
   return __fmaf_rn(__int_as_float(sum), kUnit, -kMagicNumber * kUnit);
 }
 
-// The lane's outputs of one row.
-template <BlockType T>
-__device__ void add_sums(float2& acc, int32_t sum_x, int32_t sum_y, float2 w_scale, float2 w_min, float2 in) {
-  acc.x = __fmaf_rn(number_of<T>(sum_x), __fmul_rn(w_scale.x, in.x), acc.x);
-  acc.y = __fmaf_rn(number_of<T>(sum_y), __fmul_rn(w_scale.y, in.x), acc.y);
-  if constexpr (Scales<T>::kLayout.has_minimum) {
-    constexpr bool kTakenOff = Scales<T>::kOf256;
-    acc.x = __fmaf_rn(kTakenOff ? -w_min.x : w_min.x, in.y, acc.x);
-    acc.y = __fmaf_rn(kTakenOff ? -w_min.y : w_min.y, in.y, acc.y);
+// Of block i of a quad, `in_group` of its group.
+template <BlockType T, int32_t kTiles, int32_t kColumns>
+__device__ Terms<T, kTiles, kColumns> terms_of(const Quad<T> (&weights)[2], const Scales<T> (&scales)[2], int32_t i,
+                                               int32_t in_group, int32_t block, const Activations& in) {
+  using Shape = RowShape<kTiles, kColumns>;
+  constexpr bool kSixteen = T == BlockType::q6_k;
+  Terms<T, kTiles, kColumns> terms;
+  const uint2 first = weights[0].words(i), second = weights[1].words(i);
+  const uint32_t a[4] = {first.x, second.x, first.y, second.y};
+#pragma unroll
+  for (int32_t tile = 0; tile < kTiles; ++tile) {
+    const std::byte* q = in.q + Shape::given(tile) * in.q_stride + block * 32;
+    const int32_t c = threadIdx.x % 4;
+    int32_t sums[2][4];
+    if constexpr (kSixteen) {
+      multiply_16(sums[0], a[0], a[1], load_4(q + 4 * c));
+      multiply_16(sums[1], a[2], a[3], load_4(q + 16 + 4 * c));
+    } else {
+      multiply_32(sums[0], a, load_8(q + 8 * c));
+    }
+#pragma unroll
+    for (int32_t column = 0; column < kColumns; ++column) {
+      const float2 row = in.scales[Shape::had(tile, column) * in.scale_stride + block];
+      terms.sum[tile][column] = row.y;
+#pragma unroll
+      for (int32_t half = 0; half < terms.kHalves; ++half)
+#pragma unroll
+        for (int32_t x = 0; x < 2; ++x) {
+          terms.number[half][tile][column][x] = number_of<T>(sums[half][2 * x + column]);
+          terms.scale[half][tile][column][x] = __fmul_rn(scales[x].scale(in_group, half), row.x);
+        }
+    }
   }
+  if constexpr (Scales<T>::kLayout.has_minimum)
+    for (int32_t x = 0; x < 2; ++x) terms.minimum[x] = scales[x].minimum(in_group);
+  return terms;
 }
 
-template <BlockType T, int32_t kLaneRows>
-__device__ void add_group(float2 (&acc)[kLaneRows], const std::byte* group, int32_t first_block, int32_t blocks,
-                          const LaneRows<kLaneRows>& rows) {
-  constexpr DeviceLayout kLayout = device_layout(T);
-  const Scales<T> scales(group);
+template <BlockType T, int32_t kTiles, int32_t kColumns>
+__device__ void add(Sums<kTiles, kColumns>& sums, const Terms<T, kTiles, kColumns>& terms) {
+  constexpr float kSign = Scales<T>::kOf256 ? -1.0f : 1.0f;
 #pragma unroll
-  for (int32_t quad = 0; quad < kLayout.quads; ++quad) {
-    const Quad<T> weights(group + kLayout.head_bytes + quad * kLayout.quad_bytes());
+  for (int32_t tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-    for (int32_t i = 0; i < kQuadBlocks; ++i) {
-      const int32_t in_group = quad * kQuadBlocks + i, block = first_block + in_group;
-      // Blocks that fill up the last quad are zeros, as are their scales; any activations will do.
-      const int32_t readable = kLayout.quads == 2 ? block : min(block, blocks - 1);
-      uint32_t b0, b1;
-      weights.words(i, b0, b1);
-      float2 w_min = {};
-      if constexpr (kLayout.has_minimum) w_min = scales.minimum(in_group);
+    for (int32_t column = 0; column < kColumns; ++column)
 #pragma unroll
-      for (int32_t m = 0; m < (kLaneRows + 1) / 2; ++m) {
-        uint32_t a[4];
-        load_rows<T>(a, rows, m, readable);
-        int32_t sums[2][4];  // of both halves of the block
-        if constexpr (T == BlockType::q6_k) {
-          multiply_16(sums[0], a[0], a[1], b0);
-          multiply_16(sums[1], a[2], a[3], b1);
-        } else {
-          multiply_32(sums[0], a, b0, b1);
-        }
+      for (int32_t x = 0; x < 2; ++x) {
+        float& sum = sums.of[tile][column][x];
 #pragma unroll
-        for (int32_t half = 0; half < (T == BlockType::q6_k ? 2 : 1); ++half) {
-          const float2 w_scale = scales.scale(in_group, half);
-#pragma unroll
-          for (int32_t r = 0; r < 2 && 2 * m + r < kLaneRows; ++r)
-            add_sums<T>(acc[2 * m + r], sums[half][2 * r], sums[half][2 * r + 1], w_scale, w_min,
-                        rows.scales[2 * m + r][block]);
-        }
+        for (int32_t half = 0; half < terms.kHalves; ++half)
+          sum = __fmaf_rn(terms.number[half][tile][column][x], terms.scale[half][tile][column][x], sum);
+        if constexpr (Scales<T>::kLayout.has_minimum)
+          sum = __fmaf_rn(kSign * terms.minimum[x], terms.sum[tile][column], sum);
+      }
+}
+
+// The accumulators of a team's unit on their way from the warp of a group to the warp of the next. Groups of all the
+// team's units are numbered on.
+class Baton {
+ public:
+  __device__ Baton(std::byte* memory, int32_t team) : memory_(memory), team_(team) {}
+  static constexpr int32_t kBytes = kWarp * 8 + 16;
+
+  // Waits for the number's turn; the sums stay as they are where they begin, or where the warp is alone.
+  template <int32_t kTiles, int32_t kColumns>
+  __device__ void take(Sums<kTiles, kColumns>& sums, int32_t number, bool begins) const {
+    if constexpr (kTiles * kColumns == 1) {
+      if (team_ == 1) return;
+      for (int32_t tries = 0; *turn() != number; ++tries)
+        if (tries > 1 << 22) __trap();
+      __threadfence_block();
+      if (!begins) {
+        const volatile float* had = held();
+        sums.of[0][0][0] = had[0];
+        sums.of[0][0][1] = had[1];
       }
     }
   }
-}
+  template <int32_t kTiles, int32_t kColumns>
+  __device__ void pass(const Sums<kTiles, kColumns>& sums, int32_t number) const {
+    if constexpr (kTiles * kColumns == 1) {
+      if (team_ == 1) return;
+      volatile float* holds = held();
+      holds[0] = sums.of[0][0][0];
+      holds[1] = sums.of[0][0][1];
+      __threadfence_block();
+      __syncwarp();
+      if (threadIdx.x % kWarp == 0) *turn() = number + 1;
+    }
+  }
+  __device__ void reset() const { *turn() = 0; }
 
-// --- the ring
+ private:
+  __device__ volatile int32_t* turn() const { return reinterpret_cast<int32_t*>(memory_ + kWarp * 8); }
+  __device__ volatile float* held() const { return reinterpret_cast<float*>(memory_) + threadIdx.x % kWarp * 2; }
 
-struct Tile {
-  int32_t part, index;
+  std::byte* memory_;
+  int32_t team_;
 };
 
-__device__ Tile tile_of(const BlockProduct& p, int32_t unit, int32_t second) {
-  if (p.pairs) return {second, unit};
-  int32_t part = 0;
-  while (unit >= p.parts[part].tile_count) unit -= p.parts[part++].tile_count;
-  return {part, unit};
+// A group of both tiles, which lie one after the other.
+template <BlockType T, int32_t kTiles, int32_t kColumns>
+__device__ void add_group(Sums<kTiles, kColumns>& sums, const std::byte* group, int32_t number, int32_t in_tile,
+                          const Activations& in, const Baton& baton) {
+  constexpr DeviceLayout kLayout = device_layout(T);
+  constexpr bool kAhead = kTiles * kColumns == 1;  // all terms before the sums are there
+  constexpr int32_t kBlocks = kLayout.group_blocks();
+  const std::byte* other = group + kLayout.group_bytes();
+  const Scales<T> scales[2] = {Scales<T>(group), Scales<T>(other)};
+  Terms<T, kTiles, kColumns> terms[kAhead ? kBlocks : 1];
+#pragma unroll
+  for (int32_t quad = 0; quad < kLayout.quads; ++quad) {
+    const int32_t at = kLayout.head_bytes + quad * kLayout.quad_bytes();
+    const Quad<T> weights[2] = {Quad<T>(group + at), Quad<T>(other + at)};
+#pragma unroll
+    for (int32_t i = 0; i < kQuadBlocks; ++i) {
+      const int32_t in_group = quad * kQuadBlocks + i, block = in_tile * kBlocks + in_group;
+      Terms<T, kTiles, kColumns>& own = terms[kAhead ? in_group : 0];
+      own = terms_of<T, kTiles, kColumns>(weights, scales, i, in_group, block, in);
+      if constexpr (!kAhead) add(sums, own);
+    }
+  }
+  if constexpr (kAhead) {
+    baton.take(sums, number, in_tile == 0);
+#pragma unroll
+    for (int32_t block = 0; block < kBlocks; ++block) add(sums, terms[block]);
+    baton.pass(sums, number);
+  }
 }
 
-// The groups of the warp's tiles, one after the other.
-template <int32_t kStages>
+template <int32_t kTiles, int32_t kColumns>
+__device__ void add_group_of(BlockType type, Sums<kTiles, kColumns>& sums, const std::byte* group, int32_t number,
+                             int32_t in_tile, const Activations& in, const Baton& baton) {
+  switch (type) {
+    case BlockType::q8_0:
+      return add_group<BlockType::q8_0>(sums, group, number, in_tile, in, baton);
+    case BlockType::q4_0:
+      return add_group<BlockType::q4_0>(sums, group, number, in_tile, in, baton);
+    case BlockType::q4_1:
+      return add_group<BlockType::q4_1>(sums, group, number, in_tile, in, baton);
+    case BlockType::q5_0:
+      return add_group<BlockType::q5_0>(sums, group, number, in_tile, in, baton);
+    case BlockType::q5_1:
+      return add_group<BlockType::q5_1>(sums, group, number, in_tile, in, baton);
+    case BlockType::q4_k:
+      return add_group<BlockType::q4_k>(sums, group, number, in_tile, in, baton);
+    case BlockType::q5_k:
+      return add_group<BlockType::q5_k>(sums, group, number, in_tile, in, baton);
+    case BlockType::q6_k:
+      return add_group<BlockType::q6_k>(sums, group, number, in_tile, in, baton);
+    default:
+      return;
+  }
+}
+
+// --- the way through the weights
+
+// A warp's groups: every `team`th of its team's units, one unit after the other.
+class Groups {
+ public:
+  __device__ Groups(const BlockProduct& p, int32_t first_unit, int32_t step, int32_t member)
+      : p_(p), unit_(first_unit), step_(step), group_(member) {
+    settle(true);
+  }
+  __device__ bool more() const { return unit_ < p_.units; }
+  __device__ void advance() {
+    group_ += p_.team;
+    settle(false);
+  }
+  __device__ int32_t group() const { return group_; }
+  __device__ bool is_last() const { return group_ + 1 == part().groups; }
+  __device__ const BlockPart& part() const { return p_.parts[part_]; }
+  __device__ int32_t in_part() const { return in_part_; }  // the unit
+  __device__ const std::byte* first() const {
+    return part().tiles + in_part_ * part().tile_bytes * (p_.pairs ? 1 : 2) + group_ * part().group_bytes;
+  }
+  __device__ const std::byte* second() const {
+    if (!p_.pairs) return first() + part().tile_bytes;
+    return p_.parts[1].tiles + (first() - part().tiles);
+  }
+
+ private:
+  __device__ void settle(bool is_new) {
+    while (more()) {
+      if (is_new) find_part();
+      if (group_ < part().groups) return;
+      group_ -= part().groups;
+      unit_ += step_;
+      is_new = true;
+    }
+  }
+  __device__ void find_part() {
+    part_ = 0;
+    in_part_ = unit_;
+    while (!p_.pairs && in_part_ >= part().units) in_part_ -= p_.parts[part_++].units;
+  }
+
+  const BlockProduct& p_;
+  int32_t unit_, step_, group_;
+  int32_t part_ = 0, in_part_ = 0;
+};
+
 class Ring {
  public:
-  __device__ Ring(const BlockProduct& p, std::byte* memory, int32_t first_unit, int32_t step)
-      : p_(p), memory_(memory), unit_(first_unit), step_(step) {
-    if (unit_ < p_.units) begin_tile();
+  __device__ Ring(const BlockProduct& p, std::byte* memory, const Groups& groups)
+      : memory_(memory), slot_bytes_(p.slot_bytes), next_(groups) {
     for (int32_t stage = 0; stage < kStages; ++stage) fetch();
   }
 
   __device__ const std::byte* take() const {
     quire::cuda::cp_async_wait<kStages - 1>();
     __syncwarp();
-    return memory_ + slot_ * p_.slot_bytes;
+    return memory_ + slot_ * slot_bytes_;
   }
   __device__ void give_back() {
     __syncwarp();
@@ -329,75 +503,29 @@ class Ring {
   }
 
  private:
-  __device__ void begin_tile() {
-    const Tile tile = tile_of(p_, unit_, second_);
-    const BlockPart& part = p_.parts[tile.part];
-    next_ = part.tiles + tile.index * part.tile_bytes;
-    groups_left_ = part.groups;
-    group_bytes_ = part.group_bytes;
-  }
-
   // Into the slot that is read next after all others.
   __device__ void fetch() {
-    if (unit_ < p_.units) {
-      const uint32_t to = quire::cuda::shared_address(memory_ + slot_ * p_.slot_bytes);
+    if (next_.more()) {
+      const uint32_t to = quire::cuda::shared_address(memory_ + slot_ * slot_bytes_);
+      const std::byte* from[2] = {next_.first(), next_.second()};
+      const int32_t bytes = next_.part().group_bytes;
 #pragma unroll
       for (int32_t round = 0; round < kCopyRounds; ++round) {
         const int32_t at = (round * kWarp + threadIdx.x % kWarp) * 16;
-        if (at < group_bytes_) quire::cuda::cp_async(to + at, next_ + at);
+        if (at >= bytes) break;
+        quire::cuda::cp_async(to + at, from[0] + at);
+        quire::cuda::cp_async(to + bytes + at, from[1] + at);
       }
-      next_ += group_bytes_;
-      if (--groups_left_ == 0) {
-        second_ = p_.pairs && !second_;
-        if (!second_) unit_ += step_;
-        if (unit_ < p_.units) begin_tile();
-      }
+      next_.advance();
     }
     quire::cuda::cp_async_commit();
     slot_ = slot_ + 1 == kStages ? 0 : slot_ + 1;
   }
 
-  const BlockProduct& p_;
   std::byte* memory_;
-  const std::byte* next_ = nullptr;
-  int32_t unit_, step_;  // whose groups are fetched
-  int32_t second_ = 0, groups_left_ = 0, group_bytes_ = 0;
-  int32_t slot_ = 0;
+  int32_t slot_bytes_, slot_ = 0;
+  Groups next_;
 };
-
-template <BlockType T, int32_t kLaneRows, int32_t kStages>
-__device__ void add_tile(float2 (&acc)[kLaneRows], Ring<kStages>& ring, const BlockProduct& p, int32_t groups,
-                         const LaneRows<kLaneRows>& rows) {
-  for (int32_t group = 0; group < groups; ++group) {
-    add_group<T>(acc, ring.take(), group * device_layout(T).group_blocks(), p.blocks, rows);
-    ring.give_back();
-  }
-}
-
-template <int32_t kLaneRows, int32_t kStages>
-__device__ void add_tile_of(const BlockPart& part, float2 (&acc)[kLaneRows], Ring<kStages>& ring, const BlockProduct& p,
-                            const LaneRows<kLaneRows>& rows) {
-  switch (part.type) {
-    case BlockType::q8_0:
-      return add_tile<BlockType::q8_0>(acc, ring, p, part.groups, rows);
-    case BlockType::q4_0:
-      return add_tile<BlockType::q4_0>(acc, ring, p, part.groups, rows);
-    case BlockType::q4_1:
-      return add_tile<BlockType::q4_1>(acc, ring, p, part.groups, rows);
-    case BlockType::q5_0:
-      return add_tile<BlockType::q5_0>(acc, ring, p, part.groups, rows);
-    case BlockType::q5_1:
-      return add_tile<BlockType::q5_1>(acc, ring, p, part.groups, rows);
-    case BlockType::q4_k:
-      return add_tile<BlockType::q4_k>(acc, ring, p, part.groups, rows);
-    case BlockType::q5_k:
-      return add_tile<BlockType::q5_k>(acc, ring, p, part.groups, rows);
-    case BlockType::q6_k:
-      return add_tile<BlockType::q6_k>(acc, ring, p, part.groups, rows);
-    default:
-      return;
-  }
-}
 
 // --- from sums to memory
 
@@ -417,72 +545,77 @@ __device__ float exact_silu(float x) {
   return __fdiv_rn(__fmaf_rn(least, e, most), __fadd_rn(1.0f, e));
 }
 
-// One output of a row. `gate` counts for pairs alone, whose columns are those of the gate.
-__device__ void put_output(const BlockProduct& p, const BlockPart& part, int64_t row, int32_t column, float sum,
-                           float gate) {
-  if (column >= part.outputs) return;
-  if (p.bias) sum = __fadd_rn(sum, p.bias[part.first_output + column]);
-  if (p.store == Store::silu_mul) {
-    if (p.bias) gate = __fadd_rn(gate, p.bias[column]);
-    p.out[row * p.out_stride + column] = __fmul_rn(exact_silu(gate), sum);
-    return;
-  }
-  float& out = p.out[row * p.out_stride + part.first_output + column];
+__device__ void put_output(const BlockProduct& p, const BlockPart& part, int64_t row, int32_t output, float sum) {
+  if (output >= part.outputs) return;
+  const int32_t column = part.first_output + output;
+  float& out = p.out[row * p.out_stride + column];
+  if (p.bias) sum = __fadd_rn(sum, p.bias[column]);
   sum = __fmul_rn(sum, p.out_scale);
   out = p.store == Store::add ? __fadd_rn(out, sum) : sum;
 }
 
-__device__ float2 with_other_half(float2 sums) {
-  return {__fadd_rn(sums.x, __shfl_xor_sync(kAllLanes, sums.x, 4)),
-          __fadd_rn(sums.y, __shfl_xor_sync(kAllLanes, sums.y, 4))};
+__device__ void put_silu(const BlockProduct& p, int64_t row, int32_t output, float gate, float up) {
+  const int32_t outputs = p.parts[0].outputs;
+  if (output >= outputs) return;
+  if (p.bias) {
+    gate = __fadd_rn(gate, p.bias[output]);
+    up = __fadd_rn(up, p.bias[outputs + output]);
+  }
+  p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
 }
 
-template <int32_t kLaneRows>
-__device__ void put_tile(const BlockProduct& p, const BlockPart& part, int32_t tile, int32_t first_row, int32_t rows,
-                         float2 (&sums)[kLaneRows], float2 (&gates)[kLaneRows]) {
-  const int32_t lane = threadIdx.x % kWarp, column = tile * kTileOutputs + lane % 4 * 2;
+__device__ void put_row(const BlockProduct& p, const Groups& groups, int64_t row, const float (&sums)[2]) {
+  const int32_t in_tile = threadIdx.x % kWarp / 4,
+                first = groups.in_part() * kTileOutputs * (p.pairs ? 1 : 2) + in_tile;
+  if (p.pairs) return put_silu(p, row, first, sums[0], sums[1]);
+  put_output(p, groups.part(), row, first, sums[0]);
+  put_output(p, groups.part(), row, first + kTileOutputs, sums[1]);
+}
+
+// `rows` of activations, of which two are a row of the product where it has halves: those of neighbouring columns.
+template <int32_t kTiles, int32_t kColumns>
+__device__ void put_unit(const BlockProduct& p, const Groups& groups, int32_t first_row, int32_t rows,
+                         const Sums<kTiles, kColumns>& sums) {
 #pragma unroll
-  for (int32_t r = 0; r < kLaneRows; ++r) {
-    if (p.halves) {
-      sums[r] = with_other_half(sums[r]);
-      gates[r] = with_other_half(gates[r]);
+  for (int32_t tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int32_t column = 0; column < kColumns; ++column) {
+      const int32_t row = first_row + RowShape<kTiles, kColumns>::had(tile, column);
+      float both[2] = {sums.of[tile][column][0], sums.of[tile][column][1]};
+      if (p.halves)
+        for (int32_t x = 0; x < 2; ++x) {
+          if constexpr (kColumns == 1)
+            both[x] = __fadd_rn(both[x], __shfl_xor_sync(kAllLanes, both[x], 1));
+          else
+            both[x] = __fadd_rn(both[x], sums.of[tile][1 - column][x]);
+        }
+      if (row < rows && !(p.halves && row % 2)) put_row(p, groups, row >> p.halves, both);
     }
-    const int32_t row = first_row + lane / 4 + 8 * r;
-    if (row >= rows || (p.halves && row % 2)) continue;
-    put_output(p, part, row >> p.halves, column, sums[r].x, gates[r].x);
-    put_output(p, part, row >> p.halves, column + 1, sums[r].y, gates[r].y);
-  }
 }
 
 // --- the kernel
 
-// What a product needs of the activations' scales, for `kRows` rows from `first_row` on; zeros where there are none.
-template <int32_t kRows>
-__device__ void bring_scales(const BlockProduct& p, float2* scales, int32_t first_row, int32_t rows) {
-  const int32_t padded = (p.blocks + kQuadBlocks - 1) / kQuadBlocks * kQuadBlocks;
-  for (int32_t row = 0; row < kRows; ++row)
-    for (int32_t block = threadIdx.x; block < padded; block += blockDim.x) {
-      float2 both = {};
-      if (first_row + row < rows && block < p.blocks) {
-        const int64_t at = int64_t{first_row + row} * p.blocks + block;
-        const auto sums = *reinterpret_cast<const int2*>(p.sums + 2 * at);
-        both.x = p.scale[at];
-        both.y = __fmul_rn(both.x, static_cast<float>(sums.x + sums.y));
-      }
-      scales[row * p.scale_stride + block] = both;
-    }
-}
+constexpr int64_t batons_bytes() { return int64_t{kMostWarps} * Baton::kBytes; }
 
 // grid: blocks that share the units, groups of rows
-template <int32_t kLaneRows, int32_t kStages>
+template <int32_t kTiles, int32_t kColumns>
 __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_constant__ BlockProduct p) {
   extern __shared__ uint4 block_memory[];
-  constexpr int32_t kRows = 8 * kLaneRows;
-  auto* scales = reinterpret_cast<float2*>(block_memory);
-  const int32_t warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  std::byte* rings = reinterpret_cast<std::byte*>(scales + kRows * p.scale_stride);
-  const int32_t first_unit = warp * gridDim.x + blockIdx.x, step = warps * gridDim.x;
-  Ring<kStages> ring(p, rings + warp * kStages * p.slot_bytes, first_unit, step);  // weights: nobody writes them
+  constexpr int32_t kRows = RowShape<kTiles, kColumns>::kRows;
+  const int32_t warp = threadIdx.x / kWarp, teams = blockDim.x / kWarp / p.team, team = warp / p.team;
+  std::byte* memory = reinterpret_cast<std::byte*>(block_memory);
+  const Baton baton(memory + team * Baton::kBytes, p.team);
+  memory += batons_bytes();
+  Activations in{.scales = reinterpret_cast<float2*>(memory),
+                 .q = nullptr,
+                 .scale_stride = scale_stride_of(p.blocks),
+                 .q_stride = q_stride_of(p.blocks)};
+  in.q = memory + kRows * in.scale_stride * sizeof(float2);
+  std::byte* ring_memory = in.q + kRows * in.q_stride + warp * kStages * p.slot_bytes;
+
+  Groups groups(p, team * gridDim.x + blockIdx.x, teams * gridDim.x, warp % p.team);
+  Ring ring(p, ring_memory, groups);  // weights: nobody writes them
+  if (threadIdx.x % kWarp == 0) baton.reset();
   griddep_wait();
   griddep_launch_dependents();
   const int32_t first_row = blockIdx.y * kRows, rows = min(*p.live_rows, p.room) << p.halves;
@@ -490,29 +623,19 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
     quire::cuda::cp_async_wait<0>();
     return;
   }
-  bring_scales<kRows>(p, scales, first_row, rows);
+  bring_activations<kRows>(p, in, first_row, rows);
   __syncthreads();
 
-  LaneRows<kLaneRows> lane_rows;
-#pragma unroll
-  for (int32_t r = 0; r < kLaneRows; ++r) {
-    const int32_t row = lane / 4 + 8 * r;
-    lane_rows.q[r] = p.q + int64_t{min(first_row + row, rows - 1)} * p.q_stride;
-    lane_rows.scales[r] = scales + row * p.scale_stride;
-  }
-  for (int32_t unit = first_unit; unit < p.units; unit += step) {
-    float2 gates[kLaneRows] = {};
-    for (int32_t second = 0; second <= (p.pairs ? 1 : 0); ++second) {
-      const Tile tile = tile_of(p, unit, second);
-      float2 sums[kLaneRows] = {};
-      add_tile_of(p.parts[tile.part], sums, ring, p, lane_rows);
-      if (p.pairs && second == 0) {
-#pragma unroll
-        for (int32_t r = 0; r < kLaneRows; ++r) gates[r] = sums[r];
-        continue;
-      }
-      put_tile(p, p.parts[tile.part], tile.index, first_row, rows, sums, gates);
+  Sums<kTiles, kColumns> sums{};
+  for (int32_t number = warp % p.team; groups.more(); number += p.team, groups.advance()) {
+    add_group_of(groups.part().type, sums, ring.take(), number, groups.group(), in, baton);
+    if (groups.is_last()) {
+      put_unit(p, groups, first_row, rows, sums);
+      sums = {};
+    } else if (p.team > 1) {
+      sums = {};
     }
+    ring.give_back();
   }
 }
 
@@ -533,6 +656,7 @@ BlockProduct product_of(const MatmulArgs& args) {
   BlockProduct p{.parts = {},
                  .pairs = args.store == Store::silu_mul,
                  .units = 0,
+                 .team = 1,
                  .q = args.in.q,
                  .scale = args.in.scale,
                  .sums = args.in.sums,
@@ -546,44 +670,59 @@ BlockProduct product_of(const MatmulArgs& args) {
                  .halves = args.in.forms.q8x2 ? 1 : 0,
                  .live_rows = args.live_rows,
                  .room = static_cast<int32_t>(std::min(args.in.rows, args.out.rows)),
-                 .scale_stride = 0,
                  .slot_bytes = 0};
   check(weights.parts().size() <= kMostParts, "a product of ", weights.parts().size(), " parts on a GPU");
   for (size_t i = 0; i < weights.parts().size(); ++i) {
     const PackedMatrix::Part& part = weights.parts()[i];
     const DeviceLayout layout = device_layout(part.type);
-    const auto tile_count = static_cast<int32_t>((part.outputs + kTileOutputs - 1) / kTileOutputs);
+    const int64_t tiles = device_tiles(part.outputs);
     p.parts[i] = {.tiles = part.tiles,
                   .tile_bytes = part.tile_stride,
                   .groups = static_cast<int32_t>(layout.groups(part.inputs)),
                   .group_bytes = layout.group_bytes(),
-                  .tile_count = tile_count,
+                  .units = static_cast<int32_t>(tiles / 2),
                   .outputs = static_cast<int32_t>(part.outputs),
                   .first_output = static_cast<int32_t>(part.first_output),
                   .type = part.type};
-    p.units = p.pairs ? tile_count : p.units + tile_count;
-    p.slot_bytes = std::max(p.slot_bytes, layout.group_bytes());
+    p.units =
+        p.pairs ? static_cast<int32_t>((part.outputs + kTileOutputs - 1) / kTileOutputs) : p.units + p.parts[i].units;
+    p.slot_bytes = std::max(p.slot_bytes, 2 * layout.group_bytes());
   }
-  // Eight rows' scales lie in banks of their own: 16 bytes more than a multiple of 128.
-  p.scale_stride = (p.blocks + kQuadBlocks + 15) / 16 * 16 + 2;
   return p;
 }
 
-template <int32_t kLaneRows, int32_t kStages>
-void launch_blocks(const BlockProduct& p, cudaStream_t stream) {
-  constexpr int32_t kRows = 8 * kLaneRows;
-  const int64_t scale_bytes = int64_t{kRows} * p.scale_stride * int64_t{sizeof(float2)};
-  const int64_t ring_bytes = int64_t{kStages} * p.slot_bytes;
+template <int32_t kTiles, int32_t kColumns>
+int64_t fixed_bytes(const BlockProduct& p) {
+  constexpr int64_t kRows = RowShape<kTiles, kColumns>::kRows;
+  return batons_bytes() + kRows * (scale_stride_of(p.blocks) * int64_t{sizeof(float2)} + q_stride_of(p.blocks));
+}
+
+// Is there room for the rows' activations beside a few warps' weights?
+template <int32_t kTiles, int32_t kColumns>
+bool fits(const BlockProduct& p) {
+  constexpr int32_t kFewWarps = 4;
+  return fixed_bytes<kTiles, kColumns>(p) + kFewWarps * kStages * p.slot_bytes <= kMostShared;
+}
+
+template <int32_t kTiles, int32_t kColumns>
+void launch_blocks(BlockProduct p, cudaStream_t stream) {
+  constexpr int32_t kRows = RowShape<kTiles, kColumns>::kRows;
+  check((fits<kTiles, kColumns>(p)), "a product of ", p.blocks * 32,
+        " inputs needs more memory than a GPU's block has");
   const int32_t blocks = std::min(p.units, multiprocessors());
-  const int64_t wanted = std::clamp<int64_t>((p.units + blocks - 1) / blocks, 4, kMostWarps);
-  const int64_t warps = std::min(wanted, (kMostShared - scale_bytes) / ring_bytes);
-  check(warps > 0, "a product of ", p.blocks * 32, " inputs needs more shared memory than a GPU has");
-  const int64_t shared = scale_bytes + warps * ring_bytes;
-  allow_shared(blocks_kernel<kLaneRows, kStages>, shared, "matmul");
+  const int64_t ring_bytes = int64_t{kStages} * p.slot_bytes;
+  const auto most = static_cast<int32_t>(
+      std::min<int64_t>(kMostWarps, (kMostShared - fixed_bytes<kTiles, kColumns>(p)) / ring_bytes));
+  const int32_t teams = std::min(most, (p.units + blocks - 1) / blocks);
+  // Warps that have no weights to read help to bring the activations.
+  const int32_t alone = std::min(most, std::max(teams, 4));
+  p.team = kTiles * kColumns == 1 ? std::min({most / teams, kMostTeam, p.parts[0].groups}) : 1;
+  const int32_t warps = p.team == 1 ? alone : teams * p.team;
+  const int64_t shared = fixed_bytes<kTiles, kColumns>(p) + warps * ring_bytes;
+  allow_shared(blocks_kernel<kTiles, kColumns>, shared, "matmul");
   const int32_t rows = p.room << p.halves;
   const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>((rows + kRows - 1) / kRows));
-  launch_after(blocks_kernel<kLaneRows, kStages>, grid, static_cast<int32_t>(warps) * kWarp,
-               static_cast<size_t>(shared), stream, "matmul", p);
+  launch_after(blocks_kernel<kTiles, kColumns>, grid, warps * kWarp, static_cast<size_t>(shared), stream, "matmul", p);
 }
 
 }  // namespace
@@ -591,14 +730,12 @@ void launch_blocks(const BlockProduct& p, cudaStream_t stream) {
 void multiply_blocks(const MatmulArgs& args, Exec& exec) {
   const cudaStream_t stream = stream_of(exec);
   const BlockProduct p = product_of(args);
-  if (p.room == 0) return;
   const int32_t rows = p.room << p.halves;
-  if (rows <= 8)
-    launch_blocks<1, 8>(p, stream);
-  else if (rows <= 16)
-    launch_blocks<2, 6>(p, stream);
-  else
-    launch_blocks<4, 4>(p, stream);
+  if (rows == 0) return;
+  if (rows <= 4) return launch_blocks<1, 1>(p, stream);
+  if (rows <= 8 || !fits<2, 2>(p)) return launch_blocks<1, 2>(p, stream);
+  if (rows <= 16 || !fits<4, 2>(p)) return launch_blocks<2, 2>(p, stream);
+  launch_blocks<4, 2>(p, stream);
 }
 
 }  // namespace quire::ops::cuda

@@ -73,7 +73,7 @@ void put_f16(std::byte* to, const std::byte* from) { std::memcpy(to, from, 2); }
 
 // Scales of one output's block of 32 into the head.
 void put_scales_of_32(bool has_minimum, const std::byte* block, int32_t output, int32_t in_quad, std::byte* head) {
-  const int32_t place = output / 2 * 16 + in_quad * 4 + output % 2 * 2;
+  const int32_t place = output * 8 + in_quad * 2;
   put_f16(head + place, block);
   if (has_minimum) put_f16(head + 64 + place, block + 2);
 }
@@ -81,23 +81,21 @@ void put_scales_of_32(bool has_minimum, const std::byte* block, int32_t output, 
 // Six bits for each of 8 scales and 8 minima, in 12 bytes; the upper two bits of the last four sit on top of the
 // others.
 void put_scales_of_256(const std::byte* block, int32_t output, std::byte* head) {
-  const int32_t c = output / 2, odd = output % 2;
-  put_f16(head + c * 8 + odd * 2, block);
-  put_f16(head + c * 8 + 4 + odd * 2, block + 2);
+  put_f16(head + output * 4, block);
+  put_f16(head + output * 4 + 2, block + 2);
   const auto at = [&](int32_t i) { return static_cast<int32_t>(byte_of(block, 4 + i)); };
   for (int32_t g = 0; g < 8; ++g) {
     const int32_t scale = g < 4 ? at(g) & 63 : (at(g + 4) & 15) | at(g - 4) >> 6 << 4;
     const int32_t least = g < 4 ? at(g + 4) & 63 : at(g + 4) >> 4 | at(g) >> 6 << 4;
-    head[32 + c * 16 + g * 2 + odd] = static_cast<std::byte>(scale);
-    head[96 + c * 16 + g * 2 + odd] = static_cast<std::byte>(least);
+    head[32 + output * 16 + g] = static_cast<std::byte>(scale);
+    head[32 + output * 16 + 8 + g] = static_cast<std::byte>(least);
   }
 }
 
 void put_scales_of_q6_k(const std::byte* block, int32_t output, std::byte* head) {
-  const int32_t c = output / 2, odd = output % 2;
-  put_f16(head + c * 4 + odd * 2, block + 208);
+  put_f16(head + output * 2, block + 208);
   for (int32_t g = 0; g < 16; ++g)
-    head[16 + c * 32 + g * 2 + odd] = static_cast<std::byte>(byte_of(block, 192 + g) ^ 0x80);  // plus 128
+    head[16 + output * 16 + g] = static_cast<std::byte>(byte_of(block, 192 + g) ^ 0x80);  // plus 128
 }
 
 }  // namespace
@@ -127,13 +125,13 @@ void pack_device_tile(const WeightView& weights, int64_t first, std::byte* tile)
   }
 }
 
-bool suits_packed_blocks(std::span<const WeightView> parts) {
+bool suits_packed_blocks(std::span<const WeightView> parts, PackedMatrix::Join join) {
+  if (join == PackedMatrix::Join::gate_and_up && parts[0].type != parts[1].type) return false;
   return std::none_of(parts.begin(), parts.end(), [](const WeightView& part) { return is_dense(part.type); });
 }
 
 Buffer packed_blocks(const WeightView& part, Exec& exec) {
-  return filled_on_device((part.outputs + kTileOutputs - 1) / kTileOutputs,
-                          device_layout(part.type).tile_bytes(part.inputs), exec,
+  return filled_on_device(device_tiles(part.outputs), device_layout(part.type).tile_bytes(part.inputs), exec,
                           [&](int64_t tile, std::byte* to) { pack_device_tile(part, tile * kTileOutputs, to); });
 }
 

@@ -9,15 +9,12 @@
 //            then what a weight has above four bits: [32] words of fifth bits, in byte i bit 2 b for number i of block
 //            b's first word, bit 2 b + 1 for its second (Q5); or [32][2] words of high pairs, word b / 2, in byte i the
 //            pair 2 (b % 2) and, for the second word, 2 (b % 2) + 1 (Q6_K).   Q8_0: [2][32 lanes][2 blocks][2] words.
-//   head     pairs of outputs, 2 c and 2 c + 1, which one lane adds up, lie side by side, c = 0..3:
-//            blocks of 32    [c][4 blocks][2] f16 scales, then the minima likewise; a group is one quad
-//            Q4_K, Q5_K      [c] (d, d, dmin, dmin) f16, [c][8 blocks][2] u8 scales, [c][8 blocks][2] u8 minima; a
-//            group
-//                            is two quads
-//            Q6_K            [c][2] f16 d, [c][8 blocks][2 halves][2] u8 scales plus 128; likewise
+//   head     blocks of 32    [8 outputs][4 blocks] f16 scales, then the minima likewise; a group is one quad
+//            Q4_K, Q5_K      [8] (d, dmin) f16, [8] (8 u8 scales, 8 u8 minima); a group is two quads
+//            Q6_K            [8] f16 d, [8][8 blocks][2 halves] u8 scales plus 128; likewise
 //
 // Weights of types without a minimum are two's complement. Outputs and blocks that fill up the last tile and the last
-// quad are zeros.
+// quad are zeros, and so is a tile that makes their number even: products take two.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -68,11 +65,13 @@ constexpr DeviceLayout device_layout(BlockType type) {
   }
 }
 
+constexpr int64_t device_tiles(int64_t outputs) { return (outputs + 2 * kTileOutputs - 1) / (2 * kTileOutputs) * 2; }
+
 // Outputs [first, first + 8) of quantised weights. `tile` has tile_bytes(inputs) bytes.
 void pack_device_tile(const WeightView& weights, int64_t first, std::byte* tile);
 
-// Are all parts quantised, so that they are laid out so, and multiplied with the CPU's bits?
-bool suits_packed_blocks(std::span<const WeightView> parts);
+// Are all parts quantised, gate and up alike, so that they are laid out so, and multiplied with the CPU's bits?
+bool suits_packed_blocks(std::span<const WeightView> parts, PackedMatrix::Join join);
 // A part's tiles in device memory, one after the other.
 Buffer packed_blocks(const WeightView& part, Exec& exec);
 

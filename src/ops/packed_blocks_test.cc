@@ -52,16 +52,14 @@ class PackedWeight {
   }
 
   float scale() const {
-    const int32_t c = output_ / 2, odd = output_ % 2;
-    if (of_32()) return half(c * 16 + block_ * 4 + odd * 2);
+    if (of_32()) return half(output_ * 8 + block_ * 2);
     if (type_ == BlockType::q6_k)
-      return half(c * 4 + odd * 2) * static_cast<float>(at(16 + c * 32 + block_ * 4 + input_ / 16 * 2 + odd) - 128);
-    return half(c * 8 + odd * 2) * static_cast<float>(at(32 + c * 16 + block_ * 2 + odd));
+      return half(output_ * 2) * static_cast<float>(at(16 + output_ * 16 + block_ * 2 + input_ / 16) - 128);
+    return half(output_ * 4) * static_cast<float>(at(32 + output_ * 16 + block_));
   }
   float minimum() const {
-    const int32_t c = output_ / 2, odd = output_ % 2;
-    if (of_32()) return half(64 + c * 16 + block_ * 4 + odd * 2);
-    return -(half(c * 8 + 4 + odd * 2) * static_cast<float>(at(96 + c * 16 + block_ * 2 + odd)));
+    if (of_32()) return half(64 + output_ * 8 + block_ * 2);
+    return -(half(output_ * 4 + 2) * static_cast<float>(at(32 + output_ * 16 + 8 + block_)));
   }
 
   BlockType type_;

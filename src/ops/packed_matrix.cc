@@ -83,7 +83,7 @@ void PackedMatrix::place_on_host(std::span<const WeightView> views, Exec& exec) 
 }
 
 void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
-  if (suits_packed_blocks(views)) return place_blocks_on_device(views, exec);
+  if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
   device_memory_.push_back(packed_rows(views, join_, exec));
   const std::byte* rows = device_memory_[0].data();
   const int64_t row_bytes = views[0].inputs * shape_of(BlockType::bf16).bytes;
