@@ -70,6 +70,9 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_device(*add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command,
                             run_metadata, metadata),
              metadata->options);
+  const auto sampling = std::make_shared<Request>();
+  add_device(*add_benchmark(*bench, "sampling", "from logits to tokens", command, bench_sampling, sampling),
+             sampling->options);
   add_throughput(*bench, command);
   add_serving(*bench, command);
   add_profile(*bench, command);

@@ -30,6 +30,7 @@ class StepUpload {
 
   StepInputs inputs() const;       // for the writer and who comes after; the same addresses for good
   const StepInputBuffers& next();  // to be filled for the next step
+  uint32_t next_number() const { return static_cast<uint32_t>(sent_ + 1); }  // that step's
   void send();                     // what next() gave; the writer of the step has to follow on the stream
 
  private:

@@ -28,7 +28,10 @@ struct EngineOptions {
   int32_t context = 0;           // most tokens of a request; 0: the model's own
   int32_t vocabulary = 0;        // ids that there are: others are neither taken nor drawn; 0: all that the model has
                                  // logits for, which may be more than its tokenizer has tokens
-  int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory
+  int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory; on a
+                                 // GPU what mem_fraction_static leaves
+  double mem_fraction_static = 0.88;  // of a GPU's memory: weights and the pool together; the rest is for the rows of a
+                                      // step and for graphs
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
   int32_t page_size = 16;
@@ -36,8 +39,8 @@ struct EngineOptions {
   int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
   int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
   bool prefix_cache = true;
-  int32_t steps_in_flight = 0;  // launched before the oldest is settled, for a device that answers late; output is the
-                                // same, and 0 right for the CPU, which answers at once
+  int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
+                                 // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
 };
 
 class RequestRefused : public CheckError {

@@ -48,6 +48,7 @@ struct ActivationRows {
   int64_t q_stride = 0;
   float* scale = nullptr;   // [rows, dim / 32]
   int32_t* sums = nullptr;  // [rows, dim / 16]
+  int64_t bf16_stride = 0;  // from one row of bf16 to the next; 0: dim
 };
 
 // The owner: room for `rows` rows of up to `dim` elements in every form; on the host address space until it is touched.

@@ -28,17 +28,17 @@ constexpr const char* kLibraries[] = {"libcublasLt.so.13",
                                       "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13",
                                       "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.12"};
 
-#define QUIRE_CUBLASLT_CALLS(CALL)                                                                       \
-  CALL(cublasLtCreate)                                                                                   \
-  CALL(cublasLtMatmul)                                                                                   \
-  CALL(cublasLtMatmulAlgoGetHeuristic)                                                                   \
-  CALL(cublasLtMatmulDescCreate)                                                                         \
-  CALL(cublasLtMatmulDescDestroy)                                                                        \
-  CALL(cublasLtMatmulDescSetAttribute)                                                                   \
-  CALL(cublasLtMatmulPreferenceCreate)                                                                   \
-  CALL(cublasLtMatmulPreferenceDestroy)                                                                  \
-  CALL(cublasLtMatmulPreferenceSetAttribute)                                                             \
-  CALL(cublasLtMatrixLayoutCreate)                                                                       \
+#define QUIRE_CUBLASLT_CALLS(CALL)           \
+  CALL(cublasLtCreate)                       \
+  CALL(cublasLtMatmul)                       \
+  CALL(cublasLtMatmulAlgoGetHeuristic)       \
+  CALL(cublasLtMatmulDescCreate)             \
+  CALL(cublasLtMatmulDescDestroy)            \
+  CALL(cublasLtMatmulDescSetAttribute)       \
+  CALL(cublasLtMatmulPreferenceCreate)       \
+  CALL(cublasLtMatmulPreferenceDestroy)      \
+  CALL(cublasLtMatmulPreferenceSetAttribute) \
+  CALL(cublasLtMatrixLayoutCreate)           \
   CALL(cublasLtMatrixLayoutDestroy)
 
 struct Library {
@@ -54,7 +54,7 @@ void check_library(cublasStatus_t status, const char* what) {
 
 bool find_calls(void* opened, Library& library) {
   bool complete = true;
-#define QUIRE_FIND(call)                                                      \
+#define QUIRE_FIND(call)                                                    \
   library.call = reinterpret_cast<decltype(&::call)>(dlsym(opened, #call)); \
   complete = complete && library.call;
   QUIRE_CUBLASLT_CALLS(QUIRE_FIND)
@@ -71,9 +71,10 @@ const Library* library() {
       if (opened && find_calls(opened, *made) && made->cublasLtCreate(&made->handle) == CUBLAS_STATUS_SUCCESS)
         return made;
     }
-    std::fputs("quire: libcublasLt.so.13 (or .12) was not found, so products of many rows take quire's own kernels, "
-               "which are slower; LD_LIBRARY_PATH may name its folder\n",
-               stderr);
+    std::fputs(
+        "quire: libcublasLt.so.13 (or .12) was not found, so products of many rows take quire's own kernels, "
+        "which are slower; LD_LIBRARY_PATH may name its folder\n",
+        stderr);
     return nullptr;
   }();
   return found.get();
@@ -92,9 +93,9 @@ struct Description {
 Owned<cublasLtMatrixLayout_t> layout_of(const Library& lib, cudaDataType type, int64_t rows, int64_t columns,
                                         int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
-  check_library(lib.cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
-                                               static_cast<uint64_t>(columns), stride),
-                "a matrix layout");
+  check_library(
+      lib.cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
+      "a matrix layout");
   return {made, lib.cublasLtMatrixLayoutDestroy};
 }
 
@@ -108,7 +109,7 @@ Description description_of(const Library& lib, const LibraryProduct& p) {
       lib.cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "an attribute");
   return {std::move(owned), layout_of(lib, CUDA_R_16BF, p.inputs, p.outputs, p.inputs),
-          layout_of(lib, CUDA_R_16BF, p.inputs, p.rows, p.inputs),
+          layout_of(lib, CUDA_R_16BF, p.inputs, p.rows, p.in_stride),
           layout_of(lib, CUDA_R_32F, p.outputs, p.rows, p.out_stride)};
 }
 
@@ -119,11 +120,11 @@ uint32_t alignment_of(const void* address) {
 
 // --- algorithms, each asked for once
 
-using Shape = std::array<int64_t, 8>;
+using Shape = std::array<int64_t, 9>;
 
 Shape shape_of(const LibraryProduct& p) {
-  return {p.outputs, p.inputs, p.rows, p.out_stride, p.add, alignment_of(p.weights), alignment_of(p.in),
-          alignment_of(p.out)};
+  return {p.outputs,          p.inputs,           p.rows, p.in_stride, p.out_stride, p.add, alignment_of(p.weights),
+          alignment_of(p.in), alignment_of(p.out)};
 }
 
 cublasLtMatmulAlgo_t ask_for_algorithm(const Library& lib, const LibraryProduct& p, const Description& description) {
@@ -187,11 +188,10 @@ void cublaslt_multiply(const LibraryProduct& p, cudaStream_t stream) {
   const Library& lib = *library();
   const Description description = description_of(lib, p);
   const float beta = p.add ? 1 : 0;
-  check_library(lib.cublasLtMatmul(lib.handle, description.operation.get(), &p.scale, p.weights,
-                                   description.weights.get(), p.in, description.in.get(), &beta, p.out,
-                                   description.out.get(), p.out, description.out.get(),
-                                   &algorithm_of(lib, p, description), memory_of(stream).workspace.data(),
-                                   kWorkspaceBytes, stream),
+  check_library(lib.cublasLtMatmul(
+                    lib.handle, description.operation.get(), &p.scale, p.weights, description.weights.get(), p.in,
+                    description.in.get(), &beta, p.out, description.out.get(), p.out, description.out.get(),
+                    &algorithm_of(lib, p, description), memory_of(stream).workspace.data(), kWorkspaceBytes, stream),
                 "a product");
 }
 

@@ -26,10 +26,10 @@ std::span<float> cublaslt_scratch(cudaStream_t stream);
 
 struct LibraryProduct {
   const uint16_t* weights;  // [outputs, inputs]
-  const uint16_t* in;       // [rows, inputs]
+  const uint16_t* in;       // [rows, in_stride]
   float* out;               // [rows, out_stride]
   int32_t outputs, inputs, rows;
-  int64_t out_stride;
+  int64_t in_stride, out_stride;
   float scale;
   bool add;
 };

@@ -111,6 +111,15 @@ enum class Store : uint8_t {
   silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
 };
 
+// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it.
+struct MatmulFusions {
+  // The rows are rms_norm (rms_norm.h) of in.f32 with this weight [inputs]; null: they are in.bf16. What enters the
+  // product is x * weight in bf16; the row's own factor comes to its sum. Only where fuses_norm() says so.
+  const float* norm = nullptr;
+  float norm_eps = 0;
+  bool bf16_out = false;  // rows of out are bf16, each from where its f32 row would begin; not with Store::add
+};
+
 struct MatmulArgs {
   const PackedMatrix* weights;  // outlives recorded calls
   ActivationRows in;
@@ -118,6 +127,7 @@ struct MatmulArgs {
   const float* bias = nullptr;  // [outputs]; null: none. Added once, after the sum: result = acc + bias
   Store store = Store::set;
   float scale = 1;           // of the result, after the bias, before it is set or added; silu_mul has none
+  MatmulFusions fusions = {};
   // Rows computed; the others of out are not touched (on a GPU up to kMostOwnRows of room). Read when the operation runs.
   const int32_t* live_rows;
 };
@@ -130,6 +140,7 @@ MatmulFn matmul;  // by exec's instruction set
 }
 namespace cuda {
 MatmulFn matmul;
+bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
 }
 MatmulFn matmul;  // for callers; records while exec captures
 

@@ -729,6 +729,7 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
 
 void multiply_blocks(const MatmulArgs& args, Exec& exec) {
   const cudaStream_t stream = stream_of(exec);
+  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
   const BlockProduct p = product_of(args);
   const int32_t rows = p.room << p.halves;
   if (rows == 0) return;

@@ -15,17 +15,20 @@ namespace quire::ops::cuda {
 
 struct Product {
   const uint16_t* weights;  // rows, packed_rows.h
-  const uint16_t* in;       // [room, inputs]
+  const uint16_t* in;       // [room, in_stride], or:
+  const float* norm_in;     // [room, inputs] f32 rows that are normed on the way; null: none
+  const float* norm;        // [inputs] their weight
   float* out;               // [room, out_stride]
   const float* bias;        // [outputs] or null
   const int32_t* live_rows;
-  int64_t out_stride;
+  int64_t in_stride, out_stride;
   int32_t outputs;  // of gate and up together
   int32_t inputs;
   int32_t room;
-  float scale;
+  float scale, norm_eps;
   Store store;
   PackedMatrix::Join join;
+  bool bf16_out;
 
   int32_t weight_rows() const { return static_cast<int32_t>(row_count(join, outputs)); }
 };
@@ -38,40 +41,62 @@ inline __device__ int32_t live_rows_of(const Product& p) {
 // x / (1 + exp(-x)) by exp(-|x|), which cannot overflow.
 inline __device__ float silu(float x) {
   const float e = quire::cuda::fast_exp2(-fabsf(x * 1.44269504f));
-  return (x < 0 ? x * e : x) / (1 + e);
+  return __fdividef(x < 0 ? x * e : x, 1 + e);
 }
 
-inline __device__ void put(const Product& p, float* out, int32_t column, float sum) {
-  if (p.bias) sum = __fadd_rn(sum, p.bias[column]);
-  sum = __fmul_rn(sum, p.scale);
-  out[column] = p.store == Store::add ? __fadd_rn(out[column], sum) : sum;
-}
+// The way of two sums to memory: of weight rows `row` and row + 8 for one token; `row` is in the lower half of its
+// group of 16. What it adds is loaded when it is made, as early as the caller likes; a token past the room has nothing.
+template <PackedMatrix::Join kJoin>
+class Finish {
+ public:
+  __device__ Finish(const Product& p, int32_t row, int32_t token) {
+    constexpr bool kPairs = kJoin == PackedMatrix::Join::gate_and_up;
+    const int32_t half = p.outputs / 2, low = static_cast<int32_t>(output_in_part(kJoin, row));
+    const int32_t high = kPairs ? half + low : low + static_cast<int32_t>(kHalfGroup);
+    has_low_ = token < p.room && low < (kPairs ? half : p.outputs);
+    has_high_ = kPairs ? has_low_ : token < p.room && high < p.outputs;
+    out_ = p.out + static_cast<int64_t>(token) * p.out_stride;
+    low_ = low;
+    high_ = high;
+    if (p.bias) {
+      if (has_low_) low_bias_ = p.bias[low];
+      if (has_high_) high_bias_ = p.bias[high];
+    }
+    if (p.store == Store::add) {
+      if (has_low_) low_old_ = __ldcg(out_ + low);
+      if (has_high_) high_old_ = __ldcg(out_ + high);
+    }
+  }
 
-// The sums of weight rows `row` and row + 8 for one token; `row` is in the lower half of its group of 16.
-inline __device__ void finish(const Product& p, int32_t row, int64_t token, float low, float high) {
-  float* out = p.out + token * p.out_stride;
-  if (p.join == PackedMatrix::Join::stack) {
-    if (row < p.outputs) put(p, out, row, low);
-    if (row + kHalfGroup < p.outputs) put(p, out, row + static_cast<int32_t>(kHalfGroup), high);
-    return;
+  // What it is given are the sums; the token is alive.
+  __device__ void store(const Product& p, float low, float high) const {
+    low = __fadd_rn(low, low_bias_);
+    high = __fadd_rn(high, high_bias_);
+    if (kJoin == PackedMatrix::Join::gate_and_up && p.store == Store::silu_mul) {
+      if (has_low_) put(p, low_, silu(low) * high);
+      return;
+    }
+    if (has_low_) put(p, low_, __fadd_rn(low_old_, __fmul_rn(low, p.scale)));
+    if (has_high_) put(p, high_, __fadd_rn(high_old_, __fmul_rn(high, p.scale)));
   }
-  const int32_t half = p.outputs / 2, gate = static_cast<int32_t>(output_in_part(p.join, row)), up = half + gate;
-  if (gate >= half) return;
-  if (p.store != Store::silu_mul) {
-    put(p, out, gate, low);
-    put(p, out, up, high);
-    return;
+
+ private:
+  __device__ void put(const Product& p, int32_t column, float x) const {
+    if (p.bf16_out)
+      reinterpret_cast<__nv_bfloat16*>(out_)[column] = __float2bfloat16_rn(x);
+    else
+      out_[column] = x;
   }
-  if (p.bias) {
-    low = __fadd_rn(low, p.bias[gate]);
-    high = __fadd_rn(high, p.bias[up]);
-  }
-  out[gate] = silu(low) * high;
-}
+
+  bool has_low_, has_high_;
+  float* out_;
+  int32_t low_, high_;
+  float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
+};
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);
-bool suits_ring(const Product& product);  // by the weights' shape and the device, not by rows
+bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);

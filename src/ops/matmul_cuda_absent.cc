@@ -11,6 +11,7 @@ namespace {
 }  // namespace
 
 void matmul(const MatmulArgs&, Exec&) { refuse_matmul(); }
+bool fuses_norm(const PackedMatrix&, int64_t) { return false; }
 void prepare_matmul(Exec&) { refuse_matmul(); }
 
 }  // namespace quire::ops::cuda

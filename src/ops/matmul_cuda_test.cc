@@ -94,7 +94,8 @@ TEST_F(PackedMatrixCuda, AlternatesGatesAndUpsOverSeveralPieces) {
   for (int64_t row = 0; row < 2 * 1008; ++row) {
     const int64_t output = row / 16 * 8 + row % 8;
     const Weights& part = row % 16 < 8 ? gate : up;
-    const void* expected = output < kOutputs ? static_cast<const void*>(&part.bytes[output * kInputs * 2]) : zeros.data();
+    const void* expected =
+        output < kOutputs ? static_cast<const void*>(&part.bytes[output * kInputs * 2]) : zeros.data();
     ASSERT_EQ(std::memcmp(&rows[row * kInputs], expected, kInputs * 2), 0) << row;
   }
 }
@@ -149,7 +150,9 @@ struct CudaProduct {
 struct CudaOutput {
   static constexpr int64_t kGap = 3;
   CudaOutput(int64_t count, int64_t width)
-      : rows(count), columns(width), memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
+      : rows(count),
+        columns(width),
+        memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
     std::fill_n(data(), rows * (columns + kGap), kCudaUntouched);
   }
   float* data() const { return reinterpret_cast<float*>(memory.data()); }
@@ -170,7 +173,8 @@ struct ExactSum {
 };
 
 // Output `output`, counted over the parts, of one row.
-ExactSum exact_sum_of(const CudaProduct& product, const std::vector<std::vector<float>>& values, int64_t row, int64_t output) {
+ExactSum exact_sum_of(const CudaProduct& product, const std::vector<std::vector<float>>& values, int64_t row,
+                      int64_t output) {
   size_t part = 0;
   while (output >= product.parts[part].outputs) output -= product.parts[part++].outputs;
   const int64_t inputs = product.weights.inputs();
@@ -224,6 +228,11 @@ void expect_every_store(const CudaProduct& stacked, const CudaProduct& pair) {
   expect_product(pair, product_on_gpu(pair, pair.room, Store::silu_mul, true), Store::silu_mul, true, 1);
 }
 
+// So many times the same part: large matrices without as many random numbers.
+PackedMatrix repeated(const Weights& part, size_t times) {
+  return PackedMatrix(std::vector<WeightView>(times, part.view()), Join::stack, product_gpu());
+}
+
 CudaProduct stack_of(int64_t outputs, int64_t inputs, int64_t rows) {
   std::vector<Weights> parts;
   if (outputs > 2) parts.push_back(Weights(BlockType::f16, outputs / 3, inputs, 4));
@@ -239,13 +248,13 @@ TEST_F(MatmulCuda, IsTheSumOfProductsForEveryShapeAndStore) {
   struct Shape {
     int64_t outputs, inputs, rows;
   };
-  constexpr Shape kShapes[] = {{1, 8, 1},    {3, 24, 2},    {17, 40, 9},   {16, 64, 8},    {100, 72, 33},
-                               {80, 576, 5}, {96, 1536, 3}, {70, 4096, 2}, {33, 14336, 3}, {130, 136, 128},
-                               {650, 4096, 2}, {190, 14360, 19}};  // the last two are large enough for the ring
+  constexpr Shape kShapes[] = {{1, 8, 1},      {3, 24, 2},     {17, 40, 9},   {16, 64, 8},    {100, 72, 33},
+                               {80, 576, 5},   {96, 1536, 3},  {70, 4096, 2}, {33, 14336, 3}, {130, 136, 128},
+                               {650, 4096, 2}, {190, 14360, 3}};  // the last two are large enough for the ring
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(cat(shape.outputs, " outputs, ", shape.inputs, " inputs, ", shape.rows, " rows"));
     expect_every_store(stack_of(shape.outputs, shape.inputs, shape.rows),
-                      pair_of(shape.outputs, shape.inputs, shape.rows));
+                       pair_of(shape.outputs, shape.inputs, shape.rows));
   }
 }
 
@@ -280,6 +289,22 @@ TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRow) {
   }
 }
 
+// Blocks that have several tiles each give the bits of those that have one.
+TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
+  constexpr size_t kTimes = 33;
+  constexpr int64_t kRows = 3;
+  CudaProduct product = stack_of(660, 4096, kRows);
+  product.weights = packed_on_gpu({product.parts[1], product.parts[1]}, Join::stack);
+  const int64_t once = product.parts[1].outputs;
+  const CudaOutput narrow = product_on_gpu(product, kRows, Store::set);
+  product.weights = repeated(product.parts[1], kTimes);
+  const CudaOutput wide = product_on_gpu(product, kRows, Store::set);
+  for (int64_t row = 0; row < kRows; ++row)
+    for (size_t i = 0; i < kTimes; ++i)
+      ASSERT_EQ(std::memcmp(wide.view().row(row) + i * once, narrow.view().row(row), once * sizeof(float)), 0)
+          << row << ", " << i;
+}
+
 TEST_F(MatmulCuda, DeadRowsAreNeitherReadNorWritten) {
   for (const int64_t room : {8, 40, 128})
     for (const int32_t live : {0, 1, 6}) {
@@ -308,15 +333,131 @@ TEST_F(MatmulCuda, ReplaysWithTheLiveRowsOfItsTime) {
   }
 }
 
+// --- fusions
+
+TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
+  for (const int64_t room : {3, 130}) {
+    const CudaProduct product = pair_of(72, 576, room);
+    const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+    const CudaOutput narrow(room, 72);
+    MatmulArgs args = product.args(narrow.view(), Store::silu_mul);
+    args.fusions.bf16_out = true;
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    for (int64_t row = 0; row < room; ++row)
+      for (int64_t c = 0; c < 72; ++c)
+        ASSERT_EQ(reinterpret_cast<const uint16_t*>(narrow.view().row(row))[c], to_bf16(exact.view().row(row)[c]).bits)
+            << row << ", " << c;
+  }
+}
+
+// Rows that lie apart give the bits of those that do not.
+TEST_F(MatmulCuda, ReadsRowsThatLieApart) {
+  for (const int64_t outputs : {50, 1300})
+    for (const int64_t room : {5, 140}) {
+      const CudaProduct product = stack_of(outputs, 2048, room);
+      const CudaOutput dense = product_on_gpu(product, room, Store::set), apart(room, outputs);
+      Buffer spread(static_cast<size_t>(room) * 4096 * sizeof(uint16_t), Place::pinned);
+      auto* rows = reinterpret_cast<uint16_t*>(spread.data());
+      for (int64_t row = 0; row < room; ++row) std::memcpy(rows + row * 4096, product.in() + row * 2048, 4096);
+      MatmulArgs args = product.args(apart.view(), Store::set);
+      args.in.bf16 = rows;
+      args.in.bf16_stride = 4096;
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      for (int64_t row = 0; row < room; ++row)
+        ASSERT_EQ(std::memcmp(dense.view().row(row), apart.view().row(row), outputs * sizeof(float)), 0) << row;
+    }
+}
+
+// Rows of f32 whose norm is part of the product.
+struct NormedProduct {
+  NormedProduct(const CudaProduct& of, int64_t rows)
+      : product(&of),
+        x_memory(static_cast<size_t>(rows * of.weights.inputs()) * sizeof(float), Place::pinned),
+        norm_memory(static_cast<size_t>(of.weights.inputs()) * sizeof(float), Place::pinned) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows * of.weights.inputs(); ++i) x()[i] = normal(random) * 30;
+    for (int64_t i = 0; i < of.weights.inputs(); ++i) norm()[i] = normal(random);
+  }
+  float* x() const { return reinterpret_cast<float*>(x_memory.data()); }
+  float* norm() const { return reinterpret_cast<float*>(norm_memory.data()); }
+  CudaOutput result(int64_t room, Store store) const {
+    CudaOutput out(room, product->columns(store));
+    MatmulArgs args = product->args(out.view(), store);
+    args.in = {.forms = {.f32 = true}, .rows = room, .dim = product->weights.inputs(), .f32 = x()};
+    args.fusions = {.norm = norm(), .norm_eps = 1e-5f};
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    return out;
+  }
+  const CudaProduct* product;
+  Buffer x_memory, norm_memory;
+};
+
+TEST_F(MatmulCuda, NormsItsRowsOnTheWay) {
+  constexpr int64_t kRoom = 128;
+  for (const int64_t inputs : {40, 576, 1536, 2304}) {
+    CudaProduct product = stack_of(48, inputs, kRoom);
+    ASSERT_TRUE(cuda::fuses_norm(product.weights, kRoom));
+    EXPECT_FALSE(cuda::fuses_norm(product.weights, kRoom + 1));
+    const NormedProduct normed(product, kRoom);
+    const CudaOutput whole = normed.result(kRoom, Store::set);
+    for (int64_t row = 0; row < kRoom; ++row) {  // what enters the product is x * weight in bf16; then the row's factor
+      double squares = 0;
+      for (int64_t k = 0; k < inputs; ++k) {
+        const float x = normed.x()[row * inputs + k];
+        squares += double{x} * x;
+        product.in()[row * inputs + k] = to_bf16(x * normed.norm()[k]).bits;
+      }
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(inputs) + 1e-5);
+      std::vector<std::vector<float>> values;
+      for (const Weights& part : product.parts) {
+        values.push_back(part.values());
+        for (float& v : values.back()) v = as_bf16(v);
+      }
+      if (row % 16 > 2) continue;
+      for (int64_t c = 0; c < 48; c += 5) {
+        const ExactSum sum = exact_sum_of(product, values, row, c);
+        ASSERT_NEAR(whole.view().row(row)[c], sum.value * factor, sum.magnitude * factor * 1e-5) << row << ", " << c;
+      }
+    }
+    for (const int64_t room : {1, 8, 9, 40}) {
+      const CudaOutput fewer = normed.result(room, Store::set);
+      for (int64_t row = 0; row < room; ++row)
+        ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), 48 * sizeof(float)), 0) << row;
+    }
+  }
+}
+
+TEST(MatmulFusions, ACpuRefusesThem) {
+  const Weights weights(BlockType::f32, 16, 8, 1);
+  const WeightView view = weights.view();
+  const PackedMatrix matrix({&view, 1}, Join::stack, testing::team());
+  float x[8] = {}, out[16];
+  const int32_t live = 1;
+  MatmulArgs args{.weights = &matrix,
+                  .in = {.forms = {.f32 = true}, .rows = 1, .dim = 8, .f32 = x},
+                  .out = {out, 1, 16, 16},
+                  .live_rows = &live};
+  args.fusions.norm = x;
+  quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");
+  args.fusions = {.bf16_out = true};
+  quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");
+}
+
 TEST_F(MatmulCuda, RefusesRowsInAnotherForm) {
   const CudaProduct product = stack_of(16, 64, 2);
   CudaOutput out(2, 16);
   MatmulArgs args = product.args(out.view(), Store::set);
   args.in.forms = {.f32 = true};
-  quire::expect_refused([&] { matmul(args, product_gpu()); }, "the activations lack a form that the weights need: bf16");
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "the activations lack a form that the weights need: bf16");
   args = product.args(out.view(), Store::set);
   ++args.in.bf16;
-  quire::expect_refused([&] { matmul(args, product_gpu()); }, "rows of a product on a GPU begin at a multiple of 16 bytes");
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "rows of a product on a GPU begin at multiples of 16 bytes");
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ using namespace quire::cuda::hopper;
 using quire::cuda::check_cuda;
 using quire::cuda::shared_address;
 
-constexpr int32_t kTile = 64;                                     // outputs
-constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;   // inputs of a stage
+constexpr int32_t kTile = 64;                                    // outputs
+constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;  // inputs of a stage
 constexpr int32_t kConsumers = 2, kThreads = kConsumers * kWarpgroup + 32;
 constexpr int32_t kWeightPanel = kTile * kLineBytes, kWeightBytes = kPanels * kWeightPanel;
 constexpr int32_t kMostShared = 227 << 10, kBarrierBytes = 1024;
@@ -46,11 +46,10 @@ __device__ void wait_for(Barrier* barrier, uint32_t phase) {
 #if QUIRE_HOPPER
   for (int32_t i = 0;; ++i) {
     uint32_t done = 0;
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(phase)
-        : "memory");
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(phase)
+                 : "memory");
     if (done) return;
     if (i > 1'000'000) __trap();
   }
@@ -137,26 +136,30 @@ __device__ void multiply_tile(const Stages& s, int32_t steps, int32_t first, flo
   if (speaks) arrive(&s.empty[last]);
 }
 
-template <int32_t kTokens>
+template <int32_t kTokens, PackedMatrix::Join kJoin>
 __device__ void consume(const RingProduct& r, const Stages& s, int32_t steps) {
   const int32_t group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   quire::cuda::griddep_wait();
   const int32_t first_token = blockIdx.y * kTokens, live = live_rows_of(r.product);
-  int32_t first = group * steps;
-  for (int32_t tile = blockIdx.x + group * gridDim.x; tile < r.tiles;
-       tile += kConsumers * gridDim.x, first += kConsumers * steps) {
+  for (int32_t i = group, tile = blockIdx.x + group * gridDim.x; tile < r.tiles;
+       i += kConsumers, tile += kConsumers * gridDim.x) {
     float sums[kTokens / 2];
-    multiply_tile<kTokens>(s, steps, first, sums);
+    // One after the other: who ran ahead of the ring's turn would take an earlier one for its own.
+    if (i > 0) quire::cuda::named_barrier_sync(1 + group, kConsumers * kWarpgroup);
+    multiply_tile<kTokens>(s, steps, i * steps, sums);
+    if (tile + static_cast<int32_t>(gridDim.x) < r.tiles)
+      named_barrier_arrive(1 + (group ^ 1), kConsumers * kWarpgroup);
 #pragma unroll
-    for (int32_t i = 0; i < kTokens / 4; ++i) {
-      const int32_t token = first_token + i / 2 * 8 + lane % 4 * 2 + i % 2, at = i / 2 * 4 + i % 2;
-      if (token < live) finish(r.product, tile * kTile + warp * 16 + lane / 4, token, sums[at], sums[at + 2]);
+    for (int32_t j = 0; j < kTokens / 4; ++j) {
+      const int32_t token = first_token + j / 2 * 8 + lane % 4 * 2 + j % 2, at = j / 2 * 4 + j % 2;
+      if (token >= live) continue;
+      Finish<kJoin>(r.product, tile * kTile + warp * 16 + lane / 4, token).store(r.product, sums[at], sums[at + 2]);
     }
   }
 }
 
 // grid: blocks that share the tiles, groups of kTokens rows
-template <int32_t kTokens>
+template <int32_t kTokens, PackedMatrix::Join kJoin>
 __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant__ RingProduct r) {
   using R = Ring<kTokens>;
   extern __shared__ __align__(1024) std::byte shared[];
@@ -175,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     if (elect_one()) produce<kTokens>(r, s, steps);
   } else {
-    consume<kTokens>(r, s, steps);
+    consume<kTokens, kJoin>(r, s, steps);
   }
 }
 
@@ -195,15 +198,15 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
 }
 
 // Rows of bf16 in boxes of `box` rows and 64 columns; what is past them is zeros.
-CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int32_t box) {
+CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box) {
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), 1, static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(columns * 2), static_cast<cuuint64_t>(columns * 2)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), static_cast<cuuint64_t>(stride * 2)};
   const cuuint32_t box_sizes[] = {kPanelColumns, 1, static_cast<cuuint32_t>(box)}, steps[] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult result = map_encoder()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
+                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", rows, " rows of ", columns, ": error ",
         static_cast<int>(result));
   return map;
@@ -226,10 +229,10 @@ const GpuKind& gpu_kind() {
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
-template <int32_t kTokens>
+template <int32_t kTokens, PackedMatrix::Join kJoin>
 void launch_ring(const Product& p, cudaStream_t stream) {
   static const bool allowed = [] {
-    check_cuda(cudaFuncSetAttribute(ring_kernel<kTokens>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check_cuda(cudaFuncSetAttribute(ring_kernel<kTokens, kJoin>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     Ring<kTokens>::kShared),
                "no shared memory for products");
     return true;
@@ -237,27 +240,33 @@ void launch_ring(const Product& p, cudaStream_t stream) {
   (void)allowed;
   const int32_t tiles = parts_of(p.weight_rows(), kTile);
   const int32_t blocks = parts_of(tiles, parts_of(tiles, gpu_kind().multiprocessors));
-  const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, kTokens),
+  const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
+                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
                       .product = p,
                       .tiles = tiles};
   const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
-  quire::cuda::launch_after(ring_kernel<kTokens>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
+  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
+}
+
+template <int32_t kTokens>
+void launch_joined(const Product& p, cudaStream_t stream) {
+  if (p.join == PackedMatrix::Join::stack) return launch_ring<kTokens, PackedMatrix::Join::stack>(p, stream);
+  launch_ring<kTokens, PackedMatrix::Join::gate_and_up>(p, stream);
 }
 
 }  // namespace
 
-bool suits_ring(const Product& p) {
+bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return gpu_kind().hopper && int64_t{p.weight_rows()} * p.inputs * 2 >= kLeastBytes;
+  return gpu_kind().hopper && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {
-  if (p.room <= 8) return launch_ring<8>(p, stream);
-  if (p.room <= 16) return launch_ring<16>(p, stream);
-  if (p.room <= 32) return launch_ring<32>(p, stream);
-  if (p.room <= 64) return launch_ring<64>(p, stream);
-  launch_ring<128>(p, stream);
+  if (p.room <= 8) return launch_joined<8>(p, stream);
+  if (p.room <= 16) return launch_joined<16>(p, stream);
+  if (p.room <= 32) return launch_joined<32>(p, stream);
+  if (p.room <= 64) return launch_joined<64>(p, stream);
+  launch_joined<128>(p, stream);
 }
 
 }  // namespace quire::ops::cuda

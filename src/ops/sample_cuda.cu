@@ -1,0 +1,413 @@
+// Sampling on Hopper: a cluster of blocks a row, whose logits lie in their shared memory after one reading. The record
+// of a row says which of the parts below it goes through; rows do not know of each other.
+#include <cuda_runtime.h>
+
+#include <cfloat>
+#include <climits>
+
+#include "base/check.h"
+#include "base/cuda_call.h"
+#include "base/cuda_launch.cuh"
+#include "ops/sample_cut_cuda.cuh"
+#include "ops/sample_record.h"
+
+namespace quire::ops::cuda {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr int32_t kMaskWords = kSampleWarps * kGroup / 32;  // of a slice, for each group
+
+struct RowShared {
+  SampleRecord record;
+  SampleStep step;  // all but its clock
+};
+__device__ RowShared& row_shared() {
+  __shared__ RowShared shared;
+  return shared;
+}
+
+// One row, by all threads of its cluster.
+class RowSampler {
+ public:
+  __device__ explicit RowSampler(const SampleArgs& args)
+      : a_(args), slice_(groups_for(args.vocabulary)), cuts_(slice_) {}
+
+  // What the host wrote, before the logits are there.
+  __device__ void read_record() {
+    number_ = *static_cast<const volatile uint32_t*>(a_.number);
+    const uint32_t slot = number_ % a_.slots;
+    const int32_t record_pieces = sizeof(SampleRecord) / 16, step_pieces = offsetof(SampleStep, begin) / 16;
+    const int32_t i = Slice::thread();
+    if (i < record_pieces)
+      reinterpret_cast<int4*>(&row_shared().record)[i] =
+          __ldcv(reinterpret_cast<const int4*>(a_.records + int64_t{slot} * a_.most_rows + row()) + i);
+    else if (i >= 32 && i < 32 + step_pieces)
+      reinterpret_cast<int4*>(&row_shared().step)[i - 32] =
+          __ldcv(reinterpret_cast<const int4*>(a_.steps + slot) + i - 32);
+    __syncthreads();
+    if (is_live() && row_shared().record.mask >= 0) read_mask();
+  }
+  __device__ bool is_live() const {
+    return row() < row_shared().step.rows && row_shared().record.task != SampleTask::skip;
+  }
+
+  __device__ void run() {
+    const SampleRecord& r = row_shared().record;
+    const Slice::Likeliest raw = load();
+    if (!raw.sound || raw.none())
+      return finish_in_first(-1, raw.sound ? SampleStatus::no_logits : SampleStatus::broken_logits);
+    if (r.top_count >= 0) add_logprobs(logit_of(raw.token.key));
+    if (r.task == SampleTask::score) return finish_in_first(r.token, SampleStatus::fine);
+    const Slice::Likeliest best = adjusts() ? adjust() : raw;
+    if (best.none()) return finish_in_first(-1, SampleStatus::no_token);
+    if (r.per_logit == 0) return finish_in_first(best.token.id, SampleStatus::fine);
+    draw({.top = logit_of(best.token.key), .per_logit = r.per_logit});
+  }
+
+  // By one thread: the row's outcome; the last row of the step says that the step is finished.
+  __device__ __noinline__ void finish(int32_t token, SampleStatus status) {
+    const SampleRecord& r = row_shared().record;
+    const uint32_t slot = number_ % a_.slots;
+    if (is_live()) {
+      SampleOutcome outcome{token, status, 0, top_};
+      if (status == SampleStatus::fine && r.top_count >= 0) outcome.logprob = logprob_of(token);
+      a_.outcomes[int64_t{slot} * a_.most_rows + row()] = outcome;
+      if (status == SampleStatus::fine && r.task == SampleTask::draw) {
+        a_.token_of_row[r.request_row] = token;
+        if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
+      }
+    }
+    __threadfence_system();
+    if (atomicAdd(a_.arrived, 1u) + 1 != gridDim.y) return;
+    *a_.arrived = 0;
+    a_.steps[slot].begin = *a_.begun;
+    a_.steps[slot].end = device_clock();
+    __threadfence_system();
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(a_.finished), "r"(number_) : "memory");
+  }
+
+ private:
+  __device__ __noinline__ void finish_in_first(int32_t token, SampleStatus status) {
+    if (Slice::rank() != 0) return;
+    __syncthreads();  // logprobs that other threads of this block have written
+    if (Slice::thread() == 0) finish(token, status);
+  }
+
+  __device__ static int32_t row() { return static_cast<int32_t>(blockIdx.y); }
+  __device__ uint32_t* mask() const {  // [kMaskWords, groups] of the slice, behind it
+    return reinterpret_cast<uint32_t*>(slice_logits() + slice_.size());
+  }
+  __device__ const float* raw() const { return a_.logits + row() * a_.stride; }
+  __device__ float raw_logit(int32_t id) const { return __ldcg(raw() + id); }
+
+  __device__ void read_mask() {
+    const int32_t words = (a_.vocabulary + 31) / 32, first = slice_.first_id() / 32;
+    const uint32_t* const from = row_shared().step.masks + int64_t{row_shared().record.mask} * words + first;
+    for (int32_t i = Slice::thread(); i < kMaskWords * slice_.groups(); i += kSampleThreads)
+      mask()[i] = first + i < words ? __ldcv(from + i) : 0;
+  }
+
+  // --- the logits as they come
+
+  __device__ float4 load_four(int32_t at) const {
+    const int32_t id = slice_.first_id() + at;
+    const float* const from = raw() + id;
+    if (id + 4 <= a_.vocabulary && reinterpret_cast<uintptr_t>(from) % 16 == 0)
+      return __ldcg(reinterpret_cast<const float4*>(from));
+    float x[4];
+    for (int32_t i = 0; i < 4; ++i) x[i] = id + i < a_.vocabulary ? __ldcg(from + i) : -INFINITY;
+    return {x[0], x[1], x[2], x[3]};
+  }
+
+  __device__ Slice::Likeliest load() {
+    constexpr int32_t kAtOnce = 4;  // on their way
+    float best = -INFINITY;
+    int32_t best_id = INT_MAX;
+    bool sound = true;
+#pragma unroll 1
+    for (int32_t first = 0; first < slice_.groups(); first += kAtOnce) {
+      float4 fours[kAtOnce];
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i)
+        if (first + i < slice_.groups()) fours[i] = load_four(slice_.place(Slice::warp(), first + i));
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (first + i >= slice_.groups()) break;
+        const int32_t at = slice_.place(Slice::warp(), first + i);
+        Slice::four(at) = fours[i];
+        const float x[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
+#pragma unroll
+        for (int32_t k = 0; k < 4; ++k) {
+          sound = sound && x[k] <= FLT_MAX;  // false for NaN too
+          if (x[k] > best) {
+            best = x[k];
+            best_id = slice_.first_id() + at + k;
+          }
+        }
+      }
+    }
+    cluster_wait();  // all blocks are there to be told
+    return slice_.likeliest(best, best_id, sound);
+  }
+
+  // --- bias, penalties and mask
+
+  __device__ bool adjusts() const {
+    return row_shared().record.bias_count > 0 || row_shared().record.penalty_slot >= 0 || row_shared().record.mask >= 0;
+  }
+
+  __device__ void add_bias() {
+    const LogitBias* const list = row_shared().step.bias + row_shared().record.bias_begin;
+    const int32_t count = row_shared().record.bias_count;
+    for (int32_t i = Slice::thread(); i < count; i += kSampleThreads) {
+      const int32_t token = __ldcv(&list[i].token), at = token - slice_.first_id();
+      if (at < 0 || at >= slice_.size() || (i > 0 && __ldcv(&list[i - 1].token) == token)) continue;
+      float logit = slice_logits()[at];
+      for (int32_t k = i; k < count && __ldcv(&list[k].token) == token; ++k) logit += __ldcv(&list[k].bias);
+      slice_logits()[at] = logit;
+    }
+    __syncthreads();
+  }
+
+  __device__ float penalised(float logit, int32_t id) const {
+    const SampleRecord& r = row_shared().record;
+    const uint32_t seen = __ldcg(a_.counts + int64_t{r.penalty_slot} * a_.vocabulary + id);
+    if (seen == 0) return logit;
+    logit = logit > 0 ? fminf(logit / r.repetition_penalty, FLT_MAX) : logit * r.repetition_penalty;
+    const uint32_t generated = seen & ~kInPrompt;
+    if (generated == 0) return logit;
+    return logit - (r.frequency_penalty * static_cast<float>(generated) + r.presence_penalty);
+  }
+
+  __device__ __noinline__ Slice::Likeliest adjust() {
+    const SampleRecord& r = row_shared().record;
+    if (r.bias_count > 0) add_bias();
+    float best = -INFINITY;
+    int32_t best_id = INT_MAX;
+#pragma unroll 1
+    for (int32_t group = 0; group < slice_.groups(); ++group) {
+      const int32_t at = slice_.place(Slice::warp(), group), id = slice_.first_id() + at;
+      float4& four = Slice::four(at);
+      float x[4] = {four.x, four.y, four.z, four.w};
+      const uint32_t allowed = r.mask >= 0 ? mask()[at / 32] >> at % 32 : ~0u;
+#pragma unroll
+      for (int32_t k = 0; k < 4; ++k) {
+        if (r.penalty_slot >= 0 && id + k < a_.vocabulary) x[k] = penalised(x[k], id + k);
+        if (!(allowed >> k & 1)) x[k] = -INFINITY;
+        if (x[k] > best) {
+          best = x[k];
+          best_id = id + k;
+        }
+      }
+      four = {x[0], x[1], x[2], x[3]};
+    }
+    return slice_.likeliest(best, best_id);
+  }
+
+  // --- logprobs, of the logits as they came
+
+  __device__ float logprob_of(int32_t id) const { return static_cast<float>(raw_logit(id) - log_sum_); }
+
+  __device__ __noinline__ void add_logprobs(float top) {
+    const WeightScale scale{.top = top, .per_logit = kLog2E};
+    double sum = 0;
+    slice_.for_each([&](int32_t, float logit) {
+      double weight;
+      two_to<double, uint64_t>(weight_exponent(logit, scale), weight);
+      sum += weight;
+    });
+    log_sum_ = scale.top + log(slice_.sum_of_doubles(sum));
+    if (row_shared().record.top_count > 0) add_top(top);
+    if (Slice::rank() == 0)
+      for (int32_t i = Slice::thread(); i < row_shared().record.ids_count; i += kSampleThreads) {
+        const int32_t at = row_shared().record.ids_begin + i;
+        row_shared().step.wanted[at] = logprob_of(__ldcv(row_shared().step.ids + at));
+      }
+    __threadfence_system();
+  }
+
+  __device__ __noinline__ void add_top(float top) {
+    const int32_t wanted = row_shared().record.top_count;
+    const WeightScale scale{.top = top, .per_logit = kLog2E};
+    const Bins bins = Bins::of_width(top, kLog2E);
+    cuts_.count(bins, false, scale);
+    const CutFinder::Located where = cuts_.locate(false, static_cast<uint64_t>(wanted));
+    top_ = where.bin >= 0 ? wanted : cuts_.total_count();
+    if (where.bin < 0 || cuts_.are_few(where)) {
+      cuts_.gather(bins, 0, where.bin < 0 ? kBins - 1 : where.bin);
+    } else {
+      const Cut cut = cuts_.find(bins, where, false, static_cast<uint64_t>(wanted), false, scale);
+      cuts_.clear_few();
+      cuts_.gather(bins, 0, kBins - 1, cut.last);
+    }
+    if (Slice::rank() != 0 || Slice::thread() >= cuts_.few_count()) return;
+    const RankedToken mine = cuts_.few(Slice::thread());
+    int32_t before = 0;
+    for (int32_t i = 0; i < cuts_.few_count(); ++i) before += cuts_.few(i).before(mine);
+    if (before < wanted) row_shared().step.top[row_shared().record.top_begin + before] = {mine.id, logprob_of(mine.id)};
+  }
+
+  // --- temperature, top-k, top-p, min-p and the draw
+
+  __device__ __noinline__ void draw(const WeightScale& scale) {
+    const SampleRecord& r = row_shared().record;
+    Cut cut{no_cut(), 0};
+    if (r.top_k > 0 || r.top_p < 1) {
+      const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
+      const auto top_k = static_cast<uint64_t>(r.top_k);
+      bool is_cut = false;
+      if (r.top_k > 0) {
+        cuts_.count(bins, false, scale);
+        CutFinder::Located where = cuts_.locate(false, top_k);
+        if (where.bin >= 0 && cuts_.are_few(where)) return draw_from_few(bins, where, r.top_k, 0, scale);
+        is_cut = where.bin >= 0;
+        if (is_cut && r.top_p < 1) {  // what is kept is to be weighed
+          cuts_.count(bins, true, scale);
+          where = cuts_.locate(false, top_k);
+        }
+        if (is_cut) cut = cuts_.find(bins, where, false, top_k, r.top_p < 1, scale);
+      }
+      if (r.top_p < 1) {
+        cuts_.count(bins, true, scale);
+        const uint64_t wanted = least_of_top_p(is_cut ? cut.weight : cuts_.total_weight());
+        const CutFinder::Located where = cuts_.locate(true, wanted);
+        if (cuts_.are_few(where)) return draw_from_few(bins, where, INT_MAX, wanted, scale);
+        cut = cuts_.find(bins, where, true, wanted, true, scale);
+      }
+    }
+    const Weights measure{scale, cut.last, r.least_weight};
+    const Slice::Sums sums = slice_.sums(measure);
+    const int32_t token = slice_.find(sums, draw_threshold(r.random, sums.total), measure);
+    if (token >= 0) finish(token, SampleStatus::fine);
+  }
+
+  // The likeliest stays even where nothing is wanted.
+  __device__ uint64_t least_of_top_p(uint64_t total) const {
+    const uint64_t wanted = top_p_weight(row_shared().record.top_p, total);
+    return wanted > 0 ? wanted : 1;
+  }
+
+  // Of the tokens up to that bin the first k in the order of likelihood, and of those the ones that the wanted weight
+  // needs; 0: what top-p says of the k.
+  __device__ __noinline__ void draw_from_few(const Bins& bins, const CutFinder::Located& where, int32_t k,
+                                             uint64_t wanted, const WeightScale& scale) {
+    cuts_.gather(bins, 0, where.bin);
+    if (Slice::rank() != 0) return;
+    const int32_t i = Slice::thread(), count = cuts_.few_count();
+    RankedToken mine{0, INT_MAX};
+    uint64_t own = 0;
+    if (i < count) {
+      mine = cuts_.few(i);
+      cuts_.few_weight(i) = own = weight_of(mine, scale);
+    }
+    __syncthreads();
+    int32_t before = 0;
+    uint64_t weight_before = 0;
+    for (int32_t other = 0; i < count && other < count; ++other)
+      if (cuts_.few(other).before(mine)) {
+        ++before;
+        weight_before += cuts_.few_weight(other);
+      }
+    bool stays = i < count && before < k;
+    if (row_shared().record.top_p < 1) {
+      if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays ? own : 0));
+      stays = stays && weight_before < wanted;
+    }
+    if (!stays || own < row_shared().record.least_weight) own = 0;
+    const uint64_t left = draw_threshold(row_shared().record.random, cuts_.block_sum(own));
+    if (i < count) cuts_.few_weight(i) = own;
+    __syncthreads();
+    if (own == 0) return;
+    uint64_t lower_ids = 0;
+    for (int32_t other = 0; other < count; ++other)
+      if (cuts_.few(other).id < mine.id) lower_ids += cuts_.few_weight(other);
+    if (lower_ids <= left && left < lower_ids + own) finish(mine.id, SampleStatus::fine);
+  }
+
+  const SampleArgs& a_;
+  Slice slice_;
+  CutFinder cuts_;
+  uint32_t number_ = 0;
+  double log_sum_ = 0;
+  int32_t top_ = 0;
+};
+
+__global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {
+  cluster_arrive();
+  RowSampler row(args);
+  row.read_record();
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  if (row.is_live()) return row.run();
+  cluster_wait();
+  if (blockIdx.x == 0 && threadIdx.x == 0) row.finish(-1, SampleStatus::fine);
+}
+
+__global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_constant__ FutureTokensArgs args) {
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  const int32_t i = static_cast<int32_t>(blockIdx.x * kSampleThreads + threadIdx.x);
+  if (i == 0) *args.begun = device_clock();
+  if (i >= *static_cast<const volatile int32_t*>(args.count)) return;
+  const int32_t id = __ldcv(args.ids + i);
+  args.tokens[i] = id >= 0 ? id : __ldcg(args.token_of_row + (-1 - id));
+}
+
+constexpr int32_t kRecountThreads = 1024;
+__global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_constant__ RecountArgs args) {
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), all = args.prompt + args.generated;
+  for (int32_t i = thread; i < args.vocabulary; i += kRecountThreads) args.counts[i] = 0;
+  __syncthreads();
+  for (int32_t i = thread; i < all; i += kRecountThreads) {
+    uint32_t* const count = args.counts + __ldcv(args.text + i);
+    if (i < args.prompt)
+      atomicOr(count, kInPrompt);
+    else
+      atomicAdd(count, 1u);
+  }
+  __syncthreads();
+  if (thread != 0) return;
+  asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(args.recounted), "r"(args.number) : "memory");
+}
+
+constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWords * sizeof(uint32_t);
+static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(RowShared) <= 227 * 1024,
+              "the largest vocabulary's logits do not fit into shared memory");
+size_t dynamic_bytes(int32_t vocabulary) { return static_cast<size_t>(groups_for(vocabulary)) * kGroupBytes; }
+
+}  // namespace
+
+int32_t most_vocabulary() { return kMostGroups * kClusterStep; }
+
+void sample_rows(const SampleArgs& args, Exec& exec) {
+  const auto kernel = reinterpret_cast<const void*>(sample_kernel);
+  const size_t bytes = dynamic_bytes(args.vocabulary);
+  cudaLaunchAttribute attributes[2] = {quire::cuda::starts_early(kernel, "sampling"), {}};
+  check(attributes[0].val.programmaticStreamSerializationAllowed != 0, "sampling on a GPU needs one of Hopper's kind");
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kSampleBlocks, 1, 1};
+  quire::cuda::check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "sampling from a vocabulary of ", args.vocabulary);
+  const cudaLaunchConfig_t launch = {.gridDim = dim3(kSampleBlocks, static_cast<uint32_t>(args.rows)),
+                                     .blockDim = dim3(kSampleThreads),
+                                     .dynamicSmemBytes = bytes,
+                                     .stream = quire::cuda::stream_of(exec),
+                                     .attrs = attributes,
+                                     .numAttrs = 2};
+  quire::cuda::check_cuda(cudaLaunchKernelEx(&launch, sample_kernel, args), "sampling was not launched");
+}
+
+void resolve_future_tokens(const FutureTokensArgs& args, Exec& exec) {
+  const auto blocks = static_cast<uint32_t>((args.most + kSampleThreads - 1) / kSampleThreads);
+  quire::cuda::launch_after(resolve_kernel, dim3(blocks > 0 ? blocks : 1), kSampleThreads, 0,
+                            quire::cuda::stream_of(exec), "future tokens", args);
+}
+
+void recount(const RecountArgs& args, Exec& exec) {
+  quire::cuda::launch_after(recount_kernel, dim3(1), kRecountThreads, 0, quire::cuda::stream_of(exec), "recount", args);
+}
+
+}  // namespace quire::ops::cuda
