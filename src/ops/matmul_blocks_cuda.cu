@@ -11,26 +11,18 @@
 // Weights come through a ring of shared memory of the warp's own, filled before the kernel before has ended;
 // activations and their scales, which all warps read, are brought to shared memory once a block. An integer sum arrives
 // as a float by way of its bits: the accumulators of the tensor cores begin at those of 1.5 * 2^23.
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
-#include "base/tensor_core.cuh"
-#include "ops/by_row_cuda.cuh"
 #include "ops/matmul_blocks_cuda.h"
-#include "ops/matmul_task.h"
-#include "ops/packed_blocks.h"
+#include "ops/packed_blocks_cuda.cuh"
 
 namespace quire::ops::cuda {
 namespace {
-
-using quire::cuda::bits_as;
 
 constexpr int32_t kMostWarps = 16, kMostTeam = 8, kMostParts = 4, kStages = 3;
 constexpr int64_t kMostShared = 224 << 10;
 constexpr int32_t kMagic = 0x4b400000;       // the bits of kMagicNumber
 constexpr float kMagicNumber = 12582912.0f;  // 1.5 * 2^23
-constexpr uint32_t kTwoTo23 = 0x4b000000;    // the bits of that number
 
 // A warp copies 512 bytes at a time.
 constexpr int32_t most_group_bytes() {
@@ -72,10 +64,6 @@ struct BlockProduct {
 
 // --- single instructions
 
-__device__ uint4 load_16(const std::byte* shared) { return *reinterpret_cast<const uint4*>(shared); }
-__device__ uint2 load_8(const std::byte* shared) { return *reinterpret_cast<const uint2*>(shared); }
-__device__ uint32_t load_4(const std::byte* shared) { return *reinterpret_cast<const uint32_t*>(shared); }
-
 // Sums of 32 products, beginning at kMagic.
 __device__ void multiply_32(int32_t (&d)[4], const uint32_t (&a)[4], uint2 b) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
@@ -87,129 +75,6 @@ __device__ void multiply_16(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t 
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a0), "r"(a1), "r"(b), "r"(kMagic));
 }
-
-__device__ float2 floats_of(uint32_t halves) { return __half22float2(bits_as<__half2>(halves)); }
-
-// 2^23 + byte `k` of the word.
-__device__ float above_two_to_23(uint32_t word, uint32_t k) {
-  return __uint_as_float(__byte_perm(word, kTwoTo23, 0x7440u | k));
-}
-
-__device__ uint32_t word_of(const uint4& words, int32_t i) {
-  return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-}
-
-// --- weights
-
-// The words of four weights that the lane has of block i, times 2^kShift.
-template <BlockType T>
-struct Quad {
-  static constexpr DeviceLayout kLayout = device_layout(T);
-  static constexpr int32_t kBits = kLayout.bits;
-  // Two's complement of fewer than 8 bits lies at the top of its byte.
-  static constexpr int32_t kShift = kLayout.has_minimum ? 0 : 8 - kBits;
-
-  __device__ explicit Quad(const std::byte* quad) {
-    const int32_t lane = threadIdx.x % kWarp;
-    low = load_16(quad + lane * 16);
-    if constexpr (kBits == 8) more = load_16(quad + 512 + lane * 16);
-    if constexpr (kBits == 5) more.x = load_4(quad + 512 + lane * 4);
-    if constexpr (kBits == 6) {
-      const uint2 pairs = load_8(quad + 512 + lane * 8);
-      more.x = pairs.x;
-      more.y = pairs.y;
-    }
-  }
-
-  // i is known when this is compiled.
-  __device__ uint2 words(int32_t i) const {
-    if constexpr (kBits == 8) {
-      const uint4& two = i < 2 ? low : more;
-      return i % 2 ? uint2{two.z, two.w} : uint2{two.x, two.y};
-    } else {
-      const uint32_t nibbles = word_of(low, i);
-      constexpr uint32_t kNibbles = 0x0f0f0f0fu << kShift;
-      uint2 result = {nibbles << kShift & kNibbles, nibbles >> (4 - kShift) & kNibbles};
-      if constexpr (kBits == 5) {
-        constexpr uint32_t kBit = 0x10101010u << kShift;
-        result.x |= moved(more.x, 2 * i, 4 + kShift) & kBit;
-        result.y |= moved(more.x, 2 * i + 1, 4 + kShift) & kBit;
-      }
-      if constexpr (kBits == 6) {
-        constexpr uint32_t kPair = 0x30303030u << kShift;
-        const uint32_t pairs = i < 2 ? more.x : more.y;
-        result.x |= moved(pairs, i % 2 * 4, 4 + kShift) & kPair;
-        result.y |= moved(pairs, i % 2 * 4 + 2, 4 + kShift) & kPair;
-      }
-      return result;
-    }
-  }
-
- private:
-  // Bit `from` of each byte to place `to`.
-  __device__ static uint32_t moved(uint32_t word, int32_t from, int32_t to) {
-    return from <= to ? word << (to - from) : word >> (from - to);
-  }
-
-  uint4 low, more;
-};
-
-// The scales and minima of a group's blocks for the lane's output of a tile.
-template <BlockType T>
-struct Scales {
-  static constexpr DeviceLayout kLayout = device_layout(T);
-  static constexpr bool kOf256 = kLayout.quads == 2;
-
-  __device__ explicit Scales(const std::byte* head) {
-    const int32_t output = threadIdx.x % kWarp / 4;
-    if constexpr (!kOf256) {
-      const uint2 scales = load_8(head + output * 8);
-      words.x = scales.x;
-      words.y = scales.y;
-      if constexpr (kLayout.has_minimum) {
-        const uint2 minima = load_8(head + 64 + output * 8);
-        words.z = minima.x;
-        words.w = minima.y;
-      }
-    } else if constexpr (T == BlockType::q6_k) {
-      d = __half2float(*reinterpret_cast<const __half*>(head + output * 2));
-      words = load_16(head + 16 + output * 16);
-    } else {
-      const float2 both = floats_of(load_4(head + output * 4));
-      d = both.x;
-      least = both.y;
-      words = load_16(head + 32 + output * 16);
-    }
-  }
-
-  // Of block `block` of the group, in Q6_K of its half; both are known when this is compiled.
-  __device__ float scale(int32_t block, int32_t half) const {
-    if constexpr (!kOf256) return half_of(block / 2, block % 2);
-    if constexpr (T == BlockType::q6_k) {
-      const uint32_t byte = block * 2 + half;
-      return __fmul_rn(d, __fsub_rn(above_two_to_23(word_of(words, byte / 4), byte % 4), 8388608.0f + 128.0f));
-    }
-    return product(d, block);
-  }
-  // To be added where blocks have 32 elements, else to be taken off.
-  __device__ float minimum(int32_t block) const {
-    if constexpr (!kOf256) return half_of(2 + block / 2, block % 2);
-    return product(least, 8 + block);
-  }
-
- private:
-  __device__ float half_of(int32_t word, int32_t upper) const {
-    const float2 both = floats_of(word_of(words, word));
-    return upper ? both.y : both.x;
-  }
-  // factor * byte: exact, and so are both products in the fused one.
-  __device__ float product(float factor, uint32_t byte) const {
-    return __fmaf_rn(factor, above_two_to_23(word_of(words, byte / 4), byte % 4), __fmul_rn(factor, -8388608.0f));
-  }
-
-  uint4 words;
-  float d, least;
-};
 
 // --- activations
 
@@ -727,9 +592,7 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
 
 }  // namespace
 
-void multiply_blocks(const MatmulArgs& args, Exec& exec) {
-  const cudaStream_t stream = stream_of(exec);
-  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
+void multiply_blocks(const MatmulArgs& args, cudaStream_t stream) {
   const BlockProduct p = product_of(args);
   const int32_t rows = p.room << p.halves;
   if (rows == 0) return;

@@ -131,6 +131,7 @@ bool suits_packed_blocks(std::span<const WeightView> parts, PackedMatrix::Join j
 }
 
 Buffer packed_blocks(const WeightView& part, Exec& exec) {
+  cuda::prepare_quantised_matmul(exec);
   return filled_on_device(device_tiles(part.outputs), device_layout(part.type).tile_bytes(part.inputs), exec,
                           [&](int64_t tile, std::byte* to) { pack_device_tile(part, tile * kTileOutputs, to); });
 }

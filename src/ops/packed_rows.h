@@ -47,6 +47,7 @@ Buffer filled_on_device(int64_t units, int64_t unit_bytes, Exec& exec,
 // What products on exec's stream need besides, taken once: a product itself allocates nothing.
 namespace cuda {
 void prepare_matmul(Exec& exec);
+void prepare_quantised_matmul(Exec& exec);
 }
 
 }  // namespace quire::ops
