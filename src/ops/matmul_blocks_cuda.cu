@@ -107,23 +107,25 @@ __host__ __device__ constexpr int32_t q_stride_of(int32_t blocks) { return padde
 
 template <int32_t kRows>
 __device__ void bring_activations(const BlockProduct& p, const Activations& to, int32_t first_row, int32_t rows) {
-  for (int32_t row = 0; row < kRows; ++row) {
-    const bool exists = first_row + row < rows;
-    const int64_t source = first_row + row;
-    for (int32_t block = threadIdx.x; block < padded_blocks(p.blocks); block += blockDim.x) {
-      float2 both = {};
-      if (exists && block < p.blocks) {
-        const int64_t at = source * p.blocks + block;
-        const auto sums = *reinterpret_cast<const int2*>(p.sums + 2 * at);
-        both.x = p.scale[at];
-        both.y = __fmul_rn(both.x, static_cast<float>(sums.x + sums.y));
-      }
-      to.scales[row * to.scale_stride + block] = both;
-    }
-    for (int32_t at = threadIdx.x * 16; exists && at < p.blocks * 32; at += blockDim.x * 16)
-      quire::cuda::cp_async(quire::cuda::shared_address(to.q + row * to.q_stride + at), p.q + source * p.q_stride + at);
+  const int32_t live = min(rows - first_row, kRows), sixteens = p.blocks * 2, padded = padded_blocks(p.blocks);
+  for (int32_t i = threadIdx.x; i < live * sixteens; i += blockDim.x) {
+    const int32_t row = i / sixteens, at = i % sixteens * 16;
+    quire::cuda::cp_async(quire::cuda::shared_address(to.q + row * to.q_stride + at),
+                          p.q + (first_row + row) * p.q_stride + at);
   }
   quire::cuda::cp_async_commit();
+#pragma unroll 4
+  for (int32_t i = threadIdx.x; i < kRows * padded; i += blockDim.x) {
+    const int32_t row = i / padded, block = i % padded;
+    float2 both = {};
+    if (row < live && block < p.blocks) {
+      const int64_t at = int64_t{first_row + row} * p.blocks + block;
+      const auto sums = *reinterpret_cast<const int2*>(p.sums + 2 * at);
+      both.x = p.scale[at];
+      both.y = __fmul_rn(both.x, static_cast<float>(sums.x + sums.y));
+    }
+    to.scales[row * to.scale_stride + block] = both;
+  }
   quire::cuda::cp_async_wait<0>();
 }
 
@@ -134,12 +136,11 @@ struct Sums {
   float of[kTiles][kColumns][2];  // of the unit's two tiles
 };
 
-// What a block adds: number * scale, and minimum * sum.
+// What a block adds to the sum of a row: number * (scale * the row's scale), and minimum * (the row's scale * its sum).
 template <BlockType T, int32_t kTiles, int32_t kColumns>
 struct Terms {
   static constexpr int32_t kHalves = T == BlockType::q6_k ? 2 : 1;
-  float number[kHalves][kTiles][kColumns][2], scale[kHalves][kTiles][kColumns][2];
-  float minimum[2], sum[kTiles][kColumns];
+  float number[kHalves][kTiles][kColumns][2], scale[kHalves][2], minimum[2];
 };
 
 template <BlockType T>
@@ -148,101 +149,123 @@ __device__ float number_of(int32_t sum) {
   return __fmaf_rn(__int_as_float(sum), kUnit, -kMagicNumber * kUnit);
 }
 
+// What is computed here is not computed later, when others wait for it.
+__device__ void pin(float& x) { asm volatile("" : "+f"(x)); }
+
 // Of block i of a quad, `in_group` of its group.
 template <BlockType T, int32_t kTiles, int32_t kColumns>
 __device__ Terms<T, kTiles, kColumns> terms_of(const Quad<T> (&weights)[2], const Scales<T> (&scales)[2], int32_t i,
                                                int32_t in_group, int32_t block, const Activations& in) {
-  using Shape = RowShape<kTiles, kColumns>;
-  constexpr bool kSixteen = T == BlockType::q6_k;
   Terms<T, kTiles, kColumns> terms;
   const uint2 first = weights[0].words(i), second = weights[1].words(i);
   const uint32_t a[4] = {first.x, second.x, first.y, second.y};
 #pragma unroll
   for (int32_t tile = 0; tile < kTiles; ++tile) {
-    const std::byte* q = in.q + Shape::given(tile) * in.q_stride + block * 32;
+    const std::byte* q = in.q + RowShape<kTiles, kColumns>::given(tile) * in.q_stride + block * 32;
     const int32_t c = threadIdx.x % 4;
     int32_t sums[2][4];
-    if constexpr (kSixteen) {
+    if constexpr (T == BlockType::q6_k) {
       multiply_16(sums[0], a[0], a[1], load_4(q + 4 * c));
       multiply_16(sums[1], a[2], a[3], load_4(q + 16 + 4 * c));
     } else {
       multiply_32(sums[0], a, load_8(q + 8 * c));
     }
 #pragma unroll
-    for (int32_t column = 0; column < kColumns; ++column) {
-      const float2 row = in.scales[Shape::had(tile, column) * in.scale_stride + block];
-      terms.sum[tile][column] = row.y;
+    for (int32_t half = 0; half < terms.kHalves; ++half)
 #pragma unroll
-      for (int32_t half = 0; half < terms.kHalves; ++half)
+      for (int32_t column = 0; column < kColumns; ++column)
 #pragma unroll
-        for (int32_t x = 0; x < 2; ++x) {
+        for (int32_t x = 0; x < 2; ++x)
           terms.number[half][tile][column][x] = number_of<T>(sums[half][2 * x + column]);
-          terms.scale[half][tile][column][x] = __fmul_rn(scales[x].scale(in_group, half), row.x);
-        }
-    }
   }
-  if constexpr (Scales<T>::kLayout.has_minimum)
-    for (int32_t x = 0; x < 2; ++x) terms.minimum[x] = scales[x].minimum(in_group);
+#pragma unroll
+  for (int32_t x = 0; x < 2; ++x) {
+#pragma unroll
+    for (int32_t half = 0; half < terms.kHalves; ++half) terms.scale[half][x] = scales[x].scale(in_group, half);
+    if constexpr (Scales<T>::kLayout.has_minimum) terms.minimum[x] = scales[x].minimum(in_group);
+  }
   return terms;
 }
 
 template <BlockType T, int32_t kTiles, int32_t kColumns>
-__device__ void add(Sums<kTiles, kColumns>& sums, const Terms<T, kTiles, kColumns>& terms) {
+__device__ void pin(Terms<T, kTiles, kColumns>& terms) {
+#pragma unroll
+  for (int32_t x = 0; x < 2; ++x) {
+#pragma unroll
+    for (int32_t half = 0; half < terms.kHalves; ++half) {
+      pin(terms.scale[half][x]);
+#pragma unroll
+      for (int32_t column = 0; column < kColumns; ++column) pin(terms.number[half][0][column][x]);
+    }
+    if constexpr (Scales<T>::kLayout.has_minimum) pin(terms.minimum[x]);
+  }
+}
+
+template <BlockType T, int32_t kTiles, int32_t kColumns>
+__device__ void add(Sums<kTiles, kColumns>& sums, const Terms<T, kTiles, kColumns>& terms, int32_t block,
+                    const Activations& in) {
   constexpr float kSign = Scales<T>::kOf256 ? -1.0f : 1.0f;
 #pragma unroll
   for (int32_t tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-    for (int32_t column = 0; column < kColumns; ++column)
+    for (int32_t column = 0; column < kColumns; ++column) {
+      const float2 row = in.scales[RowShape<kTiles, kColumns>::had(tile, column) * in.scale_stride + block];
 #pragma unroll
       for (int32_t x = 0; x < 2; ++x) {
         float& sum = sums.of[tile][column][x];
 #pragma unroll
         for (int32_t half = 0; half < terms.kHalves; ++half)
-          sum = __fmaf_rn(terms.number[half][tile][column][x], terms.scale[half][tile][column][x], sum);
-        if constexpr (Scales<T>::kLayout.has_minimum)
-          sum = __fmaf_rn(kSign * terms.minimum[x], terms.sum[tile][column], sum);
+          sum = __fmaf_rn(terms.number[half][tile][column][x], __fmul_rn(terms.scale[half][x], row.x), sum);
+        if constexpr (Scales<T>::kLayout.has_minimum) sum = __fmaf_rn(kSign * terms.minimum[x], row.y, sum);
       }
+    }
 }
 
 // The accumulators of a team's unit on their way from the warp of a group to the warp of the next. Groups of all the
 // team's units are numbered on.
 class Baton {
  public:
+  static constexpr int32_t kMostSums = 4, kBytes = kWarp * kMostSums * 4 + 16;
+
   __device__ Baton(std::byte* memory, int32_t team) : memory_(memory), team_(team) {}
-  static constexpr int32_t kBytes = kWarp * 8 + 16;
 
   // Waits for the number's turn; the sums stay as they are where they begin, or where the warp is alone.
-  template <int32_t kTiles, int32_t kColumns>
-  __device__ void take(Sums<kTiles, kColumns>& sums, int32_t number, bool begins) const {
-    if constexpr (kTiles * kColumns == 1) {
-      if (team_ == 1) return;
-      for (int32_t tries = 0; *turn() != number; ++tries)
-        if (tries > 1 << 22) __trap();
-      __threadfence_block();
-      if (!begins) {
-        const volatile float* had = held();
-        sums.of[0][0][0] = had[0];
-        sums.of[0][0][1] = had[1];
-      }
+  template <int32_t kColumns>
+  __device__ void take(Sums<1, kColumns>& sums, int32_t number, bool begins) const {
+    if (team_ == 1) return;
+    for (int32_t tries = 0; whose_turn() != number; ++tries)
+      if (tries > 1 << 22) __trap();
+    if (begins) return;
+#pragma unroll
+    for (int32_t column = 0; column < kColumns; ++column) {
+      sums.of[0][column][0] = held()[column * 2];
+      sums.of[0][column][1] = held()[column * 2 + 1];
     }
   }
-  template <int32_t kTiles, int32_t kColumns>
-  __device__ void pass(const Sums<kTiles, kColumns>& sums, int32_t number) const {
-    if constexpr (kTiles * kColumns == 1) {
-      if (team_ == 1) return;
-      volatile float* holds = held();
-      holds[0] = sums.of[0][0][0];
-      holds[1] = sums.of[0][0][1];
-      __threadfence_block();
-      __syncwarp();
-      if (threadIdx.x % kWarp == 0) *turn() = number + 1;
+  template <int32_t kColumns>
+  __device__ void pass(const Sums<1, kColumns>& sums, int32_t number) const {
+    if (team_ == 1) return;
+#pragma unroll
+    for (int32_t column = 0; column < kColumns; ++column) {
+      held()[column * 2] = sums.of[0][column][0];
+      held()[column * 2 + 1] = sums.of[0][column][1];
     }
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) let_turn(number + 1);
   }
-  __device__ void reset() const { *turn() = 0; }
+  __device__ void reset() const { let_turn(0); }
 
  private:
-  __device__ volatile int32_t* turn() const { return reinterpret_cast<int32_t*>(memory_ + kWarp * 8); }
-  __device__ volatile float* held() const { return reinterpret_cast<float*>(memory_) + threadIdx.x % kWarp * 2; }
+  __device__ uint32_t turn() const { return quire::cuda::shared_address(memory_ + kWarp * kMostSums * 4); }
+  __device__ int32_t whose_turn() const {
+    int32_t number;
+    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(number) : "r"(turn()) : "memory");
+    return number;
+  }
+  __device__ void let_turn(int32_t number) const {
+    asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(turn()), "r"(number) : "memory");
+  }
+  __device__ float* held() const { return reinterpret_cast<float*>(memory_) + threadIdx.x % kWarp * kMostSums; }
 
   std::byte* memory_;
   int32_t team_;
@@ -253,7 +276,8 @@ template <BlockType T, int32_t kTiles, int32_t kColumns>
 __device__ void add_group(Sums<kTiles, kColumns>& sums, const std::byte* group, int32_t number, int32_t in_tile,
                           const Activations& in, const Baton& baton) {
   constexpr DeviceLayout kLayout = device_layout(T);
-  constexpr bool kAhead = kTiles * kColumns == 1;  // all terms before the sums are there
+  constexpr bool kAhead = kTiles == 1;  // all terms before the sums are there
+  constexpr bool kPinned = Terms<T, kTiles, kColumns>::kHalves * kColumns <= 2;  // else registers do not suffice
   constexpr int32_t kBlocks = kLayout.group_blocks();
   const std::byte* other = group + kLayout.group_bytes();
   const Scales<T> scales[2] = {Scales<T>(group), Scales<T>(other)};
@@ -267,13 +291,15 @@ __device__ void add_group(Sums<kTiles, kColumns>& sums, const std::byte* group, 
       const int32_t in_group = quad * kQuadBlocks + i, block = in_tile * kBlocks + in_group;
       Terms<T, kTiles, kColumns>& own = terms[kAhead ? in_group : 0];
       own = terms_of<T, kTiles, kColumns>(weights, scales, i, in_group, block, in);
-      if constexpr (!kAhead) add(sums, own);
+      if constexpr (!kAhead) add(sums, own, block, in);
     }
   }
   if constexpr (kAhead) {
+#pragma unroll
+    for (int32_t block = 0; block < kBlocks && kPinned; ++block) pin(terms[block]);
     baton.take(sums, number, in_tile == 0);
 #pragma unroll
-    for (int32_t block = 0; block < kBlocks; ++block) add(sums, terms[block]);
+    for (int32_t block = 0; block < kBlocks; ++block) add(sums, terms[block], in_tile * kBlocks + block, in);
     baton.pass(sums, number);
   }
 }
@@ -309,45 +335,49 @@ __device__ void add_group_of(BlockType type, Sums<kTiles, kColumns>& sums, const
 class Groups {
  public:
   __device__ Groups(const BlockProduct& p, int32_t first_unit, int32_t step, int32_t member)
-      : p_(p), unit_(first_unit), step_(step), group_(member) {
-    settle(true);
+      : p_(p), unit_(first_unit), step_(step), group_(member), team_(p.team) {
+    if (more()) begin_unit();
+    settle();
   }
   __device__ bool more() const { return unit_ < p_.units; }
   __device__ void advance() {
-    group_ += p_.team;
-    settle(false);
+    group_ += team_;
+    settle();
   }
   __device__ int32_t group() const { return group_; }
-  __device__ bool is_last() const { return group_ + 1 == part().groups; }
+  __device__ bool is_last() const { return group_ + 1 == groups_; }
   __device__ const BlockPart& part() const { return p_.parts[part_]; }
   __device__ int32_t in_part() const { return in_part_; }  // the unit
-  __device__ const std::byte* first() const {
-    return part().tiles + in_part_ * part().tile_bytes * (p_.pairs ? 1 : 2) + group_ * part().group_bytes;
-  }
-  __device__ const std::byte* second() const {
-    if (!p_.pairs) return first() + part().tile_bytes;
-    return p_.parts[1].tiles + (first() - part().tiles);
-  }
+  __device__ int32_t bytes() const { return group_bytes_; }
+  __device__ BlockType type() const { return type_; }
+  __device__ const std::byte* first() const { return first_ + group_ * group_bytes_; }
+  __device__ const std::byte* second() const { return second_ + group_ * group_bytes_; }
 
  private:
-  __device__ void settle(bool is_new) {
-    while (more()) {
-      if (is_new) find_part();
-      if (group_ < part().groups) return;
-      group_ -= part().groups;
+  __device__ void settle() {
+    while (more() && group_ >= groups_) {
+      group_ -= groups_;
       unit_ += step_;
-      is_new = true;
+      if (more()) begin_unit();
     }
   }
-  __device__ void find_part() {
+  __device__ void begin_unit() {
     part_ = 0;
     in_part_ = unit_;
     while (!p_.pairs && in_part_ >= part().units) in_part_ -= p_.parts[part_++].units;
+    const int64_t tile_bytes = part().tile_bytes;
+    first_ = part().tiles + in_part_ * tile_bytes * (p_.pairs ? 1 : 2);
+    second_ = p_.pairs ? p_.parts[1].tiles + in_part_ * tile_bytes : first_ + tile_bytes;
+    groups_ = part().groups;
+    group_bytes_ = part().group_bytes;
+    type_ = part().type;
   }
 
   const BlockProduct& p_;
-  int32_t unit_, step_, group_;
-  int32_t part_ = 0, in_part_ = 0;
+  int32_t unit_, step_, group_, team_;
+  int32_t part_ = 0, in_part_ = 0, groups_ = 0, group_bytes_ = 0;
+  BlockType type_ = BlockType::q8_0;
+  const std::byte *first_ = nullptr, *second_ = nullptr;
 };
 
 class Ring {
@@ -373,7 +403,7 @@ class Ring {
     if (next_.more()) {
       const uint32_t to = quire::cuda::shared_address(memory_ + slot_ * slot_bytes_);
       const std::byte* from[2] = {next_.first(), next_.second()};
-      const int32_t bytes = next_.part().group_bytes;
+      const int32_t bytes = next_.bytes();
 #pragma unroll
       for (int32_t round = 0; round < kCopyRounds; ++round) {
         const int32_t at = (round * kWarp + threadIdx.x % kWarp) * 16;
@@ -493,7 +523,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
 
   Sums<kTiles, kColumns> sums{};
   for (int32_t number = warp % p.team; groups.more(); number += p.team, groups.advance()) {
-    add_group_of(groups.part().type, sums, ring.take(), number, groups.group(), in, baton);
+    add_group_of(groups.type(), sums, ring.take(), number, groups.group(), in, baton);
     if (groups.is_last()) {
       put_unit(p, groups, first_row, rows, sums);
       sums = {};
@@ -581,7 +611,7 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
   const int32_t teams = std::min(most, (p.units + blocks - 1) / blocks);
   // Warps that have no weights to read help to bring the activations.
   const int32_t alone = std::min(most, std::max(teams, 4));
-  p.team = kTiles * kColumns == 1 ? std::min({most / teams, kMostTeam, p.parts[0].groups}) : 1;
+  p.team = kTiles == 1 ? std::min({most / teams, kMostTeam, p.parts[0].groups}) : 1;
   const int32_t warps = p.team == 1 ? alone : teams * p.team;
   const int64_t shared = fixed_bytes<kTiles, kColumns>(p) + warps * ring_bytes;
   allow_shared(blocks_kernel<kTiles, kColumns>, shared, "matmul");

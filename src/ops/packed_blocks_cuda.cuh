@@ -15,13 +15,13 @@ inline __device__ uint4 load_16(const std::byte* shared) { return *reinterpret_c
 inline __device__ uint2 load_8(const std::byte* shared) { return *reinterpret_cast<const uint2*>(shared); }
 inline __device__ uint32_t load_4(const std::byte* shared) { return *reinterpret_cast<const uint32_t*>(shared); }
 
-inline constexpr uint32_t kTwoTo23 = 0x4b000000;  // the bits of that number
-
 inline __device__ float2 floats_of(uint32_t halves) { return __half22float2(quire::cuda::bits_as<__half2>(halves)); }
 
-// 2^23 + byte `k` of the word.
+// 2^23 + byte `k` of the word. Blocks have no third dimension; but a constant that the compiler knows makes it keep the
+// many k in registers instead.
 inline __device__ float above_two_to_23(uint32_t word, uint32_t k) {
-  return __uint_as_float(__byte_perm(word, kTwoTo23, 0x7440u | k));
+  const uint32_t two_to_23 = 0x4affffffu + blockDim.z;
+  return __uint_as_float(__byte_perm(word, two_to_23, 0x7440u | k));
 }
 
 inline __device__ uint32_t word_of(const uint4& words, int32_t i) {
