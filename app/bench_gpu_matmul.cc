@@ -36,7 +36,9 @@ struct MatmulModel {
 std::vector<MatmulModel> matmul_models(bool quick) {
   using enum ops::Store;
   std::vector<MatmulModel> models = {
-      {"135m", 30, {{"qkv", 576, 960}, {"o", 576, 576, add}, {"gate_up", 576, 3072, silu_mul}, {"down", 1536, 576, add}}},
+      {"135m",
+       30,
+       {{"qkv", 576, 960}, {"o", 576, 576, add}, {"gate_up", 576, 3072, silu_mul}, {"down", 1536, 576, add}}},
       {"135m_head", 3, {{"head", 576, 49152}}}};
   if (quick) return models;
   models.push_back(
@@ -145,8 +147,9 @@ std::vector<GpuMatmulLine> lines_of(const MatmulModel& model, const BenchOptions
                       .flops = 2.0 * rows * static_cast<double>(matrix.inputs * matrix.outputs)};
       all.bytes += work.bytes;
       all.flops += work.flops;
-      lines.push_back({cat("matmul/", model.name, "/", matrix.name, "/", matrix.inputs, "x", matrix.outputs, "/rows=", rows),
-                       work, rows, static_cast<int32_t>(i)});
+      lines.push_back(
+          {cat("matmul/", model.name, "/", matrix.name, "/", matrix.inputs, "x", matrix.outputs, "/rows=", rows), work,
+           rows, static_cast<int32_t>(i)});
     }
     if (model.matrices.size() > 1) lines.push_back({cat("matmul/", model.name, "/layer/rows=", rows), all, rows, -1});
   }
