@@ -119,6 +119,10 @@ void add_throughput(CLI::App& bench, const std::string& command) {
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  app->add_option("--batch-prompt-tokens", shape.batch_prompt,
+                  "tokens before those of a line that runs several sequences")
+      ->capture_default_str()
+      ->check(count);
   app->add_option("--output-tokens", shape.new_tokens, "new tokens of a sequence")->capture_default_str()->check(count);
   app->add_option("--repeat", options->repeat, "samples of each line")
       ->capture_default_str()

@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attn/hopper.cuh"
 #include "base/buffer.h"
 #include "base/cuda_call.h"
+#include "base/hopper.cuh"
 #include "gpu_limits.h"
 
 namespace quire::bench {
 namespace {
 
-using namespace attn::cuda::hopper;
+using namespace cuda::hopper;
 
 constexpr int kM = 64, kN = 256, kK = 16;
 constexpr int kSlices = kPanelColumns / kK;  // of the inner dimension, so that the factors are not always the same
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads, 1) products_kernel(float* results) {
   for (uint32_t i = threadIdx.x; i < std::size(b); i += kThreads) b[i] = random_pair(~i);
   fence_proxy_async();
   __syncthreads();
-  const uint64_t rows = wgmma_descriptor(attn::cuda::shared_address(a));
-  const uint64_t columns = wgmma_descriptor(attn::cuda::shared_address(b), kPanelBytes);
+  const uint64_t rows = wgmma_descriptor(cuda::shared_address(a));
+  const uint64_t columns = wgmma_descriptor(cuda::shared_address(b), kPanelBytes);
   float sums[kM * kN / kWarpgroup] = {};
   for (int round = 0; round < kRounds; ++round) {
     wgmma_fence();

@@ -56,6 +56,9 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
+  const bool is_cpu = device == Device::cpu;
+  if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
+  if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
@@ -139,6 +142,7 @@ struct Engine::Impl {
   void take_mail();
   void launch(Batch batch);
   void on_device(void (StepDevice::*work)(Step&), Step& step);
+  std::string in_flight_text() const;
   void settle_oldest();
   void publish();
   void loop();
@@ -240,12 +244,20 @@ void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
   const Clock::time_point start = Clock::now();
   try {
     (device.get()->*work)(step);
-  } catch (const cuda::DeviceError&) {
-    throw;
+  } catch (const cuda::DeviceError& failed) {
+    throw cuda::DeviceError(cat(failed.what(), "; in flight: ", in_flight_text()));
   } catch (const std::exception& error) {
     step.error = error.what();
   }
   elsewhere += Clock::now() - start;
+}
+
+std::string Engine::Impl::in_flight_text() const {
+  std::string text;
+  for (const Step& step : in_flight)
+    text += cat(text.empty() ? "" : "; ", "step ", step.batch.step, ", ", step.batch.rows(), " rows of ",
+                step.batch.shares.size(), " requests, ", step.batch.wanted_rows(), " wanted");
+  return text;
 }
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
@@ -317,6 +329,7 @@ void Engine::Impl::break_down(const std::string& reason) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "quire: and could not end its requests: %s\n", error.what());
   }
+  if (options.on_broken) options.on_broken();
 }
 
 void Engine::Impl::end_all(Finish finish, const std::string& error) {

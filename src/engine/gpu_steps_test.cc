@@ -195,13 +195,19 @@ TEST_F(GpuEngine, DrawsUnderMasksPenaltiesBiasAndEarlyStops) {
     EXPECT_EQ(heard.error, "");
     EXPECT_EQ(heard.ends, 1);
     EXPECT_EQ(heard.tokens.size(), kind == 3 ? 11u : 30u);
-    if (kind == 2) EXPECT_EQ(heard.tokens, Tokens(30, 17));
-    if (kind == 3) EXPECT_EQ(std::count(heard.tokens.begin(), heard.tokens.end(), 17), 1);
+    if (kind == 2) {
+      EXPECT_EQ(heard.tokens, Tokens(30, 17));
+    }
+    if (kind == 3) {
+      EXPECT_EQ(std::count(heard.tokens.begin(), heard.tokens.end(), 17), 1);
+    }
     if (kind == 4) {
       const auto fives = std::count(heard.tokens.begin(), heard.tokens.end(), 5);
       EXPECT_NEAR(static_cast<double>(fives), 15, 3) << "each draw makes its token less likely";
     }
-    if (kind == 5) EXPECT_EQ(heard.logprobs[29].top.size(), 300u);
+    if (kind == 5) {
+      EXPECT_EQ(heard.logprobs[29].top.size(), 300u);
+    }
   }
 }
 

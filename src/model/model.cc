@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
-#include "model/weights.h"
 
 namespace quire::model {
 namespace {
@@ -37,30 +36,8 @@ Vector numbers_of(std::initializer_list<const FileTensor*> tensors, Exec& exec) 
   return {host_numbers_of(tensors), exec};
 }
 
-int64_t elements_of(const FileTensor* tensor) {
-  if (!tensor) return 0;
-  int64_t count = 1;
-  for (const int64_t dim : tensor->dims) count *= dim;
-  return count;
-}
-
 std::array<const FileTensor*, 7> matrices_of(const LayerTensors& layer) {
   return {layer.q, layer.k, layer.v, layer.attention_out, layer.gate, layer.up, layer.down};
-}
-
-std::array<const FileTensor*, 9> vectors_of(const LayerTensors& layer) {
-  return {layer.attention_norm,      layer.q_bias,   layer.k_bias,       layer.v_bias, layer.q_norm, layer.k_norm,
-          layer.attention_post_norm, layer.ffn_norm, layer.ffn_post_norm};
-}
-
-int64_t count_parameters(const ModelTensors& tensors) {
-  int64_t count = elements_of(tensors.embedding) + elements_of(tensors.output_norm);
-  if (tensors.output != tensors.embedding) count += elements_of(tensors.output);
-  for (const LayerTensors& layer : tensors.layers) {
-    for (const FileTensor* tensor : matrices_of(layer)) count += elements_of(tensor);
-    for (const FileTensor* tensor : vectors_of(layer)) count += elements_of(tensor);
-  }
-  return count;
 }
 
 // Packs matrices one after the other, reports how far it is and hands the file's pages back.
@@ -139,8 +116,8 @@ std::vector<Vector> frequencies_of(const std::vector<ops::RopeTable>& tables, Ex
 }  // namespace
 
 struct Model::Impl {
-  Impl(const std::string& path, Exec& exec, const Progress& progress)
-      : files(path),
+  Impl(const std::string& path, Exec& exec, const Progress& progress, LoadFormat format)
+      : files(path, format),
         ropes(tables_of(files.config(), files.tensors().rope_factors, path)),
         rope_frequencies(frequencies_of(ropes, exec)),
         device(exec.device()),
@@ -171,8 +148,8 @@ struct Model::Impl {
   size_t weight_bytes = 0;
 };
 
-Model::Model(const std::string& path, Exec& exec, const Progress& progress)
-    : impl_(std::make_unique<Impl>(path, exec, progress)) {}
+Model::Model(const std::string& path, Exec& exec, const Progress& progress, LoadFormat format)
+    : impl_(std::make_unique<Impl>(path, exec, progress, format)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 
@@ -185,6 +162,6 @@ const std::vector<ops::RopeTable>& Model::ropes() const { return impl_->ropes; }
 const std::vector<Vector>& Model::rope_frequencies() const { return impl_->rope_frequencies; }
 Device Model::device() const { return impl_->device; }
 size_t Model::weight_bytes() const { return impl_->weight_bytes; }
-int64_t Model::parameters() const { return count_parameters(impl_->files.tensors()); }
+int64_t Model::parameters() const { return impl_->files.parameters(); }
 
 }  // namespace quire::model

@@ -15,6 +15,7 @@
 #include "base/device_array.h"
 #include "base/exec.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
 
@@ -39,7 +40,7 @@ class Model {
  public:
   // path: a GGUF file, or a Hugging Face folder. progress(done, total) in bytes of weights, from the calling thread.
   using Progress = std::function<void(int64_t done, int64_t total)>;
-  Model(const std::string& path, Exec& exec, const Progress& progress = {});
+  Model(const std::string& path, Exec& exec, const Progress& progress = {}, LoadFormat format = LoadFormat::automatic);
   ~Model();
   Model(Model&&) noexcept;
 

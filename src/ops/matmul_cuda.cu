@@ -37,7 +37,7 @@ Product product_of(const MatmulArgs& args) {
 }
 
 void check_rows(const Product& p) {
-  check(!p.norm || (p.room <= kMostOwnRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
+  check(!p.norm || (p.room <= kMostNormedRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
         " outputs with room for ", p.room, " rows fuses no norm");
   const void* rows = p.norm_in ? static_cast<const void*>(p.norm_in) : p.in;
   check(rows != nullptr && reinterpret_cast<uintptr_t>(rows) % 16 == 0 && p.in_stride % kRowInputs == 0,
@@ -127,7 +127,7 @@ void prepare_quantised_matmul(Exec& exec) {
 }
 
 bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
-  return rows <= kMostOwnRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
+  return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
