@@ -23,16 +23,28 @@ struct Matrix {
   ops::Store store = ops::Store::set;
   bool is_pair() const { return store == ops::Store::silu_mul; }
   int64_t columns() const { return is_pair() ? outputs / 2 : outputs; }
-  int64_t bytes() const { return inputs * outputs * 2; }
+  int64_t bytes(BlockType type) const { return bytes_of(type, inputs * outputs); }  // as files hold them
 };
 
 struct MatmulModel {
-  const char* name;
+  std::string name;
   int32_t layers;
   std::vector<Matrix> matrices;
+  BlockType type = BlockType::bf16;
 };
 
-// A model of 8 B parameters, and SmolLM2 of 135 M; heads are models of one matrix.
+constexpr BlockType kQuantisedTypes[] = {BlockType::q8_0, BlockType::q4_0, BlockType::q4_1, BlockType::q5_0,
+                                         BlockType::q5_1, BlockType::q4_k, BlockType::q5_k, BlockType::q6_k};
+// 8b as q4_k: "8b_Q4_K". Smaller weights need more layers to be more than a cache holds.
+MatmulModel quantised(MatmulModel model, BlockType type) {
+  model.name = cat(model.name, "_", to_string(type));
+  model.layers *= 2;
+  model.type = type;
+  return model;
+}
+
+// A model of 8 B parameters, and SmolLM2 of 135 M, in bf16 and in the quantised types that fit them; heads are models
+// of one matrix.
 std::vector<MatmulModel> matmul_models(bool quick) {
   using enum ops::Store;
   std::vector<MatmulModel> models = {
@@ -40,11 +52,15 @@ std::vector<MatmulModel> matmul_models(bool quick) {
        30,
        {{"qkv", 576, 960}, {"o", 576, 576, add}, {"gate_up", 576, 3072, silu_mul}, {"down", 1536, 576, add}}},
       {"135m_head", 3, {{"head", 576, 49152}}}};
+  const MatmulModel small = models[0];
+  models.push_back(quantised(small, BlockType::q4_1));
   if (quick) return models;
-  models.push_back(
-      {"8b",
-       2,
-       {{"qkv", 4096, 6144}, {"o", 4096, 4096, add}, {"gate_up", 4096, 28672, silu_mul}, {"down", 14336, 4096, add}}});
+  const MatmulModel large{
+      "8b",
+      2,
+      {{"qkv", 4096, 6144}, {"o", 4096, 4096, add}, {"gate_up", 4096, 28672, silu_mul}, {"down", 14336, 4096, add}}};
+  models.push_back(large);
+  for (const BlockType type : kQuantisedTypes) models.push_back(quantised(large, type));
   models.push_back({"8b_head", 1, {{"head", 4096, 128256}}});
   return models;
 }
@@ -70,7 +86,11 @@ class GpuMatmulWorld {
     }
     for (int32_t layer = 0; layer < model.layers; ++layer)
       for (const Matrix& matrix : model.matrices) weights_.push_back(packed(matrix));
-    in_ = on_device(numbers(most_rows * widest_in));
+    in_ = std::make_unique<ops::ActivationBuffer>(most_rows, widest_in, Place::device);
+    const ops::ActivationRows in = in_->view(widest_in, {.bf16 = true, .q8 = true});
+    fill(in.bf16, most_rows * widest_in);
+    fill(in.q, most_rows * in.q_stride);
+    fill(in.scale, most_rows * widest_in / 32);
     out_ = Buffer(static_cast<size_t>(most_rows * widest_out) * sizeof(float), Place::device);
     live_ = Buffer(sizeof(int32_t), Place::device);
   }
@@ -93,31 +113,31 @@ class GpuMatmulWorld {
 
  private:
   ops::PackedMatrix packed(const Matrix& matrix) const {
-    const std::vector<uint16_t> bits = numbers(matrix.inputs * matrix.columns());
-    const ops::WeightView view{BlockType::bf16, reinterpret_cast<const std::byte*>(bits.data()), matrix.columns(),
+    const std::vector<uint16_t> bits = numbers(bytes_of(model_.type, matrix.inputs * matrix.columns()) / 2);
+    const ops::WeightView view{model_.type, reinterpret_cast<const std::byte*>(bits.data()), matrix.columns(),
                                matrix.inputs};
     const ops::WeightView views[] = {view, view};
     using Join = ops::PackedMatrix::Join;
     return ops::PackedMatrix(std::span(views, matrix.is_pair() ? 2 : 1),
                              matrix.is_pair() ? Join::gate_and_up : Join::stack, exec_);
   }
-  Buffer on_device(const std::vector<uint16_t>& values) const {
-    Buffer memory(values.size() * sizeof(uint16_t), Place::device);
-    exec_.stream()->copy(memory.data(), reinterpret_cast<const std::byte*>(values.data()), memory.size());
+  template <class T>
+  void fill(T* array, int64_t count) const {
+    const auto bytes = count * static_cast<int64_t>(sizeof(T));
+    const std::vector<uint16_t> values = numbers(bytes / 2);
+    exec_.stream()->copy(reinterpret_cast<std::byte*>(array), reinterpret_cast<const std::byte*>(values.data()),
+                         values.size() * sizeof(uint16_t));
     exec_.wait();
-    return memory;
   }
   void launch(int32_t rows, int32_t only) {
     for (size_t i = 0; i < weights_.size(); ++i) {
       const size_t index = i % model_.matrices.size();
       const Matrix& matrix = model_.matrices[index];
       if (only >= 0 && static_cast<int32_t>(index) != only) continue;
+      ops::ActivationRows in = in_->view(matrix.inputs, weights_[i].forms());
+      in.rows = rows;
       ops::matmul({.weights = &weights_[i],
-                   .in = {.forms = {.bf16 = true},
-                          .rows = rows,
-                          .dim = matrix.inputs,
-                          .f32 = nullptr,
-                          .bf16 = reinterpret_cast<uint16_t*>(in_.data())},
+                   .in = in,
                    .out = {reinterpret_cast<float*>(out_.data()), rows, matrix.columns(), matrix.columns()},
                    .store = matrix.store,
                    .live_rows = reinterpret_cast<const int32_t*>(live_.data())},
@@ -128,7 +148,8 @@ class GpuMatmulWorld {
   const MatmulModel& model_;
   Exec& exec_;
   std::vector<ops::PackedMatrix> weights_;
-  Buffer in_, out_, live_;
+  std::unique_ptr<ops::ActivationBuffer> in_;
+  Buffer out_, live_;
 };
 
 struct GpuMatmulLine {
@@ -143,8 +164,9 @@ std::vector<GpuMatmulLine> lines_of(const MatmulModel& model, const BenchOptions
     Work all{};
     for (size_t i = 0; i < model.matrices.size(); ++i) {
       const Matrix& matrix = model.matrices[i];
-      const Work work{.bytes = static_cast<double>(matrix.bytes() + rows * (2 * matrix.inputs + 4 * matrix.columns())),
-                      .flops = 2.0 * rows * static_cast<double>(matrix.inputs * matrix.outputs)};
+      const Work work{
+          .bytes = static_cast<double>(matrix.bytes(model.type) + rows * (2 * matrix.inputs + 4 * matrix.columns())),
+          .flops = 2.0 * rows * static_cast<double>(matrix.inputs * matrix.outputs)};
       all.bytes += work.bytes;
       all.flops += work.flops;
       lines.push_back(
