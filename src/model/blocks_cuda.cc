@@ -1,6 +1,7 @@
 #include "model/blocks_cuda.h"
 
 #include "model/blocks_composed.h"
+#include "model/rope_store.h"
 #include "ops/matmul.h"
 
 namespace quire::model::cuda {
@@ -41,7 +42,10 @@ void qkv(const QkvBlock& block, Exec& exec) {
                    .bias = block.weights->qkv_bias.data(),
                    .live_rows = block.rows.live_rows},
                   block.weights->attention_norm, block.rows, exec);
-  composed::rotate_and_store(block, exec);
+  if (block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent())
+    rope_store(block, exec);
+  else
+    composed::rotate_and_store(block, exec);
 }
 
 void attention(const attn::AttendArgs& args, Exec& exec) {

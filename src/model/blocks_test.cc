@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/cuda.h"
+#include "model/blocks_composed.h"
+#include "model/rope_store.h"
 #include "ops/matmul_testing.h"
 #include "ops/rms_norm.h"
 #include "ops/testing_rows.h"
@@ -304,22 +307,23 @@ struct GpuLayer {
             .activations = &activations,
             .result = result};
   }
+  QkvBlock qkv_block() {
+    const AttentionSpec& heads = spec.attention;
+    return {.spec = &spec,
+            .weights = &weights,
+            .rows = rows(),
+            .rope = {.rotary = 12, .adjacent_pairs = false, .theta = 1e4, .scaling = {}},
+            .cos = cos,
+            .sin = cos + 1,
+            .qkv = {qkv, kRows, heads.qkv_width(), heads.qkv_width()},
+            .q = {reinterpret_cast<std::byte*>(q), Dtype::f32, kRows, heads.heads, heads.key_dim, heads.q_width()},
+            .kv = store.layer(0),
+            .slots = slots};
+  }
   // qkv's block, then the feed-forward half.
   void run(ops::Forms forms) {
-    const AttentionSpec& heads = spec.attention;
     const BlockChoice blocks = choose_blocks(spec, Device::cuda, kRows, forms);
-    blocks.qkv.run(
-        {.spec = &spec,
-         .weights = &weights,
-         .rows = rows(),
-         .rope = {},
-         .cos = nullptr,
-         .sin = nullptr,
-         .qkv = {qkv, kRows, heads.qkv_width(), heads.qkv_width()},
-         .q = {reinterpret_cast<std::byte*>(q), Dtype::f32, kRows, heads.heads, heads.key_dim, heads.q_width()},
-         .kv = store.layer(0),
-         .slots = slots},
-        exec());
+    blocks.qkv.run(qkv_block(), exec());
     const Rows<float> between{hidden, kRows, kInputs, kInputs};
     blocks.gate_up.run({.weights = &weights, .rows = rows(), .out = between}, exec());
     blocks.down.run({.spec = &spec, .weights = &weights.down, .norm_after = &none, .rows = rows(), .in = between},
@@ -337,6 +341,7 @@ struct GpuLayer {
   float* qkv = pinned(memory[2], kRows * 128, 33);
   float* q = pinned(memory[3], kRows * 64, 34);
   float* hidden = pinned(memory[4], kRows* kInputs, 35);
+  float* cos = pinned(memory[5], kRows * 8 + 1, 36);
   int32_t* live = reinterpret_cast<int32_t*>(live_memory.data());
   TokenSlot* slots = reinterpret_cast<TokenSlot*>(slot_memory.data());
   ops::ActivationBuffer activations{kRows, kInputs, Place::device};
@@ -362,6 +367,44 @@ TEST(BlocksCuda, FusedBlocksAreTheComposedOnesButForRounding) {
   const auto keys = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).keys); };
   expect_near(keys(fused) + 32, keys(composed) + 32, kRows * 32, 0.1f);
   expect_near(fused.x, composed.x, kRows * kWidth, 0.2f);
+}
+
+// To the bit, in every type that queries and the store may have, for both kinds of pairs and heads that turn in part.
+TEST(BlocksCuda, RopeStoreIsRopeThenStoreRows) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  constexpr Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f8e4m3};
+  for (const Dtype type : kTypes)
+    for (const bool adjacent : {false, true})
+      for (const int32_t rotary : {0, 12, 16}) {
+        SCOPED_TRACE(cat(to_string(type), adjacent ? ", adjacent" : "", ", rotary ", rotary));
+        GpuLayer composed, fused;
+        const auto run = [&](GpuLayer& layer, void (*block)(const QkvBlock&, Exec&)) {
+          layer.store = kv::KvStore({.layers = 1,
+                                     .pages = 2,
+                                     .page_size = PageSize(16),
+                                     .type = type,
+                                     .kv_heads = 2,
+                                     .key_dim = 16,
+                                     .value_dim = 16},
+                                    Place::pinned);
+          const kv::LayerKv kv = layer.store.layer(0);
+          std::fill_n(kv.keys, kv.slots * 32 * size_of(type), std::byte{0});
+          std::fill_n(kv.values, kv.slots * 32 * size_of(type), std::byte{0});
+          QkvBlock args = layer.qkv_block();
+          args.rope.rotary = rotary;
+          args.rope.adjacent_pairs = adjacent;
+          args.q.type = type == Dtype::f8e4m3 ? Dtype::bf16 : type;
+          *layer.live = kRows - 1;
+          block(args, GpuLayer::exec());
+          GpuLayer::exec().wait();
+          return kv;
+        };
+        const kv::LayerKv expected = run(composed, composed::rotate_and_store), got = run(fused, cuda::rope_store);
+        const auto bytes = static_cast<size_t>(expected.slots * 32 * size_of(type));
+        EXPECT_EQ(std::memcmp(got.keys, expected.keys, bytes), 0);
+        EXPECT_EQ(std::memcmp(got.values, expected.values, bytes), 0);
+        EXPECT_EQ(std::memcmp(fused.q, composed.q, kRows * 64 * sizeof(float)), 0);
+      }
 }
 
 }  // namespace

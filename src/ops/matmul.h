@@ -15,18 +15,22 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
-// On a GPU weights and rows are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The
-// order of a sum is the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's
-// bits depend on neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its
-// library is found, else by the same kernels: cuBLASLt chooses a kernel for each number of rows, which may sum in
-// another order. The live rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room:
-// there rows of out past the live ones are overwritten with what has no meaning. So give views of as many rows as the
-// step has room for, not of all memory.
+// On a GPU products of quantised weights have these bits too, with room for up to kMostOwnRows rows, and of q8x2 rows
+// always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
+// where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
+// parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
+// the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's bits depend on
+// neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
+// else by the same kernels: cuBLASLt chooses a kernel for each number of rows, which may sum in another order. The live
+// rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room: there rows of out past the
+// live ones are overwritten with what has no meaning. So give views of as many rows as the step has room for, not of
+// all memory.
 //
 // Memory   a product allocates nothing; on a CPU it uses the threads' scratch, on a GPU what was set apart for exec's
 //          stream when the weights were laid out, so it may be captured.
 // Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both,
-//          before any work; on a CPU a live count beyond the room when the operation runs (a GPU takes the room for it).
+//          before any work; on a CPU a live count beyond the room when the operation runs (a GPU takes the room for
+//          it).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -55,8 +59,9 @@ std::string to_string(const WeightView& weights);
 inline constexpr int64_t kMostOwnRows = 128;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
-// output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU: rows
-// of bf16 in its own memory (packed_rows.h). Owns its memory; addresses are fixed for life.
+// output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
+// in its own memory, quantised matrices as blocks (packed_blocks.h), others as rows of bf16 (packed_rows.h). Owns its
+// memory; addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
@@ -84,24 +89,25 @@ class PackedMatrix {
     int64_t first_output;  // its first column in the product
     int64_t outputs;       // the last tile is filled up to 16 columns with zeros
     int64_t inputs;
-    const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first row
-    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; of no meaning on a GPU
+    const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first tile or row
+    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; on a GPU of blocks alone
 
     int64_t tile_count() const;
   };
   std::span<const Part> parts() const { return parts_; }
-  // On a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h). Null on a CPU.
-  const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_.data()); }
+  // Of dense weights on a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h).
+  const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_[0].data()); }
 
  private:
   void place_on_host(std::span<const WeightView> views, Exec& exec);
   void place_on_device(std::span<const WeightView> views, Exec& exec);
+  void place_blocks_on_device(std::span<const WeightView> views, Exec& exec);
 
   Join join_ = Join::stack;
   Device device_ = Device::cpu;
   std::vector<Part> parts_;
-  PackedMemory memory_;   // on a CPU
-  Buffer device_memory_;  // on a GPU
+  PackedMemory memory_;                // on a CPU
+  std::vector<Buffer> device_memory_;  // on a GPU: all rows, or the blocks of each part
 };
 
 enum class Store : uint8_t {
@@ -125,9 +131,10 @@ struct MatmulArgs {
   Rows<float> out;
   const float* bias = nullptr;  // [outputs]; null: none. Added once, after the sum: result = acc + bias
   Store store = Store::set;
-  float scale = 1;           // of the result, after the bias, before it is set or added; silu_mul has none
+  float scale = 1;  // of the result, after the bias, before it is set or added; silu_mul has none
   MatmulFusions fusions = {};
-  // Rows computed; the others of out are not touched (on a GPU up to kMostOwnRows of room). Read when the operation runs.
+  // Rows computed; the others of out are not touched (on a GPU up to kMostOwnRows of room). Read when the operation
+  // runs.
   const int32_t* live_rows;
 };
 using MatmulFn = void(const MatmulArgs&, Exec&);
@@ -140,7 +147,7 @@ MatmulFn matmul;  // by exec's instruction set
 namespace cuda {
 MatmulFn matmul;
 bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
-}
+}  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures
 
 }  // namespace quire::ops

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/cuda_call.h"
 #include "ops/cublaslt.h"
+#include "ops/matmul_blocks_cuda.h"
 #include "ops/matmul_cuda.cuh"
 #include "ops/matmul_task.h"
 
@@ -36,7 +37,7 @@ Product product_of(const MatmulArgs& args) {
 }
 
 void check_rows(const Product& p) {
-  check(!p.norm || (p.room <= kMostOwnRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
+  check(!p.norm || (p.room <= kMostNormedRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
         " outputs with room for ", p.room, " rows fuses no norm");
   const void* rows = p.norm_in ? static_cast<const void*>(p.norm_in) : p.in;
   check(rows != nullptr && reinterpret_cast<uintptr_t>(rows) % 16 == 0 && p.in_stride % kRowInputs == 0,
@@ -73,6 +74,11 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
   const auto kernel = f.product.join == PackedMatrix::Join::stack ? finish_kernel<PackedMatrix::Join::stack>
                                                                   : finish_kernel<PackedMatrix::Join::gate_and_up>;
   launch_after(kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
+}
+
+void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
+  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
+  (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
@@ -115,12 +121,18 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
 
 void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
 
+void prepare_quantised_matmul(Exec& exec) {
+  prepare_matmul(exec);
+  if (has_cublaslt()) prepare_dequantised(quire::cuda::stream_of(exec));
+}
+
 bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
-  return rows <= kMostOwnRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
+  return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   cpu::check_matmul(args, exec);
+  if (!is_dense(args.weights->parts()[0].type)) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
   const cudaStream_t stream = quire::cuda::stream_of(exec);

@@ -13,5 +13,6 @@ namespace {
 void matmul(const MatmulArgs&, Exec&) { refuse_matmul(); }
 bool fuses_norm(const PackedMatrix&, int64_t) { return false; }
 void prepare_matmul(Exec&) { refuse_matmul(); }
+void prepare_quantised_matmul(Exec&) { refuse_matmul(); }
 
 }  // namespace quire::ops::cuda

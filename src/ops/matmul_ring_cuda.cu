@@ -2,12 +2,15 @@
 // through a ring of shared memory, which is filled before the kernel waits for its rows, and are the 64 rows of wgmma;
 // tokens are its columns.
 //
-//   warpgroups 0 and 1   multiply, a tile each in turn, and finish it while the other goes on
-//   one warp             asks TMA for stages of 128 inputs: 64 rows of weights, the tokens' rows
+//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up and
+//                    finishes while the second is at the next tile
+//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows; where these are many,
+//                    the blocks of a cluster ask for a share of them each, for all
 //
-// A tile is one block's, over all inputs: each output is one sum in ascending order of steps of 16 inputs, so a row's
-// bits depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole
-// bandwidth (32 of 132 were measured to), so tiles are dealt out evenly, not to as many blocks as possible.
+// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of every
+// fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a row's bits
+// depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole bandwidth,
+// so tiles are dealt out evenly, not to as many blocks as possible.
 #include <cuda.h>
 
 #include "base/cuda_call.h"
@@ -25,20 +28,27 @@ constexpr int32_t kTile = 64;                                    // outputs
 constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;  // inputs of a stage
 constexpr int32_t kConsumers = 2, kThreads = kConsumers * kWarpgroup + 32;
 constexpr int32_t kWeightPanel = kTile * kLineBytes, kWeightBytes = kPanels * kWeightPanel;
-constexpr int32_t kMostShared = 227 << 10, kBarrierBytes = 1024;
+constexpr int32_t kBarrierBytes = 1024;
+#ifndef RING_KB
+#define RING_KB 227
+#endif
 
 template <int32_t kTokens>
 struct Ring {
+  static constexpr int32_t kCluster = kTokens < 32 ? 1 : kTokens == 32 ? 2 : 4;
   static constexpr int32_t kTokenPanel = kTokens * kLineBytes, kTokenBytes = kPanels * kTokenPanel;
   static constexpr int32_t kStageBytes = kWeightBytes + kTokenBytes;
-  static constexpr int32_t kStages = (kMostShared - kBarrierBytes) / kStageBytes;
-  static constexpr int32_t kShared = kStages * kStageBytes + kBarrierBytes;
+  static constexpr int32_t kPartBytes = kTile * kTokens * static_cast<int32_t>(sizeof(float));
+  static constexpr int32_t kMostShared = (kTokens < 64 ? RING_KB : 227) << 10;
+  static constexpr int32_t kOwnStages = (kMostShared - kBarrierBytes - kPartBytes) / kStageBytes / kConsumers;
+  static constexpr int32_t kStages = kOwnStages * kConsumers;
+  static constexpr int32_t kShared = kStages * kStageBytes + kPartBytes + kBarrierBytes;
 };
 
 struct RingProduct {
   CUtensorMap weights, in;
   Product product;
-  int32_t tiles;
+  int32_t turns;  // tiles of a block
 };
 
 // A wait that ends, for as long as a mistake in the order of stages could make it endless.
@@ -56,8 +66,11 @@ __device__ void wait_for(Barrier* barrier, uint32_t phase) {
 #endif
 }
 
+// Each warpgroup has a ring of its own, half of the stages: what it waits for is never further on than the next turn of
+// what it has had itself, and two turns are all that a barrier tells apart.
 struct Stages {
   uint32_t memory;  // 1024-byte aligned
+  float* part;      // of the second warpgroup's sums
   Barrier* full;
   Barrier* empty;
 };
@@ -72,68 +85,141 @@ __device__ void load_weights(const RingProduct& r, const Stages& s, int32_t stag
              step * kStep + i * kPanelColumns, 0, tile * kTile);
 }
 
+// This block's share of the rows, to all blocks of its cluster.
 template <int32_t kTokens>
 __device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage, int32_t step) {
   using R = Ring<kTokens>;
+  constexpr int32_t kShare = kTokens / R::kCluster;
+  const int32_t rank = static_cast<int32_t>(blockIdx.x) % R::kCluster;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kTokens + rank * kShare;
 #pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i)
-    tma_load(s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel, &r.in, &s.full[stage],
-             step * kStep + i * kPanelColumns, 0, static_cast<int32_t>(blockIdx.y) * kTokens);
+  for (int32_t i = 0; i < kPanels; ++i) {
+    const uint32_t to =
+        s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel + rank * kShare * kLineBytes;
+    const int32_t input = step * kStep + i * kPanelColumns;
+    if constexpr (R::kCluster == 1)
+      tma_load(to, &r.in, &s.full[stage], input, 0, first);
+    else
+      tma_load_multicast(to, &r.in, &s.full[stage], input, 0, first, (1 << R::kCluster) - 1);
+  }
 }
 
-// A place in the order in which a block's tiles pass: the steps of one after those of the other.
+// A place in a warpgroup's own ring.
+struct Place {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+  __device__ void next(int32_t stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The order in which a block's tiles pass: the steps of one after those of the other, in turn to one warpgroup and the
+// other. All blocks have as many tiles: some are past the last, where TMA finds zeros, so that a cluster's blocks keep
+// step.
 struct Cursor {
-  int32_t tile, step;
+  int32_t turn = 0, step = 0;
+  Place places[kConsumers];
+
+  __device__ int32_t tile() const { return static_cast<int32_t>(blockIdx.x + turn * gridDim.x); }
+  __device__ int32_t group() const { return step % kConsumers; }
+  __device__ uint32_t phase() const { return group() ? places[1].phase : places[0].phase; }
+  template <int32_t kTokens>
+  __device__ int32_t stage() const {
+    return group() ? Ring<kTokens>::kOwnStages + places[1].stage : places[0].stage;
+  }
+  template <int32_t kTokens>
   __device__ void next(int32_t steps) {
+    if (group())
+      places[1].next(Ring<kTokens>::kOwnStages);
+    else
+      places[0].next(Ring<kTokens>::kOwnStages);
     if (++step == steps) {
       step = 0;
-      tile += gridDim.x;
+      ++turn;
     }
   }
 };
 
 template <int32_t kTokens>
 __device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
-  using R = Ring<kTokens>;
-  Cursor weights{static_cast<int32_t>(blockIdx.x), 0}, tokens = weights;
-  int32_t filled = 0;
-  for (; filled < R::kStages && weights.tile < r.tiles; ++filled, weights.next(steps))
-    load_weights<kTokens>(r, s, filled, weights.tile, weights.step);
+  Cursor weights, tokens;
+  for (; weights.turn != r.turns && weights.phase() == 0; weights.next<kTokens>(steps))
+    load_weights<kTokens>(r, s, weights.stage<kTokens>(), weights.tile(), weights.step);
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
-  for (int32_t stage = 0; stage < filled; ++stage, tokens.next(steps)) load_tokens<kTokens>(r, s, stage, tokens.step);
-  PipelineState state;
-  for (; weights.tile < r.tiles; weights.next(steps), state.next(R::kStages)) {
-    wait_for(&s.empty[state.stage], state.phase);
-    load_weights<kTokens>(r, s, state.stage, weights.tile, weights.step);
-    load_tokens<kTokens>(r, s, state.stage, weights.step);
+  for (; tokens.turn != weights.turn || tokens.step != weights.step; tokens.next<kTokens>(steps))
+    load_tokens<kTokens>(r, s, tokens.stage<kTokens>(), tokens.step);
+  for (; weights.turn != r.turns; weights.next<kTokens>(steps)) {
+    const int32_t stage = weights.stage<kTokens>();
+    wait_for(&s.empty[stage], weights.phase() ^ 1);
+    load_weights<kTokens>(r, s, stage, weights.tile(), weights.step);
+    load_tokens<kTokens>(r, s, stage, weights.step);
   }
 }
 
+// The stage is free, for this warp: for all blocks that may write to it.
 template <int32_t kTokens>
-__device__ void multiply_tile(const Stages& s, int32_t steps, int32_t first, float (&sums)[kTokens / 2]) {
+__device__ void release(const Stages& s, int32_t stage, int32_t lane) {
   using R = Ring<kTokens>;
-  PipelineState state{first % R::kStages, static_cast<uint32_t>(first / R::kStages & 1)};
+  if constexpr (R::kCluster == 1) {
+    if (lane == 0) arrive(&s.empty[stage]);
+  } else {
+    if (lane < R::kCluster) arrive_at(&s.empty[stage], lane);
+  }
+}
+
+// `count` stages of the warpgroup's ring: sums of both panels, added.
+template <int32_t kTokens>
+__device__ void multiply_tile(const Stages& s, Place& place, int32_t count, float (&sums)[kTokens / 2]) {
+  using R = Ring<kTokens>;
+  const int32_t lane = threadIdx.x % 32, own = threadIdx.x / kWarpgroup * R::kOwnStages;
   int32_t last = -1;
-  const bool speaks = threadIdx.x % 32 == 0;
-  for (int32_t step = 0; step < steps; ++step, state.next(R::kStages)) {
-    wait_for(&s.full[state.stage], state.phase);
-    const uint32_t at = s.memory + state.stage * R::kStageBytes;
+  float second[kTokens / 2];
+#pragma unroll
+  for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] = second[i] = 0;
+  for (int32_t i = 0; i < count; ++i, place.next(R::kOwnStages)) {
+    const int32_t stage = own + place.stage;
+    wait_for(&s.full[stage], place.phase);
+    const uint32_t at = s.memory + stage * R::kStageBytes;
     const uint64_t w = wgmma_descriptor(at), x = wgmma_descriptor(at + kWeightBytes);
     wgmma_fence();
 #pragma unroll
-    for (int32_t i = 0; i < kPanels * 4; ++i) {
+    for (int32_t k = 0; k < 4; ++k) {
       constexpr int32_t kSixteen = 32;  // bytes
-      wgmma_weights<kTokens>(sums, advance_descriptor(w, i / 4 * kWeightPanel + i % 4 * kSixteen),
-                             advance_descriptor(x, i / 4 * R::kTokenPanel + i % 4 * kSixteen), step + i);
+      wgmma_weights<kTokens>(sums, advance_descriptor(w, k * kSixteen), advance_descriptor(x, k * kSixteen), 1);
+      wgmma_weights<kTokens>(second, advance_descriptor(w, kWeightPanel + k * kSixteen),
+                             advance_descriptor(x, R::kTokenPanel + k * kSixteen), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (speaks && last >= 0) arrive(&s.empty[last]);
-    last = state.stage;
+    if (last >= 0) release<kTokens>(s, last, lane);
+    last = stage;
   }
   wgmma_wait<0>();
-  if (speaks) arrive(&s.empty[last]);
+  if (last >= 0) release<kTokens>(s, last, lane);
+#pragma unroll
+  for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] += second[i];
+}
+
+constexpr int32_t kPartFull = 1, kPartEmpty = 2;  // named barriers
+
+// The second warpgroup's sums go to the first.
+template <int32_t kCount>
+__device__ void give_part(const Stages& s, const float (&sums)[kCount], bool is_first) {
+  if (!is_first) quire::cuda::named_barrier_sync(kPartEmpty, kConsumers * kWarpgroup);
+#pragma unroll
+  for (int32_t i = 0; i < kCount; ++i) s.part[i * kWarpgroup + threadIdx.x % kWarpgroup] = sums[i];
+  named_barrier_arrive(kPartFull, kConsumers * kWarpgroup);
+}
+template <int32_t kCount>
+__device__ void take_part(const Stages& s, float (&sums)[kCount], bool is_last) {
+  quire::cuda::named_barrier_sync(kPartFull, kConsumers * kWarpgroup);
+#pragma unroll
+  for (int32_t i = 0; i < kCount; ++i) sums[i] += s.part[i * kWarpgroup + threadIdx.x];
+  if (!is_last) named_barrier_arrive(kPartEmpty, kConsumers * kWarpgroup);
 }
 
 template <int32_t kTokens, PackedMatrix::Join kJoin>
@@ -141,19 +227,20 @@ __device__ void consume(const RingProduct& r, const Stages& s, int32_t steps) {
   const int32_t group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   quire::cuda::griddep_wait();
   const int32_t first_token = blockIdx.y * kTokens, live = live_rows_of(r.product);
-  for (int32_t i = group, tile = blockIdx.x + group * gridDim.x; tile < r.tiles;
-       i += kConsumers, tile += kConsumers * gridDim.x) {
+  Place place;
+  for (int32_t turn = 0; turn < r.turns; ++turn) {
     float sums[kTokens / 2];
-    // One after the other: who ran ahead of the ring's turn would take an earlier one for its own.
-    if (i > 0) quire::cuda::named_barrier_sync(1 + group, kConsumers * kWarpgroup);
-    multiply_tile<kTokens>(s, steps, i * steps, sums);
-    if (tile + static_cast<int32_t>(gridDim.x) < r.tiles)
-      named_barrier_arrive(1 + (group ^ 1), kConsumers * kWarpgroup);
+    multiply_tile<kTokens>(s, place, (steps + 1 - group) / kConsumers, sums);
+    if (group == 1) {
+      give_part(s, sums, turn == 0);
+      continue;
+    }
+    take_part(s, sums, turn == r.turns - 1);
+    const int32_t row = static_cast<int32_t>(blockIdx.x + turn * gridDim.x) * kTile + warp * 16 + lane / 4;
 #pragma unroll
-    for (int32_t j = 0; j < kTokens / 4; ++j) {
-      const int32_t token = first_token + j / 2 * 8 + lane % 4 * 2 + j % 2, at = j / 2 * 4 + j % 2;
-      if (token >= live) continue;
-      Finish<kJoin>(r.product, tile * kTile + warp * 16 + lane / 4, token).store(r.product, sums[at], sums[at + 2]);
+    for (int32_t i = 0; i < kTokens / 4; ++i) {
+      const int32_t token = first_token + i / 2 * 8 + lane % 4 * 2 + i % 2, at = i / 2 * 4 + i % 2;
+      if (token < live) Finish<kJoin>(r.product, row, token).store(r.product, sums[at], sums[at + 2]);
     }
   }
 }
@@ -163,23 +250,29 @@ template <int32_t kTokens, PackedMatrix::Join kJoin>
 __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant__ RingProduct r) {
   using R = Ring<kTokens>;
   extern __shared__ __align__(1024) std::byte shared[];
-  Barrier* barriers = reinterpret_cast<Barrier*>(shared + R::kStages * R::kStageBytes);
-  const Stages s{shared_address(shared), barriers, barriers + R::kStages};
+  std::byte* behind = shared + R::kStages * R::kStageBytes;
+  Barrier* barriers = reinterpret_cast<Barrier*>(behind + R::kPartBytes);
+  const Stages s{shared_address(shared), reinterpret_cast<float*>(behind), barriers, barriers + R::kStages};
   const int32_t steps = (r.product.inputs + kStep - 1) / kStep;
   if (threadIdx.x == kThreads - 32) {
     prefetch_tensor_map(&r.weights);
+    prefetch_tensor_map(&r.in);
     for (int32_t i = 0; i < R::kStages; ++i) {
       init_barrier(&s.full[i], 1);
-      init_barrier(&s.empty[i], kWarpgroup / 32);
+      init_barrier(&s.empty[i], kWarpgroup / 32 * R::kCluster);
     }
     fence_proxy_async();
   }
-  __syncthreads();
+  if constexpr (R::kCluster == 1)
+    __syncthreads();
+  else
+    cluster_sync();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     if (elect_one()) produce<kTokens>(r, s, steps);
   } else {
     consume<kTokens, kJoin>(r, s, steps);
   }
+  if constexpr (R::kCluster > 1) cluster_sync();  // until then others write to this block's memory
 }
 
 // --- the host's side
@@ -229,6 +322,23 @@ const GpuKind& gpu_kind() {
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
+constexpr int32_t kMostCluster = 4;
+
+void launch_cluster(void (*kernel)(RingProduct), dim3 grid, int32_t cluster, int32_t shared, cudaStream_t stream,
+                    const RingProduct& r) {
+  cudaLaunchAttribute attributes[2] = {
+      quire::cuda::starts_early(reinterpret_cast<const void*>(kernel), "matmul")};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<uint32_t>(cluster), 1, 1};
+  const cudaLaunchConfig_t launch = {.gridDim = grid,
+                                     .blockDim = dim3(kThreads),
+                                     .dynamicSmemBytes = static_cast<size_t>(shared),
+                                     .stream = stream,
+                                     .attrs = attributes,
+                                     .numAttrs = cluster > 1 ? 2u : 1u};
+  check_cuda(cudaLaunchKernelEx(&launch, kernel, r), "a product was not launched");
+}
+
 template <int32_t kTokens, PackedMatrix::Join kJoin>
 void launch_ring(const Product& p, cudaStream_t stream) {
   static const bool allowed = [] {
@@ -238,14 +348,16 @@ void launch_ring(const Product& p, cudaStream_t stream) {
     return true;
   }();
   (void)allowed;
-  const int32_t tiles = parts_of(p.weight_rows(), kTile);
-  const int32_t blocks = parts_of(tiles, parts_of(tiles, gpu_kind().multiprocessors));
+  constexpr int32_t kCluster = Ring<kTokens>::kCluster;
+  const int32_t most_blocks = gpu_kind().multiprocessors / kMostCluster * kMostCluster;
+  const int32_t tiles = parts_of(p.weight_rows(), kTile), turns = parts_of(tiles, most_blocks);
+  const int32_t blocks = parts_of(parts_of(tiles, turns), kCluster) * kCluster;
   const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
+                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens / kCluster),
                       .product = p,
-                      .tiles = tiles};
+                      .turns = turns};
   const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
-  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
+  launch_cluster(ring_kernel<kTokens, kJoin>, grid, kCluster, Ring<kTokens>::kShared, stream, r);
 }
 
 template <int32_t kTokens>

@@ -77,7 +77,7 @@ class PlainRows {
   uint4 rows_[kAhead][kTiles][2];
 };
 
-// Of f32, times the norm's weights; sums of squares are kept.
+// Of f32, times the norm's weights; sums of squares are kept. Every block norms its rows itself, which pays for few.
 template <int32_t kTiles, int32_t kAhead>
 class NormedRows {
  public:
@@ -152,6 +152,7 @@ struct Shared {
 template <class Rows, int32_t kTiles, int32_t kAhead, bool kAll, bool kOneGroup, PackedMatrix::Join kJoin>
 __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_constant__ Product p) {
   __shared__ Shared<kTiles> shared;
+  griddep_launch_dependents();  // two of these fit beside each other
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int32_t row = blockIdx.x * static_cast<int32_t>(kRowGroup) + lane / 4;
   const uint16_t* upper = p.weights + static_cast<int64_t>(row) * p.inputs;
@@ -164,7 +165,6 @@ __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_con
   for (int32_t i = 0; i < kAhead; ++i) load_chunk(chunks[i], upper, lower, input + i * step, p.inputs);
   rows.load_norm(p, input, step);
   griddep_wait();
-  griddep_launch_dependents();
 
   const int32_t first_token = blockIdx.y * kTiles * kTileRows, live = live_rows_of(p);
   if constexpr (!kOneGroup) {
@@ -228,11 +228,9 @@ void launch_small(const Product& p, cudaStream_t stream) {
   quire::cuda::launch_after(kernel, grid, warps * 32, 0, stream, "matmul", p);
 }
 
-// Normed rows take more registers, so a block has fewer of them.
 template <PackedMatrix::Join kJoin>
 void launch_joined(const Product& p, cudaStream_t stream) {
-  if (p.norm && p.room <= kTileRows) return launch_small<NormedRows, 1, true, kJoin>(p, stream);
-  if (p.norm) return launch_small<NormedRows, 1, false, kJoin>(p, stream);
+  if (p.norm) return launch_small<NormedRows, 1, true, kJoin>(p, stream);
   if (p.room <= kTileRows) return launch_small<PlainRows, 1, true, kJoin>(p, stream);
   if (p.room <= 2 * kTileRows) return launch_small<PlainRows, 2, true, kJoin>(p, stream);
   launch_small<PlainRows, 4, false, kJoin>(p, stream);

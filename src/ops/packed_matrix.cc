@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/matmul.h"
+#include "ops/packed_blocks.h"
 #include "ops/packed_layout.h"
 #include "ops/packed_rows.h"
 
@@ -82,8 +83,9 @@ void PackedMatrix::place_on_host(std::span<const WeightView> views, Exec& exec) 
 }
 
 void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
-  device_memory_ = packed_rows(views, join_, exec);
-  const std::byte* rows = device_memory_.data();
+  if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
+  device_memory_.push_back(packed_rows(views, join_, exec));
+  const std::byte* rows = device_memory_[0].data();
   const int64_t row_bytes = views[0].inputs * shape_of(BlockType::bf16).bytes;
   int64_t first_output = 0;
   for (const WeightView& view : views) {
@@ -93,7 +95,21 @@ void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec
   }
 }
 
-size_t PackedMatrix::bytes() const { return device_ == Device::cuda ? device_memory_.size() : memory_.size(); }
+void PackedMatrix::place_blocks_on_device(std::span<const WeightView> views, Exec& exec) {
+  int64_t first_output = 0;
+  for (const WeightView& view : views) {
+    const Buffer& tiles = device_memory_.emplace_back(packed_blocks(view, exec));
+    parts_.push_back({view.type, first_output, view.outputs, view.inputs, tiles.data(),
+                      device_layout(view.type).tile_bytes(view.inputs)});
+    first_output += view.outputs;
+  }
+}
+
+size_t PackedMatrix::bytes() const {
+  size_t bytes = memory_.size();
+  for (const Buffer& buffer : device_memory_) bytes += buffer.size();
+  return bytes;
+}
 
 int64_t PackedMatrix::outputs() const {
   return parts_.empty() ? 0 : parts_.back().first_output + parts_.back().outputs;
@@ -101,7 +117,7 @@ int64_t PackedMatrix::outputs() const {
 int64_t PackedMatrix::inputs() const { return parts_.empty() ? 0 : parts_.front().inputs; }
 
 Forms PackedMatrix::forms() const {
-  if (device_ == Device::cuda) return {.bf16 = true};
+  if (device_ == Device::cuda && is_dense(parts_[0].type)) return {.bf16 = true};
   Forms forms;
   for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
   return forms;

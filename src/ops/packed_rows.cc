@@ -65,23 +65,28 @@ Buffer packed_rows(std::span<const WeightView> parts, Join join, Exec& exec) {
   for (const WeightView& part : parts) outputs += part.outputs;
   check(inputs % kRowInputs == 0, "a GPU multiplies matrices whose inputs are a multiple of ", kRowInputs, ", not ",
         parts[0]);
-  const int64_t row_bytes = inputs * int64_t{sizeof(uint16_t)}, rows = row_count(join, outputs);
-  const int64_t at_once = static_cast<int64_t>(kPieceBytes) / row_bytes;
-  check(at_once > 0, "rows of ", inputs, " inputs are too long for a GPU");
-  Buffer memory(static_cast<size_t>(rows * row_bytes), Place::device);
   cuda::prepare_matmul(exec);
+  return filled_on_device(row_count(join, outputs), inputs * int64_t{sizeof(uint16_t)}, exec,
+                          [&](int64_t row, std::byte* to) {
+                            BlockType type{};
+                            const std::byte* source = source_of(parts, join, row, type);
+                            convert_row(source, type, inputs, reinterpret_cast<uint16_t*>(to));
+                          });
+}
+
+Buffer filled_on_device(int64_t units, int64_t unit_bytes, Exec& exec,
+                        const std::function<void(int64_t unit, std::byte* to)>& fill) {
+  const int64_t at_once = static_cast<int64_t>(kPieceBytes) / unit_bytes;
+  check(at_once > 0, "weights that lie together in ", unit_bytes, " bytes are too long for a GPU");
+  Buffer memory(static_cast<size_t>(units * unit_bytes), Place::device);
   RowStaging& staging = row_staging();
   const std::lock_guard lock(staging.mutex);
-  for (int64_t first = 0, piece = 0; first < rows; first += at_once, piece ^= 1) {
-    const int64_t count = std::min(at_once, rows - first);
+  for (int64_t first = 0, piece = 0; first < units; first += at_once, piece ^= 1) {
+    const int64_t count = std::min(at_once, units - first);
     std::byte* pinned = staging.memory[piece].data();
     staging.streams[piece].wait();
-    exec.parallel(count, [&](int64_t row, int) {
-      BlockType type{};
-      const std::byte* source = source_of(parts, join, first + row, type);
-      convert_row(source, type, inputs, reinterpret_cast<uint16_t*>(pinned + row * row_bytes));
-    });
-    staging.streams[piece].copy(memory.data() + first * row_bytes, pinned, static_cast<size_t>(count * row_bytes));
+    exec.parallel(count, [&](int64_t unit, int) { fill(first + unit, pinned + unit * unit_bytes); });
+    staging.streams[piece].copy(memory.data() + first * unit_bytes, pinned, static_cast<size_t>(count * unit_bytes));
   }
   for (quire::cuda::Stream& stream : staging.streams) stream.wait();
   return memory;

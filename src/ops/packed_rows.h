@@ -8,6 +8,7 @@
 // Rows of zeros fill up the last group of 16. Rows begin at multiples of 16 bytes: inputs are a multiple of 8.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/buffer.h"
@@ -35,13 +36,18 @@ constexpr bool is_up(PackedMatrix::Join join, int64_t row) {
   return join == PackedMatrix::Join::gate_and_up && row % kRowGroup >= kHalfGroup;
 }
 
-// The parts' rows in device memory. Threads of exec convert a piece in pinned memory while the piece before is copied.
-// The parts fit each other; throws CheckError where inputs are no multiple of 8.
+// The parts' rows in device memory. The parts fit each other; throws CheckError where inputs are no multiple of 8.
 Buffer packed_rows(std::span<const WeightView> parts, PackedMatrix::Join join, Exec& exec);
+
+// Device memory of `units` units of so many bytes each: threads of exec fill a piece of units in pinned memory while
+// the piece before is copied. Throws CheckError where a unit is longer than a piece.
+Buffer filled_on_device(int64_t units, int64_t unit_bytes, Exec& exec,
+                        const std::function<void(int64_t unit, std::byte* to)>& fill);
 
 // What products on exec's stream need besides, taken once: a product itself allocates nothing.
 namespace cuda {
 void prepare_matmul(Exec& exec);
+void prepare_quantised_matmul(Exec& exec);
 }
 
 }  // namespace quire::ops
