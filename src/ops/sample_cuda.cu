@@ -15,15 +15,12 @@ namespace quire::ops::cuda {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
+constexpr int32_t kRecordPieces = sizeof(SampleRecord) / sizeof(int4);
 constexpr int32_t kMaskWords = kSampleWarps * kGroup / 32;  // of a slice, for each group
 
-struct RowShared {
-  SampleRecord record;
-  SampleStep step;  // all but its clock
-};
-__device__ RowShared& row_shared() {
-  __shared__ RowShared shared;
-  return shared;
+__device__ SampleRecord& shared_record() {
+  __shared__ SampleRecord record;
+  return record;
 }
 
 // One row, by all threads of its cluster.
@@ -32,28 +29,18 @@ class RowSampler {
   __device__ explicit RowSampler(const SampleArgs& args)
       : a_(args), slice_(groups_for(args.vocabulary)), cuts_(slice_) {}
 
-  // What the host wrote, before the logits are there.
-  __device__ void read_record() {
-    number_ = *static_cast<const volatile uint32_t*>(a_.number);
-    const uint32_t slot = number_ % a_.slots;
-    const int32_t record_pieces = sizeof(SampleRecord) / 16, step_pieces = offsetof(SampleStep, begin) / 16;
-    const int32_t i = Slice::thread();
-    if (i < record_pieces)
-      reinterpret_cast<int4*>(&row_shared().record)[i] =
-          __ldcv(reinterpret_cast<const int4*>(a_.records + int64_t{slot} * a_.most_rows + row()) + i);
-    else if (i >= 32 && i < 32 + step_pieces)
-      reinterpret_cast<int4*>(&row_shared().step)[i - 32] =
-          __ldcv(reinterpret_cast<const int4*>(a_.steps + slot) + i - 32);
-    __syncthreads();
-    if (is_live() && row_shared().record.mask >= 0) read_mask();
-  }
-  __device__ bool is_live() const {
-    return row() < row_shared().step.rows && row_shared().record.task != SampleTask::skip;
+  // What the host wrote, before the logits are there: the cluster's first block asks for it, and all have it after the
+  // first barrier.
+  __device__ void ask_for_record() {
+    if (Slice::rank() != 0 || Slice::thread() >= kRecordPieces) return;
+    const uint32_t slot = __ldcg(a_.number) % a_.slots;
+    piece_ = __ldcg(reinterpret_cast<const int4*>(a_.records + int64_t{slot} * a_.most_rows + row()) + Slice::thread());
   }
 
   __device__ void run() {
-    const SampleRecord& r = row_shared().record;
+    const SampleRecord& r = shared_record();
     const Slice::Likeliest raw = load();
+    if (r.task == SampleTask::skip) return finish_in_first(-1, SampleStatus::fine);
     if (!raw.sound || raw.none())
       return finish_in_first(-1, raw.sound ? SampleStatus::no_logits : SampleStatus::broken_logits);
     if (r.top_count >= 0) add_logprobs(logit_of(raw.token.key));
@@ -64,26 +51,31 @@ class RowSampler {
     draw({.top = logit_of(best.token.key), .per_logit = r.per_logit});
   }
 
-  // By one thread: the row's outcome; the last row of the step says that the step is finished.
+  // By one thread.
   __device__ __noinline__ void finish(int32_t token, SampleStatus status) {
-    const SampleRecord& r = row_shared().record;
-    const uint32_t slot = number_ % a_.slots;
-    if (is_live()) {
+    const SampleRecord& r = shared_record();
+    if (r.task != SampleTask::skip) {
       SampleOutcome outcome{token, status, 0, top_};
       if (status == SampleStatus::fine && r.top_count >= 0) outcome.logprob = logprob_of(token);
-      a_.outcomes[int64_t{slot} * a_.most_rows + row()] = outcome;
+      a_.outcomes[int64_t{r.number % a_.slots} * a_.most_rows + row()] = outcome;
       if (status == SampleStatus::fine && r.task == SampleTask::draw) {
         a_.token_of_row[r.request_row] = token;
         if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
       }
     }
-    __threadfence_system();
-    if (atomicAdd(a_.arrived, 1u) + 1 != gridDim.y) return;
-    *a_.arrived = 0;
-    a_.steps[slot].begin = *a_.begun;
-    a_.steps[slot].end = device_clock();
-    __threadfence_system();
-    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(a_.finished), "r"(number_) : "memory");
+    arrive(a_);
+  }
+
+  // A row is done; the last of the step says that the step is finished. What a row wrote is seen by who sees its
+  // arrival, and so by the host, who sees the last.
+  __device__ static void arrive(const SampleArgs& args) {
+    uint32_t arrived;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(arrived) : "l"(args.arrived) : "memory");
+    if (arrived + 1 != gridDim.y) return;
+    *args.arrived = 0;
+    const uint32_t number = __ldcg(args.number);
+    args.clocks[number % args.slots] = {*args.begun, device_clock()};
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(args.finished), "r"(number) : "memory");
   }
 
  private:
@@ -102,9 +94,10 @@ class RowSampler {
 
   __device__ void read_mask() {
     const int32_t words = (a_.vocabulary + 31) / 32, first = slice_.first_id() / 32;
-    const uint32_t* const from = row_shared().step.masks + int64_t{row_shared().record.mask} * words + first;
+    const uint32_t* const from = shared_record().mask + first;
     for (int32_t i = Slice::thread(); i < kMaskWords * slice_.groups(); i += kSampleThreads)
-      mask()[i] = first + i < words ? __ldcv(from + i) : 0;
+      mask()[i] = first + i < words ? __ldcg(from + i) : 0;
+    __syncthreads();
   }
 
   // --- the logits as they come
@@ -147,30 +140,34 @@ class RowSampler {
       }
     }
     cluster_wait();  // all blocks are there to be told
+    if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
+      for (int32_t rank = 0; rank < kSampleBlocks; ++rank)
+        reinterpret_cast<int4*>(at_rank(&shared_record(), rank))[Slice::thread()] = piece_;
     return slice_.likeliest(best, best_id, sound);
   }
 
   // --- bias, penalties and mask
 
   __device__ bool adjusts() const {
-    return row_shared().record.bias_count > 0 || row_shared().record.penalty_slot >= 0 || row_shared().record.mask >= 0;
+    const SampleRecord& r = shared_record();
+    return r.bias_count > 0 || r.penalty_slot >= 0 || r.mask != nullptr;
   }
 
   __device__ void add_bias() {
-    const LogitBias* const list = row_shared().step.bias + row_shared().record.bias_begin;
-    const int32_t count = row_shared().record.bias_count;
+    const LogitBias* const list = shared_record().bias;
+    const int32_t count = shared_record().bias_count;
     for (int32_t i = Slice::thread(); i < count; i += kSampleThreads) {
-      const int32_t token = __ldcv(&list[i].token), at = token - slice_.first_id();
-      if (at < 0 || at >= slice_.size() || (i > 0 && __ldcv(&list[i - 1].token) == token)) continue;
+      const int32_t token = __ldcg(&list[i].token), at = token - slice_.first_id();
+      if (at < 0 || at >= slice_.size() || (i > 0 && __ldcg(&list[i - 1].token) == token)) continue;
       float logit = slice_logits()[at];
-      for (int32_t k = i; k < count && __ldcv(&list[k].token) == token; ++k) logit += __ldcv(&list[k].bias);
+      for (int32_t k = i; k < count && __ldcg(&list[k].token) == token; ++k) logit += __ldcg(&list[k].bias);
       slice_logits()[at] = logit;
     }
     __syncthreads();
   }
 
   __device__ float penalised(float logit, int32_t id) const {
-    const SampleRecord& r = row_shared().record;
+    const SampleRecord& r = shared_record();
     const uint32_t seen = __ldcg(a_.counts + int64_t{r.penalty_slot} * a_.vocabulary + id);
     if (seen == 0) return logit;
     logit = logit > 0 ? fminf(logit / r.repetition_penalty, FLT_MAX) : logit * r.repetition_penalty;
@@ -180,8 +177,9 @@ class RowSampler {
   }
 
   __device__ __noinline__ Slice::Likeliest adjust() {
-    const SampleRecord& r = row_shared().record;
+    const SampleRecord& r = shared_record();
     if (r.bias_count > 0) add_bias();
+    if (r.mask != nullptr) read_mask();
     float best = -INFINITY;
     int32_t best_id = INT_MAX;
 #pragma unroll 1
@@ -189,7 +187,7 @@ class RowSampler {
       const int32_t at = slice_.place(Slice::warp(), group), id = slice_.first_id() + at;
       float4& four = Slice::four(at);
       float x[4] = {four.x, four.y, four.z, four.w};
-      const uint32_t allowed = r.mask >= 0 ? mask()[at / 32] >> at % 32 : ~0u;
+      const uint32_t allowed = r.mask != nullptr ? mask()[at / 32] >> at % 32 : ~0u;
 #pragma unroll
       for (int32_t k = 0; k < 4; ++k) {
         if (r.penalty_slot >= 0 && id + k < a_.vocabulary) x[k] = penalised(x[k], id + k);
@@ -217,17 +215,15 @@ class RowSampler {
       sum += weight;
     });
     log_sum_ = scale.top + log(slice_.sum_of_doubles(sum));
-    if (row_shared().record.top_count > 0) add_top(top);
+    if (shared_record().top_count > 0) add_top(top);
     if (Slice::rank() == 0)
-      for (int32_t i = Slice::thread(); i < row_shared().record.ids_count; i += kSampleThreads) {
-        const int32_t at = row_shared().record.ids_begin + i;
-        row_shared().step.wanted[at] = logprob_of(__ldcv(row_shared().step.ids + at));
+      for (int32_t i = Slice::thread(); i < shared_record().ids_count; i += kSampleThreads) {
+        shared_record().wanted[i] = logprob_of(__ldcg(shared_record().ids + i));
       }
-    __threadfence_system();
   }
 
   __device__ __noinline__ void add_top(float top) {
-    const int32_t wanted = row_shared().record.top_count;
+    const int32_t wanted = shared_record().top_count;
     const WeightScale scale{.top = top, .per_logit = kLog2E};
     const Bins bins = Bins::of_width(top, kLog2E);
     cuts_.count(bins, false, scale);
@@ -244,13 +240,13 @@ class RowSampler {
     const RankedToken mine = cuts_.few(Slice::thread());
     int32_t before = 0;
     for (int32_t i = 0; i < cuts_.few_count(); ++i) before += cuts_.few(i).before(mine);
-    if (before < wanted) row_shared().step.top[row_shared().record.top_begin + before] = {mine.id, logprob_of(mine.id)};
+    if (before < wanted) shared_record().top[before] = {mine.id, logprob_of(mine.id)};
   }
 
   // --- temperature, top-k, top-p, min-p and the draw
 
   __device__ __noinline__ void draw(const WeightScale& scale) {
-    const SampleRecord& r = row_shared().record;
+    const SampleRecord& r = shared_record();
     Cut cut{no_cut(), 0};
     if (r.top_k > 0 || r.top_p < 1) {
       const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
@@ -283,7 +279,7 @@ class RowSampler {
 
   // The likeliest stays even where nothing is wanted.
   __device__ uint64_t least_of_top_p(uint64_t total) const {
-    const uint64_t wanted = top_p_weight(row_shared().record.top_p, total);
+    const uint64_t wanted = top_p_weight(shared_record().top_p, total);
     return wanted > 0 ? wanted : 1;
   }
 
@@ -309,12 +305,12 @@ class RowSampler {
         weight_before += cuts_.few_weight(other);
       }
     bool stays = i < count && before < k;
-    if (row_shared().record.top_p < 1) {
+    if (shared_record().top_p < 1) {
       if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays ? own : 0));
       stays = stays && weight_before < wanted;
     }
-    if (!stays || own < row_shared().record.least_weight) own = 0;
-    const uint64_t left = draw_threshold(row_shared().record.random, cuts_.block_sum(own));
+    if (!stays || own < shared_record().least_weight) own = 0;
+    const uint64_t left = draw_threshold(shared_record().random, cuts_.block_sum(own));
     if (i < count) cuts_.few_weight(i) = own;
     __syncthreads();
     if (own == 0) return;
@@ -327,20 +323,21 @@ class RowSampler {
   const SampleArgs& a_;
   Slice slice_;
   CutFinder cuts_;
-  uint32_t number_ = 0;
+  int4 piece_{};  // of the record, in the first threads of the first block
   double log_sum_ = 0;
   int32_t top_ = 0;
 };
 
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {
   cluster_arrive();
+  const bool is_padding = args.live != nullptr && static_cast<int32_t>(blockIdx.y) >= __ldcg(args.live);
   RowSampler row(args);
-  row.read_record();
+  if (!is_padding) row.ask_for_record();
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
-  if (row.is_live()) return row.run();
+  if (!is_padding) return row.run();
   cluster_wait();
-  if (blockIdx.x == 0 && threadIdx.x == 0) row.finish(-1, SampleStatus::fine);
+  if (blockIdx.x == 0 && threadIdx.x == 0) RowSampler::arrive(args);
 }
 
 __global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_constant__ FutureTokensArgs args) {
@@ -348,8 +345,8 @@ __global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_co
   quire::cuda::griddep_launch_dependents();
   const int32_t i = static_cast<int32_t>(blockIdx.x * kSampleThreads + threadIdx.x);
   if (i == 0) *args.begun = device_clock();
-  if (i >= *static_cast<const volatile int32_t*>(args.count)) return;
-  const int32_t id = __ldcv(args.ids + i);
+  if (i >= __ldcg(args.count)) return;
+  const int32_t id = __ldcg(args.ids + i);
   args.tokens[i] = id >= 0 ? id : __ldcg(args.token_of_row + (-1 - id));
 }
 
@@ -361,7 +358,7 @@ __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_c
   for (int32_t i = thread; i < args.vocabulary; i += kRecountThreads) args.counts[i] = 0;
   __syncthreads();
   for (int32_t i = thread; i < all; i += kRecountThreads) {
-    uint32_t* const count = args.counts + __ldcv(args.text + i);
+    uint32_t* const count = args.counts + __ldcg(args.text + i);
     if (i < args.prompt)
       atomicOr(count, kInPrompt);
     else
@@ -373,7 +370,7 @@ __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_c
 }
 
 constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWords * sizeof(uint32_t);
-static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(RowShared) <= 227 * 1024,
+static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(SampleRecord) <= 227 * 1024,
               "the largest vocabulary's logits do not fit into shared memory");
 size_t dynamic_bytes(int32_t vocabulary) { return static_cast<size_t>(groups_for(vocabulary)) * kGroupBytes; }
 
