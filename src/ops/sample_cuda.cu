@@ -27,7 +27,7 @@ __device__ SampleRecord& shared_record() {
 class RowSampler {
  public:
   __device__ explicit RowSampler(const SampleArgs& args)
-      : a_(args), slice_(groups_for(args.vocabulary)), cuts_(slice_) {}
+      : a_(args), slice_(groups_for(args.vocabulary, Slice::blocks())), cuts_(slice_) {}
 
   // What the host wrote, before the logits are there: the cluster's first block asks for it, and all have it after the
   // first barrier.
@@ -131,7 +131,7 @@ class RowSampler {
         const float x[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
 #pragma unroll
         for (int32_t k = 0; k < 4; ++k) {
-          sound = sound && x[k] <= FLT_MAX;  // false for NaN too
+          sound &= x[k] <= FLT_MAX;  // false for NaN too
           if (x[k] > best) {
             best = x[k];
             best_id = slice_.first_id() + at + k;
@@ -141,7 +141,7 @@ class RowSampler {
     }
     cluster_wait();  // all blocks are there to be told
     if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
-      for (int32_t rank = 0; rank < kSampleBlocks; ++rank)
+      for (int32_t rank = 0; rank < Slice::blocks(); ++rank)
         reinterpret_cast<int4*>(at_rank(&shared_record(), rank))[Slice::thread()] = piece_;
     return slice_.likeliest(best, best_id, sound);
   }
@@ -372,23 +372,36 @@ __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_c
 constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWords * sizeof(uint32_t);
 static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(SampleRecord) <= 227 * 1024,
               "the largest vocabulary's logits do not fit into shared memory");
-size_t dynamic_bytes(int32_t vocabulary) { return static_cast<size_t>(groups_for(vocabulary)) * kGroupBytes; }
+
+// Few rows: many blocks each, because time is latency, as long as all rows run at once. Many rows: few, whose barriers
+// then cost less.
+int32_t blocks_for(int32_t rows, int32_t vocabulary) {
+  constexpr int32_t kMultiprocessors = 132, kLargeVocabulary = 65536;
+  const int32_t least = vocabulary > kLargeVocabulary ? 8 : rows * 2 <= kMultiprocessors ? 2 : 4;
+  int32_t blocks = kMostSampleBlocks;
+  while (blocks > least && rows * blocks > kMultiprocessors) blocks /= 2;
+  while (blocks < kMostSampleBlocks && groups_for(vocabulary, blocks) > kMostGroups) blocks *= 2;
+  return blocks;
+}
 
 }  // namespace
 
-int32_t most_vocabulary() { return kMostGroups * kClusterStep; }
+int32_t most_vocabulary() { return kMostGroups * kMostSampleBlocks * kSampleWarps * kGroup; }
 
 void sample_rows(const SampleArgs& args, Exec& exec) {
   const auto kernel = reinterpret_cast<const void*>(sample_kernel);
-  const size_t bytes = dynamic_bytes(args.vocabulary);
+  const int32_t blocks = blocks_for(args.rows, args.vocabulary);
+  const size_t bytes = groups_for(args.vocabulary, blocks) * kGroupBytes;
   cudaLaunchAttribute attributes[2] = {quire::cuda::starts_early(kernel, "sampling"), {}};
   check(attributes[0].val.programmaticStreamSerializationAllowed != 0, "sampling on a GPU needs one of Hopper's kind");
   attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kSampleBlocks, 1, 1};
+  attributes[1].val.clusterDim = {static_cast<uint32_t>(blocks), 1, 1};
   quire::cuda::check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       "sampling from a vocabulary of ", args.vocabulary);
-  const cudaLaunchConfig_t launch = {.gridDim = dim3(kSampleBlocks, static_cast<uint32_t>(args.rows)),
+  quire::cuda::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                          "sampling by clusters of ", blocks, " blocks");
+  const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>(args.rows)),
                                      .blockDim = dim3(kSampleThreads),
                                      .dynamicSmemBytes = bytes,
                                      .stream = quire::cuda::stream_of(exec),

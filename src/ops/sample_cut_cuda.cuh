@@ -230,20 +230,22 @@ class CutFinder {
 
   // Each block sums its part of the bins over all blocks and gives all blocks the sums.
   __device__ void sum_over_cluster(bool weighs) {
-    constexpr int32_t kPart = kBins / kSampleBlocks;
+    const int32_t part = kBins / Slice::blocks();
     if (Slice::thread() == 0) cut_shared().few_count = 0;
-    if (Slice::thread() >= kPart) return;
-    const int32_t bin = Slice::rank() * kPart + Slice::thread();
-    Bin sum{0, 0};
-#pragma unroll
-    for (int32_t rank = 0; rank < kSampleBlocks; ++rank) {
-      sum.count += *at_rank(&cut_shared().own_count[bin], rank);
-      if (weighs)
-        sum.weight +=
-            uint64_t{*at_rank(&cut_shared().own_high[bin], rank)} << 32 | *at_rank(&cut_shared().own_low[bin], rank);
+#pragma unroll 1
+    for (int32_t i = Slice::thread(); i < part; i += kSampleThreads) {
+      const int32_t bin = Slice::rank() * part + i;
+      Bin sum{0, 0};
+#pragma unroll 8
+      for (int32_t rank = 0; rank < Slice::blocks(); ++rank) {
+        sum.count += *at_rank(&cut_shared().own_count[bin], rank);
+        if (weighs)
+          sum.weight +=
+              uint64_t{*at_rank(&cut_shared().own_high[bin], rank)} << 32 | *at_rank(&cut_shared().own_low[bin], rank);
+      }
+#pragma unroll 8
+      for (int32_t rank = 0; rank < Slice::blocks(); ++rank) *at_rank(&cut_shared().bins[bin], rank) = sum;
     }
-#pragma unroll
-    for (int32_t rank = 0; rank < kSampleBlocks; ++rank) *at_rank(&cut_shared().bins[bin], rank) = sum;
   }
 
   __device__ uint64_t prefix_before(uint64_t x, uint64_t* warp_sums) {
