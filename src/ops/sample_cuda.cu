@@ -143,6 +143,7 @@ class RowSampler {
     if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
       for (int32_t rank = 0; rank < Slice::blocks(); ++rank)
         reinterpret_cast<int4*>(at_rank(&shared_record(), rank))[Slice::thread()] = piece_;
+    best_ = best;
     return slice_.likeliest(best, best_id, sound);
   }
 
@@ -166,9 +167,8 @@ class RowSampler {
     __syncthreads();
   }
 
-  __device__ float penalised(float logit, int32_t id) const {
+  __device__ __noinline__ static float penalised(float logit, uint32_t seen) {
     const SampleRecord& r = shared_record();
-    const uint32_t seen = __ldcg(a_.counts + int64_t{r.penalty_slot} * a_.vocabulary + id);
     if (seen == 0) return logit;
     logit = logit > 0 ? fminf(logit / r.repetition_penalty, FLT_MAX) : logit * r.repetition_penalty;
     const uint32_t generated = seen & ~kInPrompt;
@@ -176,9 +176,40 @@ class RowSampler {
     return logit - (r.frequency_penalty * static_cast<float>(generated) + r.presence_penalty);
   }
 
+  // Of four tokens of the vocabulary, and those behind it.
+  __device__ uint4 seen_four(int32_t id) const {
+    const uint32_t* const from = a_.counts + int64_t{shared_record().penalty_slot} * a_.vocabulary + id;
+    if (id + 4 <= a_.vocabulary && reinterpret_cast<uintptr_t>(from) % 16 == 0)
+      return __ldcg(reinterpret_cast<const uint4*>(from));
+    uint32_t seen[4];
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) seen[i] = id + i < a_.vocabulary ? __ldcg(from + i) : 0;
+    return {seen[0], seen[1], seen[2], seen[3]};
+  }
+
+  __device__ void penalise() {
+    constexpr int32_t kAtOnce = 4;
+#pragma unroll 1
+    for (int32_t first = 0; first < slice_.groups(); first += kAtOnce) {
+      uint4 seen[kAtOnce];
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i)
+        if (first + i < slice_.groups())
+          seen[i] = seen_four(slice_.first_id() + slice_.place(Slice::warp(), first + i));
+#pragma unroll
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        if (first + i >= slice_.groups() || (seen[i].x | seen[i].y | seen[i].z | seen[i].w) == 0) continue;
+        float4& four = Slice::four(slice_.place(Slice::warp(), first + i));
+        four = {penalised(four.x, seen[i].x), penalised(four.y, seen[i].y), penalised(four.z, seen[i].z),
+                penalised(four.w, seen[i].w)};
+      }
+    }
+  }
+
   __device__ __noinline__ Slice::Likeliest adjust() {
     const SampleRecord& r = shared_record();
     if (r.bias_count > 0) add_bias();
+    if (r.penalty_slot >= 0) penalise();
     if (r.mask != nullptr) read_mask();
     float best = -INFINITY;
     int32_t best_id = INT_MAX;
@@ -190,7 +221,6 @@ class RowSampler {
       const uint32_t allowed = r.mask != nullptr ? mask()[at / 32] >> at % 32 : ~0u;
 #pragma unroll
       for (int32_t k = 0; k < 4; ++k) {
-        if (r.penalty_slot >= 0 && id + k < a_.vocabulary) x[k] = penalised(x[k], id + k);
         if (!(allowed >> k & 1)) x[k] = -INFINITY;
         if (x[k] > best) {
           best = x[k];
@@ -199,6 +229,7 @@ class RowSampler {
       }
       four = {x[0], x[1], x[2], x[3]};
     }
+    best_ = best;
     return slice_.likeliest(best, best_id);
   }
 
@@ -226,15 +257,17 @@ class RowSampler {
     const int32_t wanted = shared_record().top_count;
     const WeightScale scale{.top = top, .per_logit = kLog2E};
     const Bins bins = Bins::of_width(top, kLog2E);
-    cuts_.count(bins, false, scale);
-    const CutFinder::Located where = cuts_.locate(false, static_cast<uint64_t>(wanted));
-    top_ = where.bin >= 0 ? wanted : cuts_.total_count();
-    if (where.bin < 0 || cuts_.are_few(where)) {
-      cuts_.gather(bins, 0, where.bin < 0 ? kBins - 1 : where.bin);
-    } else {
+    const CutFinder::Gathered gathered = cuts_.gather_likeliest(bins, best_, wanted);
+    top_ = wanted;
+    if (!gathered.fits) {
+      cuts_.count(bins, false, scale);
+      const CutFinder::Located where = cuts_.locate(false, static_cast<uint64_t>(wanted));
       const Cut cut = cuts_.find(bins, where, false, static_cast<uint64_t>(wanted), false, scale);
       cuts_.clear_few();
       cuts_.gather(bins, 0, kBins - 1, cut.last);
+    } else if (gathered.is_all) {
+      slice_.tell_from_one(Slice::rank() == 0 && Slice::thread() == 0, static_cast<uint64_t>(cuts_.few_count()), 0);
+      top_ = min(wanted, static_cast<int32_t>(slice_.told(0)));
     }
     if (Slice::rank() != 0 || Slice::thread() >= cuts_.few_count()) return;
     const RankedToken mine = cuts_.few(Slice::thread());
@@ -247,34 +280,35 @@ class RowSampler {
 
   __device__ __noinline__ void draw(const WeightScale& scale) {
     const SampleRecord& r = shared_record();
-    Cut cut{no_cut(), 0};
-    if (r.top_k > 0 || r.top_p < 1) {
-      const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
-      const auto top_k = static_cast<uint64_t>(r.top_k);
-      bool is_cut = false;
-      if (r.top_k > 0) {
-        cuts_.count(bins, false, scale);
-        CutFinder::Located where = cuts_.locate(false, top_k);
-        if (where.bin >= 0 && cuts_.are_few(where)) return draw_from_few(bins, where, r.top_k, 0, scale);
-        is_cut = where.bin >= 0;
-        if (is_cut && r.top_p < 1) {  // what is kept is to be weighed
-          cuts_.count(bins, true, scale);
-          where = cuts_.locate(false, top_k);
-        }
-        if (is_cut) cut = cuts_.find(bins, where, false, top_k, r.top_p < 1, scale);
-      }
-      if (r.top_p < 1) {
-        cuts_.count(bins, true, scale);
-        const uint64_t wanted = least_of_top_p(is_cut ? cut.weight : cuts_.total_weight());
-        const CutFinder::Located where = cuts_.locate(true, wanted);
-        if (cuts_.are_few(where)) return draw_from_few(bins, where, INT_MAX, wanted, scale);
-        cut = cuts_.find(bins, where, true, wanted, true, scale);
-      }
-    }
-    const Weights measure{scale, cut.last, r.least_weight};
+    const bool is_cut = r.top_k > 0 || r.top_p < 1;
+    if (is_cut && draw_from_likeliest(scale)) return;
+    const RankedToken last = is_cut ? cut_of_many(scale) : no_cut();
+    const Weights measure{scale, last, r.least_weight};
     const Slice::Sums sums = slice_.sums(measure);
     const int32_t token = slice_.find(sums, draw_threshold(r.random, sums.total), measure);
     if (token >= 0) finish(token, SampleStatus::fine);
+  }
+
+  // Where the end lies, wherever it is.
+  __device__ __noinline__ RankedToken cut_of_many(const WeightScale& scale) {
+    const SampleRecord& r = shared_record();
+    const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
+    const bool weighs = r.top_p < 1;
+    Cut cut{no_cut(), 0};
+    cuts_.count(bins, weighs, scale);
+    uint64_t total = weighs ? cuts_.total_weight() : 0;
+    if (r.top_k > 0) {
+      const auto top_k = static_cast<uint64_t>(r.top_k);
+      const CutFinder::Located where = cuts_.locate(false, top_k);
+      if (where.bin >= 0) {  // else there are fewer
+        cut = cuts_.find(bins, where, false, top_k, weighs, scale);
+        total = cut.weight;
+      }
+      if (weighs) cuts_.count(bins, weighs, scale);
+    }
+    if (!weighs) return cut.last;
+    const uint64_t wanted = least_of_top_p(total);
+    return cuts_.find(bins, cuts_.locate(true, wanted), true, wanted, true, scale).last;
   }
 
   // The likeliest stays even where nothing is wanted.
@@ -283,19 +317,36 @@ class RowSampler {
     return wanted > 0 ? wanted : 1;
   }
 
-  // Of the tokens up to that bin the first k in the order of likelihood, and of those the ones that the wanted weight
-  // needs; 0: what top-p says of the k.
-  __device__ __noinline__ void draw_from_few(const Bins& bins, const CutFinder::Located& where, int32_t k,
-                                             uint64_t wanted, const WeightScale& scale) {
-    cuts_.gather(bins, 0, where.bin);
-    if (Slice::rank() != 0) return;
-    const int32_t i = Slice::thread(), count = cuts_.few_count();
+  // Where the end lies among the likeliest, of which there is a list in the first block. False: it does not.
+  __device__ __noinline__ bool draw_from_likeliest(const WeightScale& scale) {
+    constexpr int32_t kNucleus = 128;  // tokens, that top-p usually needs no more of
+    const SampleRecord& r = shared_record();
+    if (r.top_k > kSurelyFew) return false;
+    uint64_t wanted = 0;  // by top-p; 0: the list says
+    if (r.top_k == 0) wanted = least_of_top_p(slice_.sums(Weights{scale, no_cut(), 0}).total);
+    const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
+    if (!cuts_.gather_likeliest(bins, best_, r.top_k > 0 ? r.top_k : kNucleus).fits) return false;
+
+    const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
     RankedToken mine{0, INT_MAX};
     uint64_t own = 0;
     if (i < count) {
       mine = cuts_.few(i);
       cuts_.few_weight(i) = own = weight_of(mine, scale);
     }
+    if (wanted > 0) {
+      const bool suffices = cuts_.block_sum(own) >= wanted;
+      slice_.tell_from_one(Slice::rank() == 0 && i == 0, suffices, 0);
+      if (slice_.told(0) == 0) return false;
+    }
+    if (Slice::rank() == 0) draw_from_list(mine, own, wanted);
+    return true;
+  }
+
+  // In the first block, each thread with its token of the list, if there is one for it.
+  __device__ void draw_from_list(const RankedToken& mine, uint64_t own, uint64_t wanted) {
+    const SampleRecord& r = shared_record();
+    const int32_t i = Slice::thread(), count = cuts_.few_count();
     __syncthreads();
     int32_t before = 0;
     uint64_t weight_before = 0;
@@ -304,13 +355,13 @@ class RowSampler {
         ++before;
         weight_before += cuts_.few_weight(other);
       }
-    bool stays = i < count && before < k;
-    if (shared_record().top_p < 1) {
+    bool stays = i < count && (r.top_k == 0 || before < r.top_k);
+    if (r.top_p < 1) {
       if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays ? own : 0));
       stays = stays && weight_before < wanted;
     }
-    if (!stays || own < shared_record().least_weight) own = 0;
-    const uint64_t left = draw_threshold(shared_record().random, cuts_.block_sum(own));
+    if (!stays || own < r.least_weight) own = 0;
+    const uint64_t left = draw_threshold(r.random, cuts_.block_sum(own));
     if (i < count) cuts_.few_weight(i) = own;
     __syncthreads();
     if (own == 0) return;
@@ -326,6 +377,7 @@ class RowSampler {
   int4 piece_{};  // of the record, in the first threads of the first block
   double log_sum_ = 0;
   int32_t top_ = 0;
+  float best_ = 0;  // the largest logit of this thread
 };
 
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {

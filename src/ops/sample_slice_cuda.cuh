@@ -244,14 +244,10 @@ class Slice {
     sum = warp_sum(sum);
     if (lane() == 0) slice_shared().warp_words[warp()] = sum;
     __syncthreads();
-    Sums sums{0, 0, 0};
-    for (int32_t i = 0; i < kSampleWarps; ++i) sums.own += slice_shared().warp_words[i];
-    tell(sums.own);
-    for (int32_t i = 0; i < blocks(); ++i) {
-      sums.total += told(i);
-      if (i < rank()) sums.before += told(i);
-    }
-    return sums;
+    const uint64_t own = warp_sum(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : 0);
+    tell(own);
+    const uint64_t theirs = lane() < blocks() ? told(lane()) : 0;
+    return {warp_sum(theirs), warp_sum(lane() < rank() ? theirs : 0), own};
   }
   // The token at which the sums go above the target, in the one thread that finds it; elsewhere -1. Right behind
   // sums(measure). Not for the cluster together: blocks without the token return at once.
@@ -260,6 +256,7 @@ class Slice {
     if (target < sums.before || target - sums.before >= sums.own) return -1;
     uint64_t left = target - sums.before;
     int32_t found_warp = 0;
+#pragma unroll 1
     for (; slice_shared().warp_words[found_warp] <= left; ++found_warp) left -= slice_shared().warp_words[found_warp];
 #pragma unroll 1
     for (int32_t group = warp(); group < groups_; group += kSampleWarps) {
@@ -268,6 +265,7 @@ class Slice {
     }
     __syncthreads();
     int32_t group = 0;
+#pragma unroll 1
     for (; slice_shared().group_sums[group] <= left; ++group) left -= slice_shared().group_sums[group];
     if (warp() != group % kSampleWarps) return -1;
     const int32_t at = place(found_warp, group);
@@ -286,12 +284,9 @@ class Slice {
     sum = warp_sum(sum);
     if (lane() == 0) slice_shared().warp_words[warp()] = __double_as_longlong(sum);
     __syncthreads();
-    double block = 0;
-    for (int32_t i = 0; i < kSampleWarps; ++i) block += __longlong_as_double(slice_shared().warp_words[i]);
-    tell(__double_as_longlong(block));
-    double total = 0;
-    for (int32_t i = 0; i < blocks(); ++i) total += __longlong_as_double(told(i));
-    return total;
+    const auto in_order = [](uint64_t word) { return warp_sum(__longlong_as_double(word)); };
+    tell(__double_as_longlong(in_order(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : 0)));
+    return in_order(lane() < blocks() ? told(lane()) : 0);
   }
 
   struct KeyRange {
