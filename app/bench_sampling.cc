@@ -66,20 +66,23 @@ class GpuSamplingWorld {
         vocabulary_(vocabulary),
         sampler_({.vocabulary = vocabulary, .rows = kMostSampledRows, .request_rows = kMostSampledRows}, exec),
         logits_(logits.size() * sizeof(float), Place::device),
-        number_(sizeof(uint32_t), Place::pinned) {
-    number() = 0;
+        inputs_(sizeof(Inputs), Place::device) {
     exec.stream()->copy(logits_.data(), reinterpret_cast<const std::byte*>(logits.data()), logits_.size());
     exec.wait();
   }
 
   // All steps of the graph are the one that was begun: each writes the same results.
   Graph record(const SamplingLine& line, int32_t rows) {
-    sampler_.begin(++number());
+    const Inputs inputs{++steps_, rows};
+    exec_.stream()->copy(inputs_.data(), reinterpret_cast<const std::byte*>(&inputs), sizeof(inputs));
+    sampler_.begin(steps_);
     for (int32_t row = 0; row < rows; ++row) sampler_.draw(row_of(line, nullptr, row), {row});
+    const auto* const on_device = reinterpret_cast<const Inputs*>(inputs_.data());
     Graph graph;
     exec_.begin_capture(graph);
     for (int32_t step = 0; step < kStepsInGraph; ++step)
-      sampler_.launch({reinterpret_cast<const float*>(logits_.data()), rows, vocabulary_, vocabulary_}, &number());
+      sampler_.launch({reinterpret_cast<const float*>(logits_.data()), rows, vocabulary_, vocabulary_},
+                      &on_device->number, &on_device->rows);
     exec_.end_capture();
     graph.replay(exec_);
     exec_.wait();
@@ -90,12 +93,16 @@ class GpuSamplingWorld {
   }
 
  private:
-  uint32_t& number() { return *reinterpret_cast<uint32_t*>(number_.data()); }
+  struct Inputs {  // of a step, that lie on the device
+    uint32_t number;
+    int32_t rows;
+  };
 
   Exec& exec_;
   int32_t vocabulary_;
   ops::DeviceSampler sampler_;
-  Buffer logits_, number_;
+  Buffer logits_, inputs_;
+  uint32_t steps_ = 0;
 };
 
 // Calls measure(line, rows, name) for all that are wanted.

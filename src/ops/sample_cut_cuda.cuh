@@ -1,15 +1,19 @@
 // Where the likeliest tokens of a row end: by their number (top-k) or by what they weigh together (top-p).
 //
-// A histogram of bins that follow each other in the order of likelihood says in which bin the end lies. If few tokens
-// lie up to there, they are gathered in one block, and each counts for itself which of the others come before it. Else
-// the bin is cut into finer ones until it holds few tokens, or many of one logit, of which ids decide.
+// Almost always it is near. The largest logits of all threads, as many as tokens are wanted, are a bound that at least
+// so many tokens reach, and few more: those are gathered in one block, and each counts for itself which of the others
+// come before it. Else a histogram of all tokens, in bins that follow each other in the order of likelihood, says in
+// which bin the end lies, and the bin is cut into finer ones until it holds few tokens, or many of one logit, of which
+// ids decide.
 #pragma once
 #include "ops/sample_slice_cuda.cuh"
 
 namespace quire::ops::cuda {
 
 constexpr int32_t kBins = 1024;
-constexpr int32_t kFewTokens = 256;  // in the list of one block; each is compared with each
+constexpr int32_t kFewTokens = 512;  // in the list of one block; each is compared with each
+constexpr int32_t kSurelyFew = 256;  // that many of the likeliest, and those that lie in between, usually fit
+static_assert(kFewTokens <= kSampleThreads, "each token of the list has a thread");
 
 struct Bin {
   uint64_t weight;
@@ -23,7 +27,8 @@ struct CutShared {
   RankedToken few[kFewTokens];  // of the cluster's first block, as all below
   uint64_t few_weights[kFewTokens];
   uint32_t few_count;
-  uint64_t scan[2][kSampleWarps];  // of each block
+  uint32_t too_many;  // for the list; of each block, as all below
+  uint64_t scan[2][kSampleWarps];
   int32_t located;
   uint64_t count_before, weight_before;
 };
@@ -104,9 +109,26 @@ class CutFinder {
       atomicAdd(&cut_shared().own_count[kBins - 1], rest_count);
       add_weight(kBins - 1, rest_weight);
     }
-    cluster_barrier();
-    sum_over_cluster(weighs);
-    cluster_barrier();
+    share_bins(weighs);
+  }
+
+  // A list of the likeliest tokens, `wanted` of them or more, or all that there are. best: the largest logit of this
+  // thread.
+  struct Gathered {
+    bool fits;    // else there is no list
+    bool is_all;  // of the row's tokens
+  };
+  __device__ __noinline__ Gathered gather_likeliest(const Bins& bins, float best, int32_t wanted) {
+    for (int32_t i = Slice::thread(); i < kBins; i += kSampleThreads) cut_shared().own_count[i] = 0;
+    __syncthreads();
+    const int32_t bin = bins.of(best);
+    const uint32_t rest = __ballot_sync(~0u, bin == kBins - 1);
+    if (bin >= 0 && bin < kBins - 1) atomicAdd(&cut_shared().own_count[bin], 1u);
+    if (Slice::lane() == 0 && rest != 0) atomicAdd(&cut_shared().own_count[kBins - 1], __popc(rest));
+    share_bins(false);
+    const Located where = locate(false, static_cast<uint64_t>(wanted));
+    gather(bins, 0, where.bin < 0 ? kBins - 1 : where.bin);
+    return {cut_shared().too_many == 0, where.bin < 0};
   }
 
   // The first bin at which the count (or the weight) from the first bin on reaches the target; -1: none does.
@@ -127,6 +149,7 @@ class CutFinder {
     uint64_t count_before = prefix_before(count, cut_shared().scan[0]),
              weight_before = prefix_before(weight, cut_shared().scan[1]);
     __syncthreads();
+#pragma unroll 1
     for (int32_t w = 0; w < Slice::warp(); ++w) {
       count_before += cut_shared().scan[0][w];
       weight_before += cut_shared().scan[1][w];
@@ -146,37 +169,39 @@ class CutFinder {
     return {cut_shared().located, cut_shared().count_before, cut_shared().weight_before};
   }
 
-  // Up to a bin that was located, its own tokens included.
-  __device__ bool are_few(const Located& where) const {
-    return where.count_before + cut_shared().bins[where.bin].count <= kFewTokens;
-  }
   __device__ uint64_t total_weight() {  // of all bins
     uint64_t sum = 0;
     for (int32_t i = Slice::thread(); i < kBins; i += kSampleThreads) sum += cut_shared().bins[i].weight;
     return block_sum(sum);
   }
-  __device__ int32_t total_count() {
-    uint64_t sum = 0;
-    for (int32_t i = Slice::thread(); i < kBins; i += kSampleThreads) sum += cut_shared().bins[i].count;
-    return static_cast<int32_t>(block_sum(sum));
-  }
-
   // The tokens of bins [first, last] that are not behind the cut, of which there are few, as a list in the cluster's
   // first block, in any order. Before, the list is empty: when the bins have been filled, or it was cleared.
   __device__ __noinline__ void gather(const Bins& bins, int32_t first, int32_t last, RankedToken cut = no_cut()) {
     uint32_t* const count = at_rank(&cut_shared().few_count, 0);
     RankedToken* const few = at_rank(cut_shared().few, 0);
-    slice_.for_each([&](int32_t id, float logit) {
-      const int32_t bin = bins.of(logit);
-      const RankedToken token{key_of(logit), id};
-      if (bin < first || bin > last || bin < 0 || cut.before(token)) return;
-      const uint32_t at = atomicAdd(count, 1u);
-      if (at < kFewTokens) few[at] = token;
+    slice_.for_each_four([&](int32_t id, const float4& four) {
+      const float x[4] = {four.x, four.y, four.z, four.w};
+      uint32_t wanted = 0;
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        const int32_t bin = bins.of(x[i]);
+        const bool is_wanted = (bin >= first) & (bin <= last) & !cut.before({key_of(x[i]), id + i});
+        wanted |= uint32_t{is_wanted} << i;
+      }
+#pragma unroll 1
+      for (; wanted != 0; wanted &= wanted - 1) {
+        const int32_t token = id + __ffs(static_cast<int32_t>(wanted)) - 1;
+        const uint32_t at = atomicAdd(count, 1u);
+        if (at < kFewTokens) few[at] = {key_of(slice_logits()[token - slice_.first_id()]), token};
+#pragma unroll 1
+        for (int32_t rank = 0; at == kFewTokens && rank < Slice::blocks(); ++rank)
+          *at_rank(&cut_shared().too_many, rank) = 1;
+      }
     });
     cluster_barrier();
   }
   __device__ void clear_few() {
-    if (Slice::thread() == 0) cut_shared().few_count = 0;
+    if (Slice::thread() == 0) cut_shared().few_count = cut_shared().too_many = 0;
     cluster_barrier();
   }
   __device__ int32_t few_count() const {
@@ -185,14 +210,12 @@ class CutFinder {
   __device__ const RankedToken& few(int32_t i) const { return cut_shared().few[i]; }
   __device__ uint64_t& few_weight(int32_t i) { return cut_shared().few_weights[i]; }
 
-  __device__ uint64_t block_sum(uint64_t x) {
+  __device__ __noinline__ uint64_t block_sum(uint64_t x) {
     x = warp_sum(x);
     __syncthreads();
     if (Slice::lane() == 0) cut_shared().scan[0][Slice::warp()] = x;
     __syncthreads();
-    uint64_t sum = 0;
-    for (int32_t i = 0; i < kSampleWarps; ++i) sum += cut_shared().scan[0][i];
-    return sum;
+    return warp_sum(Slice::lane() < kSampleWarps ? cut_shared().scan[0][Slice::lane()] : 0);
   }
 
   // The last token that is kept: that at which the count (or the weight) reaches the target. The bins have been filled
@@ -201,7 +224,7 @@ class CutFinder {
                                    const WeightScale& scale) {
     uint64_t weight_before = where.weight_before;
     target -= by_weight ? where.weight_before : where.count_before;
-    while (cut_shared().bins[where.bin].count > kFewTokens) {
+    while (cut_shared().bins[where.bin].count > kSurelyFew) {
       uint32_t low = 0xffffffff, high = 0;
       slice_.for_each([&](int32_t, float logit) {
         if (bins.of(logit) != where.bin) return;
@@ -229,21 +252,25 @@ class CutFinder {
   }
 
   // Each block sums its part of the bins over all blocks and gives all blocks the sums.
-  __device__ void sum_over_cluster(bool weighs) {
-    constexpr int32_t kPart = kBins / kSampleBlocks;
-    if (Slice::thread() == 0) cut_shared().few_count = 0;
-    if (Slice::thread() >= kPart) return;
-    const int32_t bin = Slice::rank() * kPart + Slice::thread();
-    Bin sum{0, 0};
-#pragma unroll
-    for (int32_t rank = 0; rank < kSampleBlocks; ++rank) {
-      sum.count += *at_rank(&cut_shared().own_count[bin], rank);
-      if (weighs)
-        sum.weight +=
-            uint64_t{*at_rank(&cut_shared().own_high[bin], rank)} << 32 | *at_rank(&cut_shared().own_low[bin], rank);
+  __device__ __noinline__ void share_bins(bool weighs) {
+    cluster_barrier();
+    const int32_t part = kBins / Slice::blocks();
+    if (Slice::thread() == 0) cut_shared().few_count = cut_shared().too_many = 0;
+#pragma unroll 1
+    for (int32_t i = Slice::thread(); i < part; i += kSampleThreads) {
+      const int32_t bin = Slice::rank() * part + i;
+      Bin sum{0, 0};
+#pragma unroll 4
+      for (int32_t rank = 0; rank < Slice::blocks(); ++rank) {
+        sum.count += *at_rank(&cut_shared().own_count[bin], rank);
+        if (weighs)
+          sum.weight +=
+              uint64_t{*at_rank(&cut_shared().own_high[bin], rank)} << 32 | *at_rank(&cut_shared().own_low[bin], rank);
+      }
+#pragma unroll 4
+      for (int32_t rank = 0; rank < Slice::blocks(); ++rank) *at_rank(&cut_shared().bins[bin], rank) = sum;
     }
-#pragma unroll
-    for (int32_t rank = 0; rank < kSampleBlocks; ++rank) *at_rank(&cut_shared().bins[bin], rank) = sum;
+    cluster_barrier();
   }
 
   __device__ uint64_t prefix_before(uint64_t x, uint64_t* warp_sums) {

@@ -13,37 +13,33 @@
 namespace quire::ops {
 namespace {
 
-// A list in pinned memory. It grows before the kernel that reads it is launched, and its address is told to that kernel
-// by value, so it may move.
+// Lists in pinned memory, one after the other, that stay where they are until all are cleared.
 template <class T>
-class PinnedList {
+class PinnedLists {
  public:
-  T* data() const { return reinterpret_cast<T*>(memory_.data()); }
-  int32_t size() const { return size_; }
-  void clear() { size_ = 0; }
-  // Room for so many more, not filled; where they begin.
-  int32_t add(size_t count) {
-    const size_t needed = static_cast<size_t>(size_) + count;
-    if (needed * sizeof(T) > memory_.size()) grow(needed);
-    const int32_t begin = size_;
-    size_ = static_cast<int32_t>(needed);
-    return begin;
+  void clear() { current_ = used_ = 0; }
+  T* add(size_t count) {  // not filled
+    while (current_ < chunks_.size() && used_ + count > room(current_)) {
+      ++current_;
+      used_ = 0;
+    }
+    if (current_ == chunks_.size()) chunks_.emplace_back(std::max(count * sizeof(T), kLeastBytes), Place::pinned);
+    T* const list = reinterpret_cast<T*>(chunks_[current_].data()) + used_;
+    used_ += count;
+    return list;
   }
-  int32_t add(std::span<const T> values) {
-    const int32_t begin = add(values.size());
-    std::copy(values.begin(), values.end(), data() + begin);
-    return begin;
+  T* add(std::span<const T> values) {
+    T* const list = add(values.size());
+    std::copy(values.begin(), values.end(), list);
+    return list;
   }
 
  private:
-  void grow(size_t needed) {
-    Buffer larger(std::max(needed * sizeof(T), 2 * memory_.size()), Place::pinned);
-    if (size_ > 0) std::memcpy(larger.data(), memory_.data(), static_cast<size_t>(size_) * sizeof(T));
-    memory_ = std::move(larger);
-  }
+  static constexpr size_t kLeastBytes = 1 << 16;
+  size_t room(size_t chunk) const { return chunks_[chunk].size() / sizeof(T); }
 
-  Buffer memory_;
-  int32_t size_ = 0;
+  std::vector<Buffer> chunks_;
+  size_t current_ = 0, used_ = 0;
 };
 
 template <class T>
@@ -78,11 +74,12 @@ bool exceeds_results(const SampleRow& row) {
 
 // A step's part of the ring beside its records.
 struct DeviceSampler::Slot {
-  PinnedList<LogitBias> bias;
-  PinnedList<uint32_t> masks;
-  PinnedList<int32_t> ids;
-  PinnedList<TopLogprob> top;
-  PinnedList<float> wanted;
+  PinnedLists<LogitBias> bias;
+  PinnedLists<uint32_t> masks;
+  PinnedLists<int32_t> ids;
+  PinnedLists<TopLogprob> top;
+  PinnedLists<float> wanted;
+  int32_t rows = 0;
   struct OnHost {  // a row whose logprobs the host computes
     int32_t row, top_logprobs;
     std::vector<int32_t> ids;
@@ -92,7 +89,7 @@ struct DeviceSampler::Slot {
 
 struct DeviceSampler::State {
   State(const DeviceSamplerLimits& limits)
-      : steps(static_cast<size_t>(limits.steps) * sizeof(SampleStep), Place::pinned),
+      : clocks(static_cast<size_t>(limits.steps) * sizeof(SampleClock), Place::pinned),
         records(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleRecord), Place::pinned),
         outcomes(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleOutcome), Place::pinned),
         words(2 * sizeof(uint32_t), Place::pinned),
@@ -107,10 +104,10 @@ struct DeviceSampler::State {
   uint32_t* arrived() const { return reinterpret_cast<uint32_t*>(begun() + 1); }
   int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(begun() + 2); }
 
-  Buffer steps, records, outcomes;  // pinned: [steps], [steps, rows], [steps, rows]
-  Buffer words;                     // pinned: the last step that is finished, the last text that was counted
-  Buffer texts;                     // pinned: [kTextCopies, text]
-  Buffer device;                    // when the step began, rows that have arrived, token_of_row
+  Buffer clocks, records, outcomes;  // pinned: [steps], [steps, rows], [steps, rows]
+  Buffer words;                      // pinned: the last step that is finished, the last text that was counted
+  Buffer texts;                      // pinned: [kTextCopies, text]
+  Buffer device;                     // when the step began, rows that have arrived, token_of_row
   Buffer counts;
   std::vector<Slot> slots;
   uint32_t number = 0;  // of the step that was begun
@@ -128,6 +125,7 @@ DeviceSampler::DeviceSampler(const DeviceSamplerLimits& limits, Exec& exec) : li
         "a sampler of ", limits.rows, " rows of ", limits.request_rows, " requests, ", limits.steps, " steps");
   state_ = std::make_unique<State>(limits);
   std::memset(state_->words.data(), 0, state_->words.size());
+  std::fill_n(elements<SampleRecord>(state_->records), limits.steps * limits.rows, SampleRecord{});
   const std::vector<std::byte> zeros(state_->device.size());
   exec.stream()->copy(state_->device.data(), zeros.data(), zeros.size());
   exec.wait();
@@ -146,55 +144,43 @@ void DeviceSampler::begin(uint32_t number) {
   if (!has_reached(state_->finished(), number - static_cast<uint32_t>(limits_.steps))) exec_.wait();
   state_->number = number;
   Slot& own = slot(number);
+  for (int32_t row = 0; row < own.rows; ++row) record(number, row) = {};
   own.bias.clear();
   own.masks.clear();
   own.ids.clear();
   own.top.clear();
   own.wanted.clear();
+  own.rows = 0;
   own.on_host.clear();
-  step(number) = {};
 }
 
-SampleStep& DeviceSampler::step(uint32_t number) const {
-  return elements<SampleStep>(state_->steps)[number % limits_.steps];
+SampleRecord& DeviceSampler::record(uint32_t number, int32_t row) const {
+  return elements<SampleRecord>(state_->records)[int64_t{number % limits_.steps} * limits_.rows + row];
 }
 
 // The next row's record, with what the row says of logprobs.
 SampleRecord& DeviceSampler::add_row(const SampleRow& row) {
-  SampleStep& to = step(state_->number);
   Slot& own = slot(state_->number);
-  check(to.rows < limits_.rows, "a step of more than ", limits_.rows, " rows to be sampled");
+  check(own.rows < limits_.rows, "a step of more than ", limits_.rows, " rows to be sampled");
   check(row.top_logprobs >= -1 && row.top_logprobs <= limits_.vocabulary, "top_logprobs must be in [-1, ",
         limits_.vocabulary, "], got ", row.top_logprobs);
   for (const int32_t id : row.logprob_ids)
     check(id >= 0 && id < limits_.vocabulary, "logprob_ids name token ", id, ", outside the vocabulary of ",
           limits_.vocabulary);
-  SampleRecord& record =
-      elements<SampleRecord>(state_->records)[state_->number % limits_.steps * limits_.rows + to.rows];
-  record = {};
+  SampleRecord& added = record(state_->number, own.rows);
+  added.number = state_->number;
   if (exceeds_results(row)) {
-    own.on_host.push_back({to.rows, row.top_logprobs, {row.logprob_ids.begin(), row.logprob_ids.end()}});
-    record.top_count = 0;
+    own.on_host.push_back({own.rows, row.top_logprobs, {row.logprob_ids.begin(), row.logprob_ids.end()}});
+    added.top_count = 0;
   } else if (row.top_logprobs >= 0) {
-    record.top_count = row.top_logprobs;
-    record.top_begin = own.top.add(static_cast<size_t>(row.top_logprobs));
-    record.ids_count = static_cast<int32_t>(row.logprob_ids.size());
-    record.ids_begin = own.ids.add(row.logprob_ids);
-    own.wanted.add(row.logprob_ids.size());
+    added.top_count = row.top_logprobs;
+    added.top = own.top.add(static_cast<size_t>(row.top_logprobs));
+    added.ids_count = static_cast<int32_t>(row.logprob_ids.size());
+    added.ids = own.ids.add(row.logprob_ids);
+    added.wanted = own.wanted.add(row.logprob_ids.size());
   }
-  return record;
-}
-
-// The row counts; the lists may have moved.
-void DeviceSampler::publish_row() {
-  SampleStep& to = step(state_->number);
-  const Slot& own = slot(state_->number);
-  to.bias = own.bias.data();
-  to.masks = own.masks.data();
-  to.ids = own.ids.data();
-  to.top = own.top.data();
-  to.wanted = own.wanted.data();
-  ++to.rows;
+  ++own.rows;
+  return added;
 }
 
 void DeviceSampler::draw(const SampleRow& row, RequestRow request_row, int32_t penalty_slot) {
@@ -208,52 +194,44 @@ void DeviceSampler::draw(const SampleRow& row, RequestRow request_row, int32_t p
   check(!penalises || (penalty_slot >= 0 && penalty_slot < limits_.penalty_slots), "penalties of slot ", penalty_slot,
         ", of ", limits_.penalty_slots);
 
-  SampleRecord& record = add_row(row);
+  SampleRecord& drawn = add_row(row);
   Slot& own = slot(state_->number);
-  record.task = SampleTask::draw;
-  record.request_row = request_row.value;
-  if (params.temperature > 0) record.per_logit = weight_scale(0, params.temperature).per_logit;
-  record.random = random_bits(params.seed, static_cast<uint64_t>(row.position));
-  record.least_weight = min_p_weight(params.min_p);
-  record.top_p = params.top_p;
-  record.top_k = params.top_k > 0 && params.top_k < limits_.vocabulary ? params.top_k : 0;
+  drawn.task = SampleTask::draw;
+  drawn.request_row = request_row.value;
+  if (params.temperature > 0) drawn.per_logit = weight_scale(0, params.temperature).per_logit;
+  drawn.random = random_bits(params.seed, static_cast<uint64_t>(row.position));
+  drawn.least_weight = min_p_weight(params.min_p);
+  drawn.top_p = params.top_p;
+  drawn.top_k = params.top_k > 0 && params.top_k < limits_.vocabulary ? params.top_k : 0;
   if (penalises) {
-    record.penalty_slot = penalty_slot;
-    record.repetition_penalty = params.repetition_penalty;
-    record.frequency_penalty = params.frequency_penalty;
-    record.presence_penalty = params.presence_penalty;
+    drawn.penalty_slot = penalty_slot;
+    drawn.repetition_penalty = params.repetition_penalty;
+    drawn.frequency_penalty = params.frequency_penalty;
+    drawn.presence_penalty = params.presence_penalty;
   }
   if (!params.logit_bias.empty()) {
-    record.bias_count = static_cast<int32_t>(params.logit_bias.size());
-    record.bias_begin = own.bias.add(params.logit_bias.size());
-    LogitBias* const list = own.bias.data() + record.bias_begin;
+    drawn.bias_count = static_cast<int32_t>(params.logit_bias.size());
+    LogitBias* const list = own.bias.add(params.logit_bias.size());
     std::transform(params.logit_bias.begin(), params.logit_bias.end(), list, [](const auto& each) {
       return LogitBias{each.first, each.second};
     });
-    std::stable_sort(list, list + record.bias_count,
+    std::stable_sort(list, list + drawn.bias_count,
                      [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+    drawn.bias = list;
   }
-  if (row.mask) {
-    const size_t words = (static_cast<size_t>(limits_.vocabulary) + 31) / 32;
-    record.mask = own.masks.add(std::span(row.mask, words)) / static_cast<int32_t>(words);
-  }
-  publish_row();
+  if (row.mask) drawn.mask = own.masks.add(std::span(row.mask, (static_cast<size_t>(limits_.vocabulary) + 31) / 32));
 }
 
 void DeviceSampler::score(const SampleRow& row, int32_t token) {
   check(token >= 0 && token < limits_.vocabulary, "token ", token, " is outside the vocabulary of ",
         limits_.vocabulary);
   check(row.top_logprobs >= 0, "a row without logprobs cannot be scored");
-  SampleRecord& record = add_row(row);
-  record.task = SampleTask::score;
-  record.token = token;
-  publish_row();
+  SampleRecord& scored = add_row(row);
+  scored.task = SampleTask::score;
+  scored.token = token;
 }
 
-void DeviceSampler::skip() {
-  add_row({.logits = nullptr, .params = nullptr, .position = 0});
-  publish_row();
-}
+void DeviceSampler::skip() { add_row({.logits = nullptr, .params = nullptr, .position = 0}); }
 
 bool DeviceSampler::wants_logits() const { return !slot(state_->number).on_host.empty(); }
 
@@ -292,7 +270,7 @@ void DeviceSampler::resolve_future_tokens(const FutureTokens& tokens) {
                               exec_);
 }
 
-void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number) {
+void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number, const int32_t* live) {
   check(logits.rows > 0 && logits.rows <= limits_.rows && logits.dim >= limits_.vocabulary, "logits of ", logits.rows,
         " rows of ", logits.dim, ", up to ", limits_.rows, " of at least ", limits_.vocabulary);
   state_->logits = logits;
@@ -300,10 +278,11 @@ void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number) {
                      .stride = logits.stride,
                      .rows = static_cast<int32_t>(logits.rows),
                      .vocabulary = limits_.vocabulary,
+                     .live = live,
                      .number = number,
                      .slots = static_cast<uint32_t>(limits_.steps),
                      .most_rows = limits_.rows,
-                     .steps = elements<SampleStep>(state_->steps),
+                     .clocks = elements<SampleClock>(state_->clocks),
                      .records = elements<SampleRecord>(state_->records),
                      .outcomes = elements<SampleOutcome>(state_->outcomes),
                      .finished = state_->finished(),
@@ -330,28 +309,25 @@ void DeviceSampler::wait(uint32_t number) const {
 }
 
 double DeviceSampler::seconds(uint32_t number) const {
-  const SampleStep& of = step(number);
-  return static_cast<double>(of.end - of.begin) * 1e-9;
+  const SampleClock& clock = elements<SampleClock>(state_->clocks)[number % limits_.steps];
+  return static_cast<double>(clock.end - clock.begin) * 1e-9;
 }
 
 Sampled DeviceSampler::result(uint32_t number, int32_t row) {
   check(finished(number), "step ", number, " is not finished");
-  const size_t at = number % limits_.steps * static_cast<size_t>(limits_.rows) + static_cast<size_t>(row);
-  check(row >= 0 && row < step(number).rows, "row ", row, " of a step of ", step(number).rows);
-  const SampleRecord& record = elements<SampleRecord>(state_->records)[at];
-  const SampleOutcome& outcome = elements<SampleOutcome>(state_->outcomes)[at];
-  if (record.task == SampleTask::skip) return {};
-  check_status(outcome.status);
   const Slot& own = slot(number);
+  check(row >= 0 && row < own.rows, "row ", row, " of a step of ", own.rows);
+  const SampleRecord& asked = record(number, row);
+  const SampleOutcome& outcome =
+      elements<SampleOutcome>(state_->outcomes)[int64_t{number % limits_.steps} * limits_.rows + row];
+  if (asked.task == SampleTask::skip) return {};
+  check_status(outcome.status);
   for (const Slot::OnHost& each : own.on_host)
     if (each.row == row) return score_on_host(row, outcome.token, each.top_logprobs, each.ids);
   Sampled sampled{.token = outcome.token, .logprob = outcome.logprob};
-  for (int32_t i = 0; i < outcome.top && i < record.top_count; ++i) {
-    const TopLogprob& each = own.top.data()[record.top_begin + i];
-    sampled.top.emplace_back(each.token, each.logprob);
-  }
-  for (int32_t i = record.ids_begin; i < record.ids_begin + record.ids_count; ++i)
-    sampled.wanted.emplace_back(own.ids.data()[i], own.wanted.data()[i]);
+  for (int32_t i = 0; i < outcome.top && i < asked.top_count; ++i)
+    sampled.top.emplace_back(asked.top[i].token, asked.top[i].logprob);
+  for (int32_t i = 0; i < asked.ids_count; ++i) sampled.wanted.emplace_back(asked.ids[i], asked.wanted[i]);
   return sampled;
 }
 

@@ -40,7 +40,6 @@
 namespace quire::ops {
 
 struct SampleRecord;
-struct SampleStep;
 
 inline constexpr int32_t kMostTopLogprobs = 128;  // of a row, in the results
 inline constexpr int32_t kNoPenaltySlot = -1;
@@ -89,8 +88,9 @@ class DeviceSampler {
   // The step's device time begins here.
   void resolve_future_tokens(const FutureTokens& tokens);
   // logits: of so many rows at most, always at the same address; those behind the rows that were given are not read.
-  // number: the device's or pinned, read when it runs: the step that was begun.
-  void launch(Rows<const float> logits, const uint32_t* number);
+  // number: the device's or pinned, read when it runs: the step that was begun. live: the device's, read when it runs:
+  // how many rows were given; null: padding is found by its records, which takes longer.
+  void launch(Rows<const float> logits, const uint32_t* number, const int32_t* live = nullptr);
 
   // --- afterwards
 
@@ -104,9 +104,8 @@ class DeviceSampler {
  private:
   struct Slot;
   Slot& slot(uint32_t number) const;
-  SampleStep& step(uint32_t number) const;
+  SampleRecord& record(uint32_t number, int32_t row) const;
   SampleRecord& add_row(const SampleRow& row);
-  void publish_row();
   Sampled score_on_host(int32_t row, int32_t token, int32_t top_logprobs, std::span<const int32_t> ids);
 
   DeviceSamplerLimits limits_;

@@ -120,7 +120,7 @@ class GpuSampler {  // of one vocabulary
   Rows<const float> logits(int64_t rows) const {
     return {reinterpret_cast<const float*>(logits_.data()), rows, vocabulary_, stride_};
   }
-  void launch(int64_t captured) { sampler_.launch(logits(captured), &number()); }
+  void launch(int64_t captured, const int32_t* live = nullptr) { sampler_.launch(logits(captured), &number(), live); }
 
   // Row i is request row i, and its penalties are in slot i.
   void begin(const std::vector<DeviceRequest>& requests, bool recount = true) {
@@ -390,7 +390,7 @@ TEST_P(DeviceSample, ReplaysFeedTokensBack) {
   auto* const tokens = reinterpret_cast<int32_t*>(resolved.data());
   gpu.exec().stream()->begin_capture();
   gpu.sampler().resolve_future_tokens({.ids = id, .count = &live, .most = kRows, .tokens = tokens});
-  gpu.launch(kRows);
+  gpu.launch(kRows, &live);
   const auto graph = gpu.exec().stream()->end_capture();
 
   std::vector<int32_t> newest(kRows, 0);

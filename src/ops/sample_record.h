@@ -1,6 +1,6 @@
 // What a sampling kernel is told and what it says (sample_device.h): plain records at fixed addresses in pinned memory,
 // a slot of them for each step in a ring. The host computes what is the same for a whole row, so that the kernel need
-// not.
+// not. A record is one cache line, read by one block alone: lines that several read come over the bus several times.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -11,8 +11,11 @@ namespace quire::ops {
 
 enum class SampleTask : int32_t { skip, draw, score };
 
+struct LogitBias;
+struct TopLogprob;
+
 // One row of logits.
-struct alignas(16) SampleRecord {
+struct alignas(128) SampleRecord {
   double per_logit = 0;       // log2(e) / temperature; 0: the largest logit is taken
   uint64_t random = 0;        // the bits of (seed, position)
   uint64_t least_weight = 0;  // min-p's
@@ -20,15 +23,18 @@ struct alignas(16) SampleRecord {
   int32_t top_k = 0;  // 0: all
   float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   SampleTask task = SampleTask::skip;
-  int32_t token = -1;                      // to be scored
-  int32_t request_row = -1;                // whose newest token is drawn
-  int32_t penalty_slot = -1;               // -1: no penalties
-  int32_t mask = -1;                       // in the step's masks; -1: all tokens are allowed
-  int32_t bias_begin = 0, bias_count = 0;  // in the step's list
-  int32_t top_begin = 0, top_count = -1;   // in the step's list; -1: no logprobs at all
-  int32_t ids_begin = 0, ids_count = 0;    // in the step's list
+  int32_t token = -1;              // to be scored
+  int32_t request_row = -1;        // whose newest token is drawn
+  int32_t penalty_slot = -1;       // -1: no penalties
+  uint32_t number = 0;             // of the step
+  const uint32_t* mask = nullptr;  // [ceil(vocabulary / 32)] bit set: allowed; null: all tokens are
+  const LogitBias* bias = nullptr;
+  const int32_t* ids = nullptr;                           // whose logprobs are wanted
+  TopLogprob* top = nullptr;                              // [top_count] for the kernel to write
+  float* wanted = nullptr;                                // [ids_count] likewise
+  int32_t bias_count = 0, top_count = -1, ids_count = 0;  // top -1: no logprobs at all
 };
-static_assert(sizeof(SampleRecord) == 96 && std::is_trivially_copyable_v<SampleRecord>);
+static_assert(sizeof(SampleRecord) == 128 && std::is_trivially_copyable_v<SampleRecord>);
 
 struct LogitBias {  // a row's are in the order of tokens, those of one token in the order they are added
   int32_t token;
@@ -49,14 +55,8 @@ struct TopLogprob {
   float logprob;
 };
 
-struct SampleStep {
-  int32_t rows;  // live
-  const LogitBias* bias;
-  const uint32_t* masks;  // [masks, ceil(vocabulary / 32)] bit set: allowed
-  const int32_t* ids;
-  TopLogprob* top;      // written by the kernel, as all below
-  float* wanted;        // of the ids
-  uint64_t begin, end;  // the device's clock, in nanoseconds
+struct SampleClock {  // the device's, in nanoseconds
+  uint64_t begin, end;
 };
 
 struct SampleArgs {
@@ -64,10 +64,11 @@ struct SampleArgs {
   int64_t stride;
   int32_t rows;  // recorded
   int32_t vocabulary;
-  const uint32_t* number;  // of the step; modulo `slots` it is the slot
+  const int32_t* live;     // [1] the device's: rows behind are not looked at; null: the records say which are skipped
+  const uint32_t* number;  // [1] of the step; modulo `slots` it is the slot
   uint32_t slots;
   int32_t most_rows;            // of a slot
-  SampleStep* steps;            // [slots] pinned
+  SampleClock* clocks;          // [slots] pinned
   const SampleRecord* records;  // [slots, most_rows] pinned
   SampleOutcome* outcomes;      // [slots, most_rows] pinned
   uint32_t* finished;           // [1] pinned: the step's number, when all else is there

@@ -18,12 +18,15 @@
 
 namespace quire::ops::cuda {
 
-constexpr int32_t kSampleBlocks = 8, kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
-constexpr int32_t kGroup = 128;  // ids: four of each lane
+constexpr int32_t kMostSampleBlocks = 16, kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
+constexpr int32_t kGroup = 128;      // ids: four of each lane
 constexpr int32_t kMostGroups = 23;  // that shared memory holds
-constexpr int32_t kClusterStep = kSampleBlocks * kSampleWarps * kGroup;  // ids in one group of every warp
 
-constexpr int32_t groups_for(int32_t vocabulary) { return (vocabulary + kClusterStep - 1) / kClusterStep; }
+// Of each warp, when so many blocks share a row.
+constexpr int32_t groups_for(int32_t vocabulary, int32_t blocks) {
+  const int32_t ids = blocks * kSampleWarps * kGroup;
+  return (vocabulary + ids - 1) / ids;
+}
 
 // --- single instructions
 
@@ -88,8 +91,8 @@ inline __device__ float logit_of(uint32_t key) { return __uint_as_float(key & 0x
 struct RankedToken {
   uint32_t key;
   int32_t id;
-  __device__ bool before(const RankedToken& other) const {
-    return key > other.key || (key == other.key && id < other.id);
+  __device__ bool before(const RankedToken& other) const {  // without a branch
+    return (key > other.key) | ((key == other.key) & (id < other.id));
   }
 };
 
@@ -112,8 +115,8 @@ struct Weights {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
       exponents[i] = weight_exponent(x[i], scale);
-      counts[i] = exponents[i] >= -42 && !last.before({key_of(x[i]), id + i});  // lower ones are below half a unit
-      some = some || counts[i];
+      counts[i] = (exponents[i] >= -42) & !last.before({key_of(x[i]), id + i});  // lower ones are below half a unit
+      some |= counts[i];
     }
     Four weights{};
     if (!__any_sync(~0u, some)) return weights;
@@ -122,7 +125,7 @@ struct Weights {
       uint64_t bits;
       fixed_two_to(exponents[i], bits);
       const uint64_t own = bits - kFixedZero;
-      weights.of[i] = counts[i] && own >= least ? own : 0;
+      weights.of[i] = counts[i] & (own >= least) ? own : 0;
     }
     return weights;
   }
@@ -142,7 +145,7 @@ struct EqualKeys {
 // --- the slice
 
 struct SliceShared {
-  uint64_t told[2][kSampleBlocks][2];  // by each block of the cluster, in turns
+  uint64_t told[2][kMostSampleBlocks][2];  // by each block of the cluster, in turns
   uint64_t warp_words[kSampleWarps];
   uint64_t group_sums[kMostGroups];
 };
@@ -160,6 +163,7 @@ class Slice {
  public:
   __device__ explicit Slice(int32_t groups) : groups_(groups) {}
 
+  __device__ static int32_t blocks() { return static_cast<int32_t>(gridDim.x); }  // of the cluster
   __device__ static int32_t rank() { return static_cast<int32_t>(blockIdx.x); }
   __device__ static int32_t thread() { return static_cast<int32_t>(threadIdx.x); }
   __device__ static int32_t warp() { return thread() / 32; }
@@ -193,7 +197,7 @@ class Slice {
   // Each block tells two words, the same in its first threads; afterwards told(rank) are those of each.
   __device__ void tell(uint64_t a, uint64_t b = 0) {
     turn_ ^= 1;
-    if (thread() < kSampleBlocks) {
+    if (thread() < blocks()) {
       uint64_t* const to = at_rank(slice_shared().told[turn_][rank()], thread());
       to[0] = a;
       to[1] = b;
@@ -203,7 +207,7 @@ class Slice {
   // One thread of the cluster tells all; the others call it too, with mine = false.
   __device__ void tell_from_one(bool mine, uint64_t a, uint64_t b) {
     turn_ ^= 1;
-    for (int32_t to = 0; mine && to < kSampleBlocks; ++to) {
+    for (int32_t to = 0; mine && to < blocks(); ++to) {
       uint64_t* const there = at_rank(slice_shared().told[turn_][0], to);
       there[0] = a;
       there[1] = b;
@@ -225,7 +229,7 @@ class Slice {
     __syncthreads();
     const Likeliest block = first_of(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : kNothing);
     tell(packed(block.token, block.sound));
-    return first_of(lane() < kSampleBlocks ? told(lane()) : kNothing);
+    return first_of(lane() < blocks() ? told(lane()) : kNothing);
   }
 
   // --- sums in the order of ids of what tokens count: Weights or EqualKeys
@@ -240,14 +244,10 @@ class Slice {
     sum = warp_sum(sum);
     if (lane() == 0) slice_shared().warp_words[warp()] = sum;
     __syncthreads();
-    Sums sums{0, 0, 0};
-    for (int32_t i = 0; i < kSampleWarps; ++i) sums.own += slice_shared().warp_words[i];
-    tell(sums.own);
-    for (int32_t i = 0; i < kSampleBlocks; ++i) {
-      sums.total += told(i);
-      if (i < rank()) sums.before += told(i);
-    }
-    return sums;
+    const uint64_t own = warp_sum(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : 0);
+    tell(own);
+    const uint64_t theirs = lane() < blocks() ? told(lane()) : 0;
+    return {warp_sum(theirs), warp_sum(lane() < rank() ? theirs : 0), own};
   }
   // The token at which the sums go above the target, in the one thread that finds it; elsewhere -1. Right behind
   // sums(measure). Not for the cluster together: blocks without the token return at once.
@@ -256,6 +256,7 @@ class Slice {
     if (target < sums.before || target - sums.before >= sums.own) return -1;
     uint64_t left = target - sums.before;
     int32_t found_warp = 0;
+#pragma unroll 1
     for (; slice_shared().warp_words[found_warp] <= left; ++found_warp) left -= slice_shared().warp_words[found_warp];
 #pragma unroll 1
     for (int32_t group = warp(); group < groups_; group += kSampleWarps) {
@@ -264,6 +265,7 @@ class Slice {
     }
     __syncthreads();
     int32_t group = 0;
+#pragma unroll 1
     for (; slice_shared().group_sums[group] <= left; ++group) left -= slice_shared().group_sums[group];
     if (warp() != group % kSampleWarps) return -1;
     const int32_t at = place(found_warp, group);
@@ -282,12 +284,9 @@ class Slice {
     sum = warp_sum(sum);
     if (lane() == 0) slice_shared().warp_words[warp()] = __double_as_longlong(sum);
     __syncthreads();
-    double block = 0;
-    for (int32_t i = 0; i < kSampleWarps; ++i) block += __longlong_as_double(slice_shared().warp_words[i]);
-    tell(__double_as_longlong(block));
-    double total = 0;
-    for (int32_t i = 0; i < kSampleBlocks; ++i) total += __longlong_as_double(told(i));
-    return total;
+    const auto in_order = [](uint64_t word) { return warp_sum(__longlong_as_double(word)); };
+    tell(__double_as_longlong(in_order(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : 0)));
+    return in_order(lane() < blocks() ? told(lane()) : 0);
   }
 
   struct KeyRange {
@@ -300,7 +299,7 @@ class Slice {
     __syncthreads();
     const KeyRange block = range_of(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : kNoRange);
     tell(uint64_t{block.low} << 32 | block.high);
-    return range_of(lane() < kSampleBlocks ? told(lane()) : kNoRange);
+    return range_of(lane() < blocks() ? told(lane()) : kNoRange);
   }
 
  private:
