@@ -29,7 +29,7 @@ model::LoadFormat load_format(const SessionOptions& options) {
   return options.load_format == "dummy" ? model::LoadFormat::dummy : model::LoadFormat::automatic;
 }
 
-// On a GPU they are bf16.
+// At most: dense weights are bf16 on a GPU, others smaller.
 int64_t gpu_weight_bytes(const std::string& path, model::LoadFormat format) {
   check_model(path);
   return model::WeightFiles(path, format).parameters() * size_of(Dtype::bf16);
