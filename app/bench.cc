@@ -58,8 +58,13 @@ void add_bench(CLI::App& app, const std::string& command) {
       ->add_option("--isa", attention->isa_names, "instruction set, may be repeated; default: all that work here")
       ->check(CLI::IsMember({"plain", "avx2", "avx512", "avx512bf16", "amx"}));
   const auto matmul = std::make_shared<Request>();
-  add_benchmark(*bench, "matmul", "products of quantised matrices with few and many rows", command, bench_matmul,
-                matmul)
+  const auto run_matmul = [](const BenchOptions& options) {
+    return options.device == "cuda" ? bench_gpu_matmul(options) : bench_matmul(options);
+  };
+  CLI::App* const matmul_app =
+      add_benchmark(*bench, "matmul", "products of matrices with few and many rows", command, run_matmul, matmul);
+  add_device(*matmul_app, matmul->options);
+  matmul_app
       ->add_option("--isa", matmul->isa_names,
                    "instruction set, may be repeated; default: those with products of their own")
       ->check(CLI::IsMember({"plain", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"}));
@@ -70,6 +75,9 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_device(*add_benchmark(*bench, "metadata", "step metadata, arena, graph replay, thread team", command,
                             run_metadata, metadata),
              metadata->options);
+  const auto sampling = std::make_shared<Request>();
+  add_device(*add_benchmark(*bench, "sampling", "from logits to tokens", command, bench_sampling, sampling),
+             sampling->options);
   add_throughput(*bench, command);
   add_serving(*bench, command);
   add_profile(*bench, command);

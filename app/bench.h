@@ -21,7 +21,9 @@ struct BenchOptions {
 Report bench_attention(const BenchOptions& options);
 Report bench_gpu_attention(const BenchOptions& options);
 Report bench_matmul(const BenchOptions& options);
+Report bench_gpu_matmul(const BenchOptions& options);
 Report bench_metadata(const BenchOptions& options);
 Report bench_gpu_metadata(const BenchOptions& options);
+Report bench_sampling(const BenchOptions& options);  // on either device
 
 }  // namespace quire::bench

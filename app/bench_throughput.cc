@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/check.h"
 #include "commands.h"
+#include "gpu_limits.h"
 #include "machine_limits.h"
 #include "model_client.h"
 #include "progress.h"
@@ -77,15 +79,24 @@ void measure(std::vector<Experiment>& experiments, int rounds, LimitSampler& lim
     }
 }
 
-Result result_of(const ThroughputLine& line, const MachineLimits& limits) {
+Result result_of(const ThroughputLine& line, const Report& report) {
   const double seconds = median(line.samples);
   Result result{.name = line.name, .median_us = seconds * 1e6, .limit_us = {}, .gbps = {}, .tflops = {}};
+  if (report.gpu) result.device = "cuda";
   if (line.tokens > 0) result.tokens_per_s = line.tokens / seconds;
   if (line.bytes > 0) {
-    result.limit_us = limit_seconds({line.bytes, 0}, limits, limits.isa) * 1e6;
+    const MachineLimits& host = report.machine;
+    const double limit =
+        report.gpu ? line.bytes / *report.gpu->read_bytes : limit_seconds({line.bytes, 0}, host, host.isa);
+    result.limit_us = limit * 1e6;
     result.gbps = line.bytes / seconds / 1e9;
   }
   return result;
+}
+
+std::optional<GpuLimits> gpu_limits(const Session& session) {
+  if (!session.stream) return std::nullopt;
+  return GpuLimits{.name = cuda::device_name(), .read_bytes = gpu_read_bytes(*session.stream)};
 }
 
 Report bench_throughput(const ThroughputOptions& options) {
@@ -94,9 +105,9 @@ Report bench_throughput(const ThroughputOptions& options) {
   warm_up(session);
   LimitSampler sampler(session.exec, {});
   measure(experiments, options.repeat, sampler);
-  Report report{sampler.limits(), "", {}};
+  Report report{sampler.limits(), "", {}, gpu_limits(session)};
   for (const Experiment& experiment : experiments)
-    for (const ThroughputLine& line : experiment.lines) report.results.push_back(result_of(line, report.machine));
+    for (const ThroughputLine& line : experiment.lines) report.results.push_back(result_of(line, report));
   return report;
 }
 
@@ -119,6 +130,10 @@ void add_throughput(CLI::App& bench, const std::string& command) {
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  app->add_option("--batch-prompt-tokens", shape.batch_prompt,
+                  "tokens before those of a line that runs several sequences")
+      ->capture_default_str()
+      ->check(count);
   app->add_option("--output-tokens", shape.new_tokens, "new tokens of a sequence")->capture_default_str()->check(count);
   app->add_option("--repeat", options->repeat, "samples of each line")
       ->capture_default_str()

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <thread>
@@ -38,8 +39,10 @@ void warm_up(engine::Engine& engine) {
   }
 }
 
+// An engine that computes nothing any more ends the server, as the signal to stop does.
 SessionOptions with_model(SessionOptions session, const std::string& path) {
   session.model = path;
+  session.engine.on_broken = [] { std::raise(SIGTERM); };
   return session;
 }
 
@@ -125,6 +128,7 @@ void ServeCommand::run() {
                          .warning = [this](const std::string& line) { log_.say(LogLevel::warn, line); }};
   const std::string path = model_path(options_.session.model, news.progress);  // fetched before anybody is let in
   check_model(path);
+  check_device(options_.session, path);
   const serve::ServiceOptions service = service_options_of(options_, path);
   warn_of_open_doors();
   server_.start();
@@ -136,7 +140,9 @@ void ServeCommand::run() {
               loaded_->service.options().served_model_name.c_str(), address().c_str(), address().c_str());
   std::fflush(stdout);
   while (signals_.wait() == Signal::reload) reload_certificate();
+  const bool works = loaded_->session.engine.accepts();
   shut_down(*loaded_);
+  check(works, "the engine has broken down");
 }
 
 void ServeCommand::reload_certificate() {

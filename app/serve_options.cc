@@ -20,7 +20,7 @@ constexpr double kMostSeconds = 1e6;
 
 void add_model_options(CLI::App& command, ServeOptions& options) {
   constexpr const char* kGroup = "Model";
-  for (const char* name : {"--model", "--context-length"}) command.get_option(name)->group(kGroup);
+  for (const char* name : {"--model", "--load-format", "--context-length"}) command.get_option(name)->group(kGroup);
   command
       .add_option("--served-model-name", options.served_model_names,
                   "what callers call it; more names after commas, or by repeating this; default: its file's name")
@@ -48,7 +48,8 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
 void add_engine_options(CLI::App& command, ServeOptions& options) {
   constexpr const char* kGroup = "Engine";
   engine::EngineOptions& engine = options.session.engine;
-  for (const char* name : {"--max-total-tokens", "--kv-cache-dtype", "--page-size", "--threads", "--isa"})
+  for (const char* name : {"--device", "--max-total-tokens", "--mem-fraction-static", "--kv-cache-dtype", "--page-size",
+                           "--threads", "--isa"})
     command.get_option(name)->group(kGroup);
   command.add_option("--max-running-requests", engine.max_running_requests, "computed together; others wait")
       ->capture_default_str()
@@ -58,8 +59,9 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 20))
       ->group(kGroup);
-  command.add_option("--chunked-prefill-size", engine.prefill_chunk, "most tokens of prompts in one step")
-      ->capture_default_str()
+  command
+      .add_option("--chunked-prefill-size", engine.prefill_chunk,
+                  "most tokens of prompts in one step; default: 512, on a GPU 8192")
       ->check(CLI::Range(1, 1 << 16))
       ->group(kGroup);
   command

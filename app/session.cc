@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "dummy_vocabulary.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
@@ -22,6 +23,37 @@ std::optional<text::ChatTemplate> template_of(const text::Tokenizer& tokenizer) 
   const std::optional<std::string>& source = tokenizer.vocabulary().chat_template;
   if (!source) return std::nullopt;
   return text::ChatTemplate(*source);
+}
+
+model::LoadFormat load_format(const SessionOptions& options) {
+  return options.load_format == "dummy" ? model::LoadFormat::dummy : model::LoadFormat::automatic;
+}
+
+// At most: dense weights are bf16 on a GPU, others smaller.
+int64_t gpu_weight_bytes(const std::string& path, model::LoadFormat format) {
+  check_model(path);
+  return model::WeightFiles(path, format).parameters() * size_of(Dtype::bf16);
+}
+
+DeviceChoice device_of(const SessionOptions& options, const std::string& path) {
+  const GpuFacts gpu = options.device == "cpu" ? GpuFacts{} : gpu_facts();
+  return choose_device(options.device, gpu, gpu.count > 0 ? gpu_weight_bytes(path, load_format(options)) : 0);
+}
+
+// Where there is a GPU, people want to know.
+DeviceChoice said(DeviceChoice choice, const SayLine& say_line) {
+  if (cuda::devices() > 0) say_line(choice.why);
+  return choice;
+}
+
+std::unique_ptr<cuda::Stream> stream_for(Device device) {
+  return device == Device::cuda ? std::make_unique<cuda::Stream>() : nullptr;
+}
+
+text::Vocabulary vocabulary_of(const SessionOptions& options, const std::string& path, const model::Model& model) {
+  const bool has_none =
+      options.load_format == "dummy" && !std::filesystem::exists(std::filesystem::path(path) / "tokenizer.json");
+  return has_none ? dummy_vocabulary(model.config().vocabulary) : text::vocabulary_from_path(path);
 }
 
 engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
@@ -47,16 +79,17 @@ Isa usable_isa(const std::string& name) {
   return isa;
 }
 
-model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line) {
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line, model::LoadFormat format) {
   check_model(path);
   Progress progress(say_line);
   const std::string name = std::filesystem::path(path).filename();
   int64_t shown = -1;
-  return model::Model(path, exec, [&](int64_t done, int64_t total) {
+  const auto say_how_far = [&](int64_t done, int64_t total) {
     const int64_t percent = total ? 100 * done / total : 100;
     if (percent == std::exchange(shown, percent)) return;
     progress.say(cat("loading ", name, ": ", percent, " %"));
-  });
+  };
+  return model::Model(path, exec, say_how_far, format);
 }
 
 CLI::Option* add_model_option(CLI::App& app, std::string& model) {
@@ -84,28 +117,53 @@ CLI::Option* add_isa_option(CLI::App& app, std::string& isa) {
       ->check(CLI::IsMember({"plain", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"}));
 }
 
+CLI::Option* add_device_option(CLI::App& app, std::string& device) {
+  return app
+      .add_option("--device", device,
+                  "who computes; auto: a GPU of compute capability 9.0 that the model fits on, "
+                  "else the CPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
 void add_session_options(CLI::App& app, SessionOptions& options) {
   add_model_option(app, options.model);
   add_threads_option(app, options.threads);
   app.add_option("-c,--context-length", options.engine.context, "most tokens of a text; default: the model's own")
       ->check(CLI::Range(1, 1 << 24));
-  app.add_option("--max-total-tokens", options.engine.max_total_tokens,
-                 "tokens whose keys and values are kept; default: four contexts, within a quarter of the free memory")
+  app.add_option(
+         "--max-total-tokens", options.engine.max_total_tokens,
+         "tokens whose keys and values are kept; default: four contexts, within a quarter of the free memory; on a "
+         "GPU what --mem-fraction-static leaves")
       ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--mem-fraction-static", options.engine.mem_fraction_static,
+                 "of a GPU's memory: weights, and keys and values, together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.01, 0.99));
   add_kv_type_option(app, options.kv_type);
   app.add_option("--page-size", options.engine.page_size, "tokens of a page of keys and values")
       ->capture_default_str()
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));
   add_isa_option(app, options.isa);
+  add_device_option(app, options.device);
+  app.add_option("--load-format", options.load_format,
+                 "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "dummy"}));
 }
+
+void check_device(const SessionOptions& options, const std::string& path) { device_of(options, path); }
 
 Session::Session(const SessionOptions& options, const SessionNews& news)
     : path(model_path(options.model, news.progress)),
-      exec({.threads = options.threads, .isa = usable_isa(options.isa)}),
-      model(load_model(path, exec, news.progress)),
-      tokenizer(text::vocabulary_from_path(path)),
+      device(said(device_of(options, path), news.progress)),
+      stream(stream_for(device.device)),
+      exec({.threads = options.threads, .isa = usable_isa(options.isa), .stream = stream.get()}),
+      model(load_model(path, exec, news.progress, load_format(options))),
+      tokenizer(vocabulary_of(options, path, model)),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, tokenizer), exec) {
+  if (device.device == Device::cuda) return;  // its pool is memory that it has
   const engine::EngineOptions& used = engine.options();
   const auto warning =
       engine::tight_memory(model.config(), used.kv_type, used.max_total_tokens, engine::available_memory());

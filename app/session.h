@@ -3,11 +3,13 @@
 //
 // Errors   CheckError, one line, for files that cannot be used and options that do not fit them.
 #pragma once
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "base/exec.h"
+#include "device_choice.h"
 #include "engine/engine.h"
 #include "model/model.h"
 #include "progress.h"
@@ -26,6 +28,8 @@ struct SessionOptions {
   int threads = 0;         // 0: as many as the process may use
   std::string isa = {};    // "": the best that works here
   std::string kv_type = "bf16";
+  std::string device = "auto";       // as choose_device() takes it
+  std::string load_format = "auto";  // or "dummy"
   engine::EngineOptions engine{.max_running_requests = 1};
 };
 void add_session_options(CLI::App& app, SessionOptions& options);
@@ -36,11 +40,16 @@ CLI::Option* add_model_argument(CLI::App& app, std::string& model);  // which ma
 CLI::Option* add_threads_option(CLI::App& app, int& threads);
 CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type);
 CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
+CLI::Option* add_device_option(CLI::App& app, std::string& device);
 Dtype kv_type_from(const std::string& name);  // of --kv-cache-dtype
 Isa usable_isa(const std::string& name);      // of --isa; throws CheckError where this machine lacks it
 
 // Checks that there is one, and shows progress.
-model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr);
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr,
+                        model::LoadFormat format = model::LoadFormat::automatic);
+
+// Throws UsageError where a GPU is asked for and cannot be used: before anything is started for it.
+void check_device(const SessionOptions& options, const std::string& path);
 
 // Who is told what goes on while a session is made, and what should not stay so, as memory that is tight.
 struct SessionNews {
@@ -52,6 +61,8 @@ class Session {
   explicit Session(const SessionOptions& options, const SessionNews& news = {});
 
   const std::string path;
+  const DeviceChoice device;
+  const std::unique_ptr<cuda::Stream> stream;  // null: a CPU computes
   Exec exec;
   const model::Model model;
   const text::Tokenizer tokenizer;

@@ -8,11 +8,11 @@
 namespace quire::bench {
 namespace {
 
-constexpr int32_t kBatchPrompt = 128;
 constexpr int32_t kSharedPrompt = 1520;  // of which the other request has the first kShared tokens
 constexpr int32_t kShared = 1500;
-constexpr int32_t kLongPrompt = 1500;  // that is prefilled while another request decodes
-constexpr int32_t kBystander = 1024;   // tokens of that other request at most: more than it needs
+constexpr int32_t kLongPrompt = 1500;    // that is prefilled while another request decodes
+constexpr int32_t kRunningPrompt = 128;  // of a client that decodes meanwhile
+constexpr int32_t kBystander = 1024;     // tokens of that other request at most: more than it needs
 
 int32_t largest(const std::vector<int32_t>& values, int32_t least) {
   for (const int32_t value : values) least = std::max(least, value);
@@ -26,7 +26,7 @@ class Experiments {
 
   Experiment prefill(int32_t tokens);
   Experiment decode(int32_t depth, int32_t new_tokens);
-  Experiment batch(int32_t sequences, int32_t new_tokens);
+  Experiment batch(int32_t sequences, int32_t prompt, int32_t new_tokens);
   Experiment first_token_while_decoding();
   Experiment first_token_after_finish();
   Experiment gap();
@@ -34,7 +34,7 @@ class Experiments {
  private:
   double kv_bytes_of_token() const;
   double bytes_of_step(int32_t sequences, double keys) const;
-  double seconds_of_batch(int32_t sequences, int32_t new_tokens, double& decode_seconds);
+  double seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds);
   double first_seconds_of_sharer(const std::vector<int32_t>& prefix);
 
   engine::Engine& engine_;
@@ -75,10 +75,10 @@ Experiment Experiments::decode(int32_t depth, int32_t new_tokens) {
 }
 
 // Decoding counts while all sequences are in it: after the last has its first token, until the first is finished.
-double Experiments::seconds_of_batch(int32_t sequences, int32_t new_tokens, double& decode_seconds) {
+double Experiments::seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds) {
   std::vector<std::unique_ptr<ModelClient>> clients;
   for (int32_t i = 0; i < sequences; ++i)
-    clients.push_back(std::make_unique<ModelClient>(engine_, prompts_.make(kBatchPrompt), new_tokens));
+    clients.push_back(std::make_unique<ModelClient>(engine_, prompts_.make(prompt), new_tokens));
   for (const auto& client : clients) client->step_until_finished();
   Clock::time_point all_decode = Clock::time_point::min(), one_done = Clock::time_point::max();
   Clock::time_point end = all_decode;
@@ -97,23 +97,23 @@ double Experiments::seconds_of_batch(int32_t sequences, int32_t new_tokens, doub
   return seconds_between(clients.front()->asked(), end);
 }
 
-Experiment Experiments::batch(int32_t sequences, int32_t new_tokens) {
+Experiment Experiments::batch(int32_t sequences, int32_t prompt, int32_t new_tokens) {
   const auto run = [=, this] {
     engine_.flush_cache();
     const engine::EngineStats before = engine_.stats();
     double decode_seconds;
-    const double seconds = seconds_of_batch(sequences, new_tokens, decode_seconds);
+    const double seconds = seconds_of_batch(sequences, prompt, new_tokens, decode_seconds);
     const engine::EngineStats after = engine_.stats();
     const double scheduling =
         after.schedule_us * static_cast<double>(after.steps) - before.schedule_us * static_cast<double>(before.steps);
     return std::vector{decode_seconds, seconds, scheduling * 1e-6 / static_cast<double>(after.steps - before.steps)};
   };
-  const std::string name = cat("throughput/batch=", sequences, "/prompt=", kBatchPrompt, "/output=", new_tokens);
-  const double bytes = bytes_of_step(sequences, kBatchPrompt + new_tokens / 2.0) / sequences;
+  const std::string name = cat("throughput/batch=", sequences, "/prompt=", prompt, "/output=", new_tokens);
+  const double bytes = bytes_of_step(sequences, prompt + new_tokens / 2.0) / sequences;
   return {{{name + "/decode", 1, bytes},
-           {name + "/overall", static_cast<double>(sequences) * (kBatchPrompt + new_tokens), 0},
+           {name + "/overall", static_cast<double>(sequences) * (prompt + new_tokens), 0},
            {name + "/schedule", 0, 0}},
-          kBatchPrompt + new_tokens,
+          prompt + new_tokens,
           run};
 }
 
@@ -155,7 +155,7 @@ Experiment Experiments::first_token_after_finish() {
 Experiment Experiments::gap() {
   const auto run = [this] {
     engine_.flush_cache();
-    const ModelClient running(engine_, prompts_.make(kBatchPrompt), kBystander);
+    const ModelClient running(engine_, prompts_.make(kRunningPrompt), kBystander);
     running.step_until_tokens(16);
     const ModelClient prompt(engine_, prompts_.make(kLongPrompt), 1);
     prompt.step_until_finished();
@@ -165,19 +165,19 @@ Experiment Experiments::gap() {
       longest = std::max(longest, seconds_between(running.times()[i - 1], running.times()[i]));
     return std::vector{longest};
   };
-  return {{{cat("throughput/gap/prompt=", kLongPrompt), 0, 0}}, kBatchPrompt + kBystander, run};
+  return {{{cat("throughput/gap/prompt=", kLongPrompt), 0, 0}}, kRunningPrompt + kBystander, run};
 }
 
 }  // namespace
 
 int32_t ThroughputShape::most_tokens() const {
-  const int32_t decode = largest(depths, kBatchPrompt) + new_tokens + 1;
+  const int32_t decode = largest(depths, batch_prompt) + new_tokens + 1;
   return std::max({largest(prompts, 0) + 1, decode, kSharedPrompt + kBystander});
 }
 
 int32_t ThroughputShape::most_total_tokens() const {
   constexpr int32_t kPartPages = 64;  // for each sequence, whatever the page size up to this
-  return std::max(2 * most_tokens(), most_sequences() * (kBatchPrompt + new_tokens + kPartPages));
+  return std::max(2 * most_tokens(), most_sequences() * (batch_prompt + new_tokens + kPartPages));
 }
 
 int32_t ThroughputShape::most_sequences() const { return largest(concurrency, 2); }
@@ -187,7 +187,8 @@ std::vector<Experiment> throughput_experiments(const ThroughputShape& shape, Ses
   std::vector<Experiment> all;
   for (const int32_t tokens : shape.prompts) all.push_back(made->prefill(tokens));
   for (const int32_t depth : shape.depths) all.push_back(made->decode(depth, shape.new_tokens));
-  for (const int32_t sequences : shape.concurrency) all.push_back(made->batch(sequences, shape.new_tokens));
+  for (const int32_t sequences : shape.concurrency)
+    all.push_back(made->batch(sequences, shape.batch_prompt, shape.new_tokens));
   all.push_back(made->first_token_while_decoding());
   all.push_back(made->first_token_after_finish());
   all.push_back(made->gap());

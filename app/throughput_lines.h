@@ -13,6 +13,7 @@ struct ThroughputShape {
   std::vector<int32_t> prompts = {512, 2048, 8000};  // tokens of the prefill lines
   std::vector<int32_t> depths = {0, 1024, 4096};     // tokens before those of a decode line
   std::vector<int32_t> concurrency = {16};           // sequences of the lines that run several
+  int32_t batch_prompt = 128;                        // tokens before those of a line that runs several
   int32_t new_tokens = 128;
 
   int32_t most_tokens() const;        // of one sequence

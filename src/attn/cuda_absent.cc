@@ -2,6 +2,7 @@
 #include "attn/attention.h"
 #include "attn/gpu_choice.h"
 #include "attn/merge.h"
+#include "attn/step_upload_cuda.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 GpuDevice device() { refuse(); }
 void attend(const AttendArgs&, Exec&) { refuse(); }
+void fetch(const FetchArgs&, Exec&) { refuse(); }
 void merge(const MergeArgs&, Exec&) { refuse(); }
 void write_metadata(const StepShape&, const StepInputs&, const MetadataArena&, Exec&) { refuse(); }
 void follow_parents(const StepShape&, const StepInputs&, const MetadataArena&, int32_t, const int32_t*, Exec&) {

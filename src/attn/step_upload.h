@@ -1,6 +1,6 @@
 // A step's inputs on their way to who computes it: a ring of copies that the host fills in turn and, for a GPU, the one
-// copy in its memory that captured graphs read. A step costs the host one upload and one launch; nothing is read back
-// and nothing waits.
+// copy in its memory that captured graphs read, filled by a kernel that reads the host's pinned memory. A step costs
+// the host two launches; nothing is read back and nothing waits.
 //
 //   StepUpload upload(limits, 4, exec);
 //   capture: write_metadata(shape, upload.inputs(), arena, exec); ...
@@ -30,12 +30,14 @@ class StepUpload {
 
   StepInputs inputs() const;       // for the writer and who comes after; the same addresses for good
   const StepInputBuffers& next();  // to be filled for the next step
-  void send();                     // what next() gave; the writer of the step has to follow on the stream
+  uint32_t next_number() const { return static_cast<uint32_t>(sent_ + 1); }  // that step's
+  void send();  // what next() gave; the writer of the step has to follow on the stream
 
  private:
   const StepInputBuffers& upcoming() const { return ring_[sent_ % ring_.size()]; }
 
   Exec& exec_;
+  Limits limits_;
   std::vector<StepInputBuffers> ring_;
   std::optional<StepInputBuffers> device_;  // none: a CPU
   Buffer arrived_;                          // the number of the last step whose inputs have arrived

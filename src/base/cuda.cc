@@ -9,12 +9,12 @@ namespace {
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 
-class Event {
+class TimedEvent {
  public:
-  Event() { check_cuda(cudaEventCreate(&event_), "no event"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
+  TimedEvent() { check_cuda(cudaEventCreate(&event_), "no event"); }
+  ~TimedEvent() { cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "an event is not recorded"); }
   cudaEvent_t event() const { return event_; }
 
@@ -37,9 +37,35 @@ std::string device_name() {
   return properties.name;
 }
 
+int compute_capability() {
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "no properties of the device");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "no properties of the device");
+  return 10 * major + minor;
+}
+
+Memory memory() {
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "the device's memory is not known");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+namespace {
+
+template <class... What>
+void check_memory(cudaError_t result, const What&... what) {
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
+  }
+  check_cuda(result, what...);
+}
+
+}  // namespace
+
 std::byte* allocate_device(size_t bytes) {
   void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
+  check_memory(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
   return static_cast<std::byte*>(memory);
 }
 
@@ -47,14 +73,34 @@ void free_device(std::byte* memory) noexcept { cudaFree(memory); }
 
 std::byte* allocate_pinned(size_t bytes) {
   void* memory = nullptr;
-  check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cannot pin ", bytes,
-             " bytes of host memory");
+  check_memory(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cannot pin ", bytes,
+               " bytes of host memory");
   return static_cast<std::byte*>(memory);
 }
 
 void free_pinned(std::byte* memory) noexcept { cudaFreeHost(memory); }
 
 CapturedGraph::~CapturedGraph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)); }
+
+Event::Event() {
+  cudaEvent_t made;
+  check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "no event");
+  handle_ = made;
+}
+
+Event::~Event() { cudaEventDestroy(static_cast<cudaEvent_t>(handle_)); }
+
+void Event::record(Stream& stream) {
+  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(handle_), as_stream(stream.handle())),
+             "an event is not recorded");
+}
+
+bool Event::is_over() const {
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+  if (state == cudaErrorNotReady) return false;
+  check_cuda(state, "the device failed");
+  return true;
+}
 
 Stream::Stream() {
   cudaStream_t made;
@@ -89,7 +135,7 @@ void Stream::launch(const CapturedGraph& graph) {
 }
 
 double Stream::seconds_of(const std::function<void()>& work) {
-  const Event begin, end;
+  const TimedEvent begin, end;
   begin.record(as_stream(handle_));
   work();
   end.record(as_stream(handle_));

@@ -1,16 +1,17 @@
 // In place of cuda.cc where the build has no CUDA.
-#include "base/check.h"
 #include "base/cuda.h"
 
 namespace quire::cuda {
 namespace {
 
-[[noreturn]] void refuse() { throw CheckError("quire was built without CUDA"); }
+[[noreturn]] void refuse() { throw DeviceError("quire was built without CUDA"); }
 
 }  // namespace
 
 int devices() { return 0; }
 std::string device_name() { refuse(); }
+int compute_capability() { refuse(); }
+Memory memory() { refuse(); }
 
 std::byte* allocate_device(size_t) { refuse(); }
 void free_device(std::byte*) noexcept {}
@@ -18,6 +19,11 @@ std::byte* allocate_pinned(size_t) { refuse(); }
 void free_pinned(std::byte*) noexcept {}
 
 CapturedGraph::~CapturedGraph() = default;
+
+Event::Event() { refuse(); }
+Event::~Event() = default;
+void Event::record(Stream&) { refuse(); }
+bool Event::is_over() const { refuse(); }
 
 Stream::Stream() { refuse(); }
 Stream::~Stream() = default;

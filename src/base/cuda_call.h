@@ -9,7 +9,7 @@ namespace quire::cuda {
 
 template <class... What>
 void check_cuda(cudaError_t result, const What&... what) {
-  if (result != cudaSuccess) throw CheckError(cat(what..., ": ", cudaGetErrorString(result)));
+  if (result != cudaSuccess) throw DeviceError(cat(what..., ": ", cudaGetErrorString(result)));
 }
 
 inline cudaStream_t stream_of(Exec& exec) {

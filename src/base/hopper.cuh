@@ -216,6 +216,8 @@ __device__ void wgmma_wait() {
 
 // The instruction wants each of its registers named. c[N / 2]: this thread's share of 64 x N sums, as mma.sync has
 // them: four for every eight columns, two neighbours of row lane / 4 (+ 16 for each warp), two of the row eight below.
+#define QUIRE_NAMES_4 "%0, %1, %2, %3"
+#define QUIRE_NAMES_8 QUIRE_NAMES_4 ", %4, %5, %6, %7"
 #define QUIRE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define QUIRE_NAMES_32 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64                                                                   \
@@ -229,6 +231,7 @@ __device__ void wgmma_wait() {
       ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
       ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define QUIRE_SUMS_8(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4)
 #define QUIRE_SUMS_16(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4), QUIRE_SUMS_4(i + 8), QUIRE_SUMS_4(i + 12)
 #define QUIRE_SUMS_32(i) QUIRE_SUMS_16(i), QUIRE_SUMS_16(i + 16)
 #define QUIRE_SUMS_64(i) QUIRE_SUMS_32(i), QUIRE_SUMS_32(i + 32)
@@ -262,6 +265,23 @@ __device__ void wgmma_qk([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
     QUIRE_WGMMA("128", 64, "bf16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
   else
     QUIRE_WGMMA("128", 64, "f16", "%64, %65, p, 1, 1, 0, 0", "%66", "l"(a), "l"(b), "r"(add));
+#endif
+}
+
+// c (+)= A B^T of 16 columns of each, all bf16: 64 rows of weights, kN rows of tokens.
+template <int32_t kN>
+__device__ void wgmma_weights([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
+                              [[maybe_unused]] int32_t add) {
+#if QUIRE_HOPPER
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128);
+  if constexpr (kN == 8)
+    QUIRE_WGMMA("8", 4, "bf16", "%4, %5, p, 1, 1, 0, 0", "%6", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 16)
+    QUIRE_WGMMA("16", 8, "bf16", "%8, %9, p, 1, 1, 0, 0", "%10", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 32)
+    QUIRE_WGMMA("32", 16, "bf16", "%16, %17, p, 1, 1, 0, 0", "%18", "l"(a), "l"(b), "r"(add));
+  else
+    wgmma_qk<__nv_bfloat16, kN>(c, a, b, add);
 #endif
 }
 
@@ -314,11 +334,14 @@ __device__ void wgmma_pv_wide([[maybe_unused]] float* c, [[maybe_unused]] const 
 #endif
 }
 #undef QUIRE_WGMMA
+#undef QUIRE_NAMES_4
+#undef QUIRE_NAMES_8
 #undef QUIRE_NAMES_16
 #undef QUIRE_NAMES_32
 #undef QUIRE_NAMES_64
 #undef QUIRE_NAMES_128
 #undef QUIRE_SUMS_4
+#undef QUIRE_SUMS_8
 #undef QUIRE_SUMS_16
 #undef QUIRE_SUMS_32
 #undef QUIRE_SUMS_64

@@ -1,5 +1,6 @@
 // Views: where values lie, never who owns them.
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,7 +18,7 @@ struct BasicHeadRows {
   int32_t dim;
   int64_t row_stride;  // in elements, from one row to the next; heads * dim when dense
 
-  Byte* at(int64_t row, int32_t head) const {
+  constexpr Byte* at(int64_t row, int32_t head) const {
     return data + (row * row_stride + static_cast<int64_t>(head) * dim) * size_of(type);
   }
 };
@@ -32,8 +33,12 @@ struct Rows {
   int64_t dim;
   int64_t stride;  // in elements, from one row to the next; dim when dense
 
-  T* row(int64_t index) const { return data + index * stride; }
-  operator Rows<const T>() const { return {data, rows, dim, stride}; }
+  constexpr T* row(int64_t index) const { return data + index * stride; }
+  // A template, because compilers of device code warn of a conversion of Rows<const T> to itself.
+  template <std::same_as<const T> U>
+  operator Rows<U>() const {
+    return {data, rows, dim, stride};
+  }
 };
 
 }  // namespace quire

@@ -17,20 +17,34 @@
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
-#include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
-#include "engine/step_sampler.h"
+#include "engine/step_device.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
 namespace {
 
-// How long a step waits after its forward pass for masks that are not ready; and how long, where there is nothing else
-// to do, before it looks for mail again.
-constexpr std::chrono::milliseconds kMaskPatience{2}, kIdleMaskWait{5};
+// How long it waits for a mask, where there is nothing else to do, before it looks for mail again.
+constexpr std::chrono::milliseconds kIdleMaskWait{5};
 
-EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config) {
+// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
+void size_pool(EngineOptions& options, const model::ModelConfig& config, Device device) {
+  const bool is_given = options.max_total_tokens > 0;
+  if (device == Device::cuda) {
+    const cuda::Memory memory = cuda::memory();
+    const int64_t room = memory_for_pool(memory.free, memory.total, options.mem_fraction_static);
+    if (!is_given) options.max_total_tokens = most_pool_tokens(config, options.kv_type, options.page_size, room);
+    return check_pool_fits(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room);
+  }
+  const std::optional<int64_t> memory = available_memory();
+  if (!is_given)
+    options.max_total_tokens = default_pool_tokens(config, options.kv_type, options.context, options.page_size, memory);
+  else
+    check_pool_fits(config, options.kv_type, options.max_total_tokens, memory);
+}
+
+EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config, Device device) {
   if (options.context == 0) options.context = config.context;
   check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
         " tokens, for a model of ", config.context);
@@ -39,14 +53,16 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config)
         " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
+  if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
+  const bool is_cpu = device == Device::cpu;
+  if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
+  if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
-  const std::optional<int64_t> memory = available_memory();
-  if (options.max_total_tokens == 0)
-    options.max_total_tokens = default_pool_tokens(config, options.kv_type, options.context, options.page_size, memory);
-  else
-    check_pool_fits(config, options.kv_type, options.max_total_tokens, memory);
+  check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
+        options.mem_fraction_static, ", not between 0 and 1");
+  size_pool(options, config, device);
   return options;
 }
 
@@ -108,13 +124,16 @@ struct Mail {
 
 struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on)
-      : options(filled_in(given, model.config())),
+      : options(filled_in(given, model.config(), on.device())),
         limits(limits_of(options)),
-        exec(on),
         scheduler(limits),
-        runner(model, limits, options.kv_type, scheduler.table(), exec),
-        sampler(options.vocabulary, exec),
-        newest_tokens(limits.running + 1) {
+        device(make_step_device({.model = model,
+                                 .limits = limits,
+                                 .kv_type = options.kv_type,
+                                 .vocabulary = options.vocabulary,
+                                 .table = scheduler.table(),
+                                 .masks = masks,
+                                 .exec = on})) {
     publish();
   }
 
@@ -122,11 +141,9 @@ struct Engine::Impl {
   bool step();
   void take_mail();
   void launch(Batch batch);
-  void compute(Step& step);
+  void on_device(void (StepDevice::*work)(Step&), Step& step);
+  std::string in_flight_text() const;
   void settle_oldest();
-  void resolve_future_tokens(Batch& batch) const;
-  void begin_masks(const Batch& batch);
-  void wait_for_masks(const Batch& batch);
   void publish();
   void loop();
   void break_down(const std::string& reason);
@@ -136,15 +153,12 @@ struct Engine::Impl {
   const SchedulerLimits limits;
 
   // Of the thread that steps.
-  Exec& exec;
   Scheduler scheduler;
-  Runner runner;
-  StepSampler sampler;
   MaskThreads masks;
   Mail taken;
   std::deque<Step> in_flight;          // launched and not settled, oldest first
+  std::unique_ptr<StepDevice> device;  // may write to them as long as it lives
   Step spare;                          // a settled one, for its memory
-  std::vector<int32_t> newest_tokens;  // [request rows] what a future token of the row stands for
   int64_t steps = 0;
   Clock::duration scheduling{}, elsewhere{};  // in all steps; what this one computed, or waited for masks
 
@@ -218,45 +232,37 @@ void Engine::Impl::take_mail() {
   if (taken.flush) scheduler.flush_cache();
 }
 
-// The CPU computes a step when it is launched; its results are there to be read from then on.
 void Engine::Impl::launch(Batch batch) {
   ++steps;
   scheduler.advance(batch);
-  const Clock::time_point start = Clock::now();
   in_flight.push_back({.batch = std::move(batch), .results = std::move(spare.results)});
-  Step& step = in_flight.back();
+  on_device(&StepDevice::launch, in_flight.back());
+}
+
+// What goes wrong with a step, memory included, is the step's; a device that has failed is everybody's.
+void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
+  const Clock::time_point start = Clock::now();
   try {
-    compute(step);
-  } catch (const std::exception& error) {  // memory, too
+    (device.get()->*work)(step);
+  } catch (const cuda::DeviceError& failed) {
+    throw cuda::DeviceError(cat(failed.what(), "; in flight: ", in_flight_text()));
+  } catch (const std::exception& error) {
     step.error = error.what();
   }
-  step.results.time = elsewhere = Clock::now() - start;
+  elsewhere += Clock::now() - start;
 }
 
-void Engine::Impl::compute(Step& step) {
-  auto& [batch, results, error] = step;
-  begin_masks(batch);
-  resolve_future_tokens(batch);
-  const Runner::Outputs outputs = runner.run(batch);
-  wait_for_masks(batch);
-  sampler.run(batch, outputs.logits, results);
-  results.width = static_cast<int32_t>(outputs.pooled.dim);
-  results.pooled.clear();
-  for (int64_t i = 0; i < outputs.pooled.rows; ++i)
-    results.pooled.insert(results.pooled.end(), outputs.pooled.row(i), outputs.pooled.row(i) + results.width);
-  for (size_t i = 0; i < batch.drawn.size(); ++i)
-    if (!results.drawn[i].tokens.empty())
-      newest_tokens[batch.shares[batch.drawn[i].share].row.value] = results.drawn[i].tokens.back().token;
-}
-
-void Engine::Impl::resolve_future_tokens(Batch& batch) const {
-  for (const Share& share : batch.shares)
-    for (int32_t row = share.first_row; row < share.first_row + share.count; ++row)
-      if (batch.token_ids[row] == kFutureToken) batch.token_ids[row] = newest_tokens[share.row.value];
+std::string Engine::Impl::in_flight_text() const {
+  std::string text;
+  for (const Step& step : in_flight)
+    text += cat(text.empty() ? "" : "; ", "step ", step.batch.step, ", ", step.batch.rows(), " rows of ",
+                step.batch.shares.size(), " requests, ", step.batch.wanted_rows(), " wanted");
+  return text;
 }
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
 void Engine::Impl::settle_oldest() {
+  if (in_flight.front().error.empty()) on_device(&StepDevice::finish, in_flight.front());
   spare = std::move(in_flight.front());
   in_flight.pop_front();
   if (spare.error.empty())
@@ -264,21 +270,6 @@ void Engine::Impl::settle_oldest() {
   else
     scheduler.fail(spare.batch, spare.error);
   spare.batch.clear();  // what it holds of its requests goes with them
-}
-
-void Engine::Impl::begin_masks(const Batch& batch) {
-  for (const WantedRow& row : batch.drawn)
-    if (const auto& mask = batch.shares[row.share].mask) masks.begin(mask);
-}
-
-void Engine::Impl::wait_for_masks(const Batch& batch) {
-  const auto are_ready = [&] {
-    return std::all_of(batch.drawn.begin(), batch.drawn.end(), [&](const WantedRow& row) {
-      const AheadMask* const mask = batch.shares[row.share].mask.get();
-      return !mask || mask->ready();
-    });
-  };
-  masks.wait(are_ready, kMaskPatience);
 }
 
 void Engine::Impl::publish() {
@@ -324,18 +315,21 @@ void Engine::Impl::loop() {
   }
 }
 
-// Only a broken invariant leads here. Nothing more is computed, but everybody is told.
+// Only a broken invariant, or a device that has failed, leads here. Nothing more is computed, but everybody is told.
 void Engine::Impl::break_down(const std::string& reason) {
   std::fprintf(stderr, "quire: the engine has broken down: %s\n", reason.c_str());
   {
     const std::lock_guard lock(mutex);
     broken = reason;
   }
+  for (Step& step : in_flight)
+    if (step.error.empty()) step.error = reason;
   try {
     end_all(Finish::failed, reason);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "quire: and could not end its requests: %s\n", error.what());
   }
+  if (options.on_broken) options.on_broken();
 }
 
 void Engine::Impl::end_all(Finish finish, const std::string& error) {
@@ -348,8 +342,12 @@ void Engine::Impl::end_all(Finish finish, const std::string& error) {
 
 // --- the door
 
-Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec)
-    : impl_(std::make_unique<Impl>(model, options, exec)) {}
+Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec) try
+    : impl_(std::make_unique<Impl>(model, options, exec)) {
+} catch (const cuda::OutOfMemory& error) {
+  throw cuda::OutOfMemory(
+      cat(error.what(), "; lower --mem-fraction-static, --max-running-requests or --chunked-prefill-size"));
+}
 
 Engine::~Engine() { stop(); }
 

@@ -11,9 +11,11 @@
 //          prompt that does not leave room for one new token in the context or the pool, bad sampling parameters;
 //          QueueFull when the waiting queue is; EngineStopped once it computes nothing any more. Nothing that happens
 //          to one request ends another: what a mask throws and logits that are no numbers end the request that they
-//          belong to, and a mask that takes long holds up no other.
+//          belong to, and a mask that takes long holds up no other. A GPU that fails ends them all: the engine has
+//          broken down.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 
@@ -28,16 +30,21 @@ struct EngineOptions {
   int32_t context = 0;           // most tokens of a request; 0: the model's own
   int32_t vocabulary = 0;        // ids that there are: others are neither taken nor drawn; 0: all that the model has
                                  // logits for, which may be more than its tokenizer has tokens
-  int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory
+  int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory; on a
+                                 // GPU what mem_fraction_static leaves
+  double mem_fraction_static = 0.88;  // of a GPU's memory: weights and the pool together; the rest is for the rows of a
+                                      // step and for graphs
   int32_t max_running_requests = 64;
   int32_t max_queued_requests = 1024;
   int32_t page_size = 16;
   Dtype kv_type = Dtype::bf16;
-  int32_t prefill_chunk = 512;  // most prompt tokens in a step when nobody decodes
-  int32_t mixed_chunk = 64;     // and in a step in which others decode; fewer where it would hold them up
+  int32_t prefill_chunk = 0;  // most prompt tokens in a step when nobody decodes; 0: 512, for a GPU 8192
+  int32_t mixed_chunk = 0;  // and in a step in which others decode, or fewer where it would hold them up; 0: 64, for a
+                            // GPU 512
   bool prefix_cache = true;
-  int32_t steps_in_flight = 0;  // launched before the oldest is settled, for a device that answers late; output is the
-                                // same, and 0 right for the CPU, which answers at once
+  int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
+                                 // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
+  std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
 };
 
 class RequestRefused : public CheckError {

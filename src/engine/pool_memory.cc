@@ -19,6 +19,15 @@ int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int
   return static_cast<int32_t>(std::clamp<int64_t>(tokens, page_size, 1 << 30));
 }
 
+int64_t memory_for_pool(int64_t free, int64_t total, double fraction) {
+  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(total) * (1 - fraction)));
+}
+
+int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t page_size, int64_t bytes) {
+  const int64_t tokens = bytes / pool_bytes(config, kv_type, 1) - page_size;  // one page is nobody's
+  return static_cast<int32_t>(std::clamp<int64_t>(tokens / page_size * page_size, page_size, 1 << 30));
+}
+
 void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, std::optional<int64_t> memory) {
   const int64_t bytes = pool_bytes(config, kv_type, tokens);
   check(!memory || bytes <= *memory, "the keys and values of ", tokens, " tokens take ", size_text(bytes), ", and ",

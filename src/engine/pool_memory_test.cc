@@ -28,6 +28,13 @@ TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
   EXPECT_EQ(default_pool_tokens(smollm2(), Dtype::bf16, 8192, 16, std::nullopt), 4 * 8192);
 }
 
+TEST(PoolMemory, OnAGpuIsWhatTheFractionLeaves) {
+  EXPECT_EQ(memory_for_pool(90 * kGigabyte, 100 * kGigabyte, 0.75), 65 * kGigabyte);
+  EXPECT_EQ(memory_for_pool(10 * kGigabyte, 100 * kGigabyte, 0.75), 0);
+  EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 1005 * kTokenBytes), 976);  // whole pages, without nobody's
+  EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 0), 16);
+}
+
 TEST(PoolMemory, WhatCannotFitIsRefusedWithWhatWould) {
   expect_refused([] { check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, 8 * kGigabyte); },
                  "the keys and values of 1073741824 tokens take 24.7 TB, and 8.0 GB of memory are free, enough for "

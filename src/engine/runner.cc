@@ -3,65 +3,174 @@
 #include <algorithm>
 #include <vector>
 
+#include "attn/write_metadata.h"
 #include "base/check.h"
+#include "base/device_array.h"
 
 namespace quire::engine {
 namespace {
 
-// Powers of two, and the most itself.
-std::vector<int> padded_sizes(int32_t most) {
+// Powers of two, and the most itself. On a GPU products take as long for a padded row as for a live one: closer
+// above 16.
+std::vector<int> padded_sizes(int32_t most, Device device) {
+  const auto after = [&](int size) {
+    if (device == Device::cpu || size < 16) return size * 2;
+    return size + (size < 32 ? 8 : size < 64 ? 16 : size < 256 ? 32 : 64);
+  };
   std::vector<int> sizes;
-  for (int size = 1; size < most; size *= 2) sizes.push_back(size);
+  for (int size = 1; size < most; size = after(size)) sizes.push_back(size);
   sizes.push_back(most);
   return sizes;
 }
 
-// Of the inputs, where a GPU computes: the host fills one while two steps are in flight.
-constexpr int32_t kInputCopies = 3;
+// Of the inputs, where a GPU computes: the host fills one while two steps are in flight. Page ids that a step brings
+// for the mirror: most bring a few, one that begins with a long cached prefix more.
+constexpr int32_t kInputCopies = 3, kJournalPages = 1024;
 
 attn::Limits step_limits(const model::ModelConfig& config, const SchedulerLimits& limits, const Exec& exec) {
+  const bool has_mirror = exec.device() == Device::cuda;
   return model::attention_limits(config, {.batch = limits.running,
                                           .context = limits.context,
                                           .page_size = limits.page_size,
                                           .threads = exec.threads(),
                                           .query_rows = limits.rows(),
-                                          .wanted_rows = limits.wanted_rows()});
+                                          .wanted_rows = limits.wanted_rows(),
+                                          .journal_pages = has_mirror ? kJournalPages : 0,
+                                          .device = exec.device()});
 }
 
 }  // namespace
 
-Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
-               Exec& exec)
+Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table,
+               Exec& exec, ops::DeviceSampler* sampler)
     : table_(table),
       exec_(exec),
-      store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type)),
-      arena_(step_limits(model.config(), limits, exec)),
+      store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
+             place_of(exec.device(), Place::host_huge_pages)),
+      arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
       upload_(arena_.limits(), kInputCopies, exec),
-      forward_(model, arena_.limits(), kv_type) {
+      forward_(model, arena_.limits(), kv_type),
+      sampler_(sampler),
+      token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
+      extend_captured_(0) {
+  if (exec.device() == Device::cuda) {
+    table_.keep_journal();
+    mirror_.emplace(table_.view());
+  }
   capture();
 }
 
 void Runner::capture() {
-  decode_graphs_.capture(exec_, padded_sizes(arena_.limits().batch), [&](int size) {
-    forward_.run(shape(attn::Mode::decode, size, size), upload_.inputs(), arena_, store_, exec_);
-  });
+  const attn::Limits& limits = arena_.limits();
+  capture(decode_graphs_, padded_sizes(limits.batch, exec_.device()), attn::Mode::decode, 0);
+  if (exec_.device() == Device::cpu) return;
+  std::vector<int> sizes;
+  for (const int size : {16, 64, 128, 256, 512, 768, 1024})
+    if (size <= limits.query_rows) sizes.push_back(size);
+  if (sizes.empty()) return;
+  capture(extend_graphs_, sizes, attn::Mode::extend, limits.batch);
+  extend_captured_ = sizes.back();
 }
 
-Runner::Outputs Runner::run(const Batch& batch) {
+// sequences: 0: as many as rows
+void Runner::capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences) {
+  const auto record_all = [&](GraphSet& into, Part part) {
+    into.capture(exec_, sizes, [&](int size) { record(shape(mode, sequences ? sequences : size, size), part); });
+  };
+  record_all(graphs.whole, Part::whole);
+  if (sampler_) record_all(graphs.forward, Part::forward);
+}
+
+uint32_t Runner::prepare(const Batch& batch) {
   check_room(batch);
-  const attn::StepInputBuffers& inputs = upload_.next();
-  fill(batch, inputs);
+  const attn::StepInputBuffers& inputs = next_inputs();
+  try {
+    fill(batch, inputs);
+    attn::check_step(shape(batch), inputs.inputs(), arena_.limits());
+  } catch (...) {
+    if (mirror_) table_.keep_journal();  // the changes in these inputs are not sent
+    throw;
+  }
+  return upload_.next_number();
+}
+
+Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const attn::StepShape step = shape(batch);
-  attn::check_step(step, inputs.inputs(), arena_.limits());
+  const bool is_decode = step.mode == attn::Mode::decode;
+  const Graphs& graphs = is_decode ? decode_graphs_ : extend_graphs_;
   upload_.send();
-  if (step.mode == attn::Mode::decode)
-    decode_graphs_.replay(exec_, step.captured);
+  if (is_decode || step.query_rows <= extend_captured_)
+    (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, step.query_rows);
   else
-    forward_.run(step, upload_.inputs(), arena_, store_, exec_);
+    record(step, part);
   const Rows<const float> logits = forward_.logits(), hidden = forward_.hidden();
   return {.logits = {logits.data, batch.with_logits(), logits.dim, logits.stride},
           .pooled = {hidden.row(batch.with_logits()), std::ssize(batch.pooled), hidden.dim, hidden.stride}};
 }
+
+// Runs it now, or puts it into a graph.
+void Runner::record(const attn::StepShape& step, Part part) {
+  attn::StepInputs inputs = upload_.inputs();
+  apply_journal();
+  if (sampler_) resolve_future_tokens(inputs, step);
+  forward_.run(step, inputs, arena_, store_, exec_);
+  if (sampler_ && part == Part::whole) sample(step.query_rows);
+}
+
+void Runner::resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& step) {
+  const auto tokens = reinterpret_cast<int32_t*>(token_ids_.data());
+  sampler_->resolve_future_tokens(
+      {.ids = inputs.input_ids, .count = inputs.query_rows, .most = step.query_rows, .tokens = tokens});
+  inputs.input_ids = tokens;
+}
+
+void Runner::sample(const Batch& batch) { sample(std::max(1, batch.with_logits())); }
+
+void Runner::sample(int32_t most_rows) {
+  Rows<const float> logits = forward_.logits();
+  logits.rows = std::min<int64_t>(logits.rows, most_rows);
+  sampler_->launch(logits, upload_.inputs().number);
+}
+
+// --- the mirror of the request table
+
+void Runner::apply_journal() {
+  if (!mirror_) return;
+  const attn::StepInputs inputs = upload_.inputs();
+  kv::apply_journal({.count = inputs.journal_count,
+                     .runs = inputs.journal_runs,
+                     .pages = inputs.journal_pages,
+                     .most_runs = arena_.limits().batch,
+                     .mirror = mirror_->pages(),
+                     .stride = mirror_->view().stride},
+                    exec_);
+}
+
+// To be filled, with the table's changes in them.
+const attn::StepInputBuffers& Runner::next_inputs() {
+  for (;;) {
+    const attn::StepInputBuffers& inputs = upload_.next();
+    const attn::Limits& limits = arena_.limits();
+    const kv::JournalSpace space{.count = &inputs.journal_count(),
+                                 .runs = {inputs.journal_runs(), static_cast<size_t>(limits.batch)},
+                                 .pages = {inputs.journal_pages(), static_cast<size_t>(limits.journal_pages)}};
+    if (!mirror_ || table_.take_changes(space)) return inputs;
+    send_changes_ahead(inputs);
+  }
+}
+
+// In a step of nobody.
+void Runner::send_changes_ahead(const attn::StepInputBuffers& inputs) {
+  for (int32_t* count : {&inputs.live(), &inputs.query_rows(), &inputs.wanted_count(), &inputs.logits_count()})
+    *count = 0;
+  const attn::StepShape nobody = shape(attn::Mode::decode, 1, 1);
+  attn::check_step(nobody, inputs.inputs(), arena_.limits());
+  upload_.send();
+  apply_journal();
+  attn::write_metadata(nobody, upload_.inputs(), arena_, exec_);  // which says that the inputs have arrived
+}
+
+// --- one step
 
 void Runner::check_room(const Batch& batch) const {
   const attn::Limits& limits = arena_.limits();
@@ -74,7 +183,6 @@ void Runner::check_room(const Batch& batch) const {
 void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) const {
   inputs.live() = static_cast<int32_t>(batch.shares.size());
   inputs.query_rows() = batch.rows();
-  std::copy(batch.token_ids.begin(), batch.token_ids.end(), inputs.input_ids());
   int32_t row = 0;
   for (int32_t b = 0; b < inputs.live(); ++b) {
     const Share& share = batch.shares[b];
@@ -82,6 +190,8 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
     inputs.lengths()[b] = {share.end()};
     inputs.extend_lengths()[b] = {share.count};
     for (int32_t position = share.position; position < share.end(); ++position, ++row) {
+      const int32_t id = batch.token_ids[row];
+      inputs.input_ids()[row] = id == kFutureToken ? ops::future_token(share.row) : id;
       inputs.positions()[row] = position;
       inputs.slot_mapping()[row] = table_.slot(share.row, position);
     }
@@ -95,13 +205,16 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
 
 attn::StepShape Runner::shape(const Batch& batch) const {
   const auto live = static_cast<int32_t>(batch.shares.size());
-  if (!batch.only_single_tokens()) return shape(attn::Mode::extend, live, batch.rows());
-  const int32_t padded = decode_graphs_.padded_size(live);
+  if (!batch.only_single_tokens()) {
+    if (batch.rows() > extend_captured_) return shape(attn::Mode::extend, live, batch.rows());
+    return shape(attn::Mode::extend, arena_.limits().batch, extend_graphs_.whole.padded_size(batch.rows()));
+  }
+  const int32_t padded = decode_graphs_.whole.padded_size(live);
   return shape(attn::Mode::decode, padded, padded);
 }
 
 attn::StepShape Runner::shape(attn::Mode mode, int32_t captured, int32_t rows) const {
-  return {.mode = mode, .captured = captured, .query_rows = rows, .table = table_.view()};
+  return {.mode = mode, .captured = captured, .query_rows = rows, .table = mirror_ ? mirror_->view() : table_.view()};
 }
 
 }  // namespace quire::engine

@@ -2,13 +2,21 @@
 // the model's buffers.
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
-// with chunks of prompts run eagerly. A row's results are the same either way.
+// with chunks of prompts run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are
+// launched one by one. A row's results are the same either way.
 //
-// Before   the batch's pages are reserved in the request table that the runner was made with; all its tokens are known.
-// Memory   address space when it is made; resident as tokens come. A step allocates nothing.
+// A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
+// when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
+// draws.
+//
+// Before   the batch's pages are reserved in the request table that the runner was made with; without a sampler all its
+//          tokens are known.
+// Memory   on the host address space when it is made, resident as tokens come. A step allocates nothing.
 // Errors   a step that does not fit the limits throws CheckError before any work.
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "attn/metadata.h"
 #include "attn/step.h"
@@ -22,36 +30,62 @@
 #include "kv/store.h"
 #include "model/forward.h"
 #include "model/model.h"
+#include "ops/sample_device.h"
 
 namespace quire::engine {
 
 class Runner {
  public:
-  // The model, the table and exec outlive the runner.
-  Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
-         Exec& exec);
+  // The model, the table, exec and the sampler, which a GPU has, outlive the runner.
+  Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table, Exec& exec,
+         ops::DeviceSampler* sampler = nullptr);
 
   // Valid until the next run.
   struct Outputs {
     Rows<const float> logits;  // of the batch's drawn rows, then of its scored ones
     Rows<const float> pooled;  // the batch's pooled rows, after the last layer and its norm
   };
-  Outputs run(const Batch& batch);
+  Outputs run(const Batch& batch) {
+    prepare(batch);
+    return compute(batch, Part::whole);
+  }
+
+  // The same in two parts, for who has something to do in between, and with a sampler in three: `forward` draws
+  // nothing, sample() does so later. prepare() gives the step's number.
+  enum class Part : uint8_t { forward, whole };
+  uint32_t prepare(const Batch& batch);
+  Outputs compute(const Batch& batch, Part part);
+  void sample(const Batch& batch);
 
  private:
+  void sample(int32_t most_rows);
   void capture();
+  void record(const attn::StepShape& shape, Part part);
+  void apply_journal();
+  void resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& shape);
+  void send_changes_ahead(const attn::StepInputBuffers& inputs);
+  const attn::StepInputBuffers& next_inputs();
   void check_room(const Batch& batch) const;
   void fill(const Batch& batch, const attn::StepInputBuffers& inputs) const;
   attn::StepShape shape(const Batch& batch) const;
   attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
 
-  const kv::RequestTable& table_;
+  kv::RequestTable& table_;
   Exec& exec_;
+  std::optional<kv::PageTableMirror> mirror_;  // of a GPU
   kv::KvStore store_;
   attn::MetadataArena arena_;
   attn::StepUpload upload_;
   model::Forward forward_;
-  GraphSet decode_graphs_;
+  ops::DeviceSampler* sampler_;  // null: others draw
+  Buffer token_ids_;             // [query rows] with a sampler: those that it has looked up
+  struct Graphs {
+    GraphSet whole, forward;  // with and without the sampler, where there is one
+  };
+  void capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences);
+  Graphs decode_graphs_;     // by sequences
+  Graphs extend_graphs_;     // by rows, up to extend_captured_
+  int32_t extend_captured_;  // 0: no such graphs
 };
 
 }  // namespace quire::engine

@@ -117,6 +117,7 @@ class Scheduler {
   int64_t waiting_tokens() const;
   const kv::PagePool& pool() const { return pool_; }
   const kv::RequestTable& table() const { return table_; }
+  kv::RequestTable& table() { return table_; }  // for a mirror of it
   int32_t cached_pages() const { return tree_.cached_pages(); }
   int32_t evictable_pages() const { return tree_.cached_pages() - pool_.shared_pages(); }  // cached, and used by nobody
 

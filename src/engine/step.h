@@ -26,6 +26,12 @@ struct StepResults {
   int32_t width = 0;
   std::chrono::duration<double> time = {};  // that the device computed; 0: not measured
 
+  void set_pooled(const Rows<const float>& rows) {
+    width = static_cast<int32_t>(rows.dim);
+    pooled.clear();
+    for (int64_t i = 0; i < rows.rows; ++i) pooled.insert(pooled.end(), rows.row(i), rows.row(i) + width);
+  }
+
   struct OfShare {
     std::span<RowResult> drawn, scored;
     Rows<const float> pooled;

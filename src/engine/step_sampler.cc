@@ -1,32 +1,11 @@
 #include "engine/step_sampler.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "engine/allowed_tokens.h"
+#include "engine/row_result.h"
 
 namespace quire::engine {
-namespace {
-
-// What a row cannot do, its request is told.
-template <class Compute>
-void fill_result(RowResult& result, const Compute& compute) {
-  result.tokens.clear();
-  result.error.clear();
-  result.refused = false;
-  try {
-    compute(result.tokens);
-  } catch (const ConstraintRefused& refused) {
-    result.error = refused.what();
-    result.refused = true;
-  } catch (const std::exception& error) {
-    result.error = error.what();
-  } catch (...) {
-    result.error = "the mask of allowed tokens threw";
-  }
-}
-
-}  // namespace
 
 StepSampler::StepSampler(int32_t vocabulary, Exec& exec)
     : vocabulary_(vocabulary), exec_(exec), sampler_(vocabulary, exec), masks_(exec.threads()) {}

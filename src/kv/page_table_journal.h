@@ -12,7 +12,7 @@
 // Holds    of each open row the entries [first_page, pages). Others are nobody's: they may differ from the table's.
 // Cost     the host keeps one range of entries a row, whatever happens in it: several changes of a row become one run.
 //
-// A CPU reads the table in place and keeps no journal. So far only tests make a mirror: models do not run on GPUs yet.
+// A CPU reads the table in place and keeps no journal.
 #pragma once
 #include <cstdint>
 #include <span>

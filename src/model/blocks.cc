@@ -2,6 +2,8 @@
 #include "model/blocks.h"
 
 #include "base/check.h"
+#include "model/blocks_composed.h"
+#include "model/blocks_cuda.h"
 #include "ops/matmul.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -9,31 +11,19 @@
 namespace quire::model {
 namespace {
 
-const float* data_or_null(const std::vector<float>& numbers) { return numbers.empty() ? nullptr : numbers.data(); }
-
 ops::Forms forms_for(const ops::PackedMatrix& weights, const BlockRows& rows) {
   return rows.precise ? weights.precise_forms() : weights.forms();
 }
 
-// Rows as the product reads them. Dense weights read them where they lie; quantised ones want them quantised.
+// Rows as the product reads them: on a CPU dense weights read them where they lie; others want them narrower.
 ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
                              Exec& exec) {
   const ops::Forms forms = forms_for(weights, rows);
   ops::ActivationRows out = rows.activations->view(in.dim, forms);
-  if (forms.quantised())
+  if (forms.quantised() || forms.bf16)
     ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
   else
     out.f32 = in.data;
-  return out;
-}
-
-// The residual stream as a half's first product reads it: normed where the layer has a norm there.
-ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const std::vector<float>& norm,
-                                 const BlockRows& rows, Exec& exec) {
-  if (norm.empty()) return input_of(weights, rows.x, rows, exec);
-  const ops::ActivationRows out = rows.activations->view(rows.x.dim, forms_for(weights, rows));
-  ops::rms_norm({.in = rows.x, .weight = norm.data(), .eps = rows.norm_eps, .out = out, .live_rows = rows.live_rows},
-                exec);
   return out;
 }
 
@@ -46,16 +36,21 @@ ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int
           .row_stride = qkv.stride};
 }
 
-void qkv(const QkvBlock& block, Exec& exec) {
+}  // namespace
+
+ops::ActivationRows composed::normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
+                                           Exec& exec) {
+  if (norm.empty()) return input_of(weights, rows.x, rows, exec);
+  const ops::ActivationRows out = rows.activations->view(rows.x.dim, forms_for(weights, rows));
+  ops::rms_norm({.in = rows.x, .weight = norm.data(), .eps = rows.norm_eps, .out = out, .live_rows = rows.live_rows},
+                exec);
+  return out;
+}
+
+void composed::rotate_and_store(const QkvBlock& block, Exec& exec) {
   const AttentionSpec& spec = block.spec->attention;
   const LayerWeights& weights = *block.weights;
   const int32_t* live_rows = block.rows.live_rows;
-  ops::matmul({.weights = &weights.qkv,
-               .in = normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
-               .out = block.qkv,
-               .bias = data_or_null(weights.qkv_bias),
-               .live_rows = live_rows},
-              exec);
   ops::rope({.qkv = block.qkv,
              .heads = spec.heads,
              .kv_heads = spec.kv_heads,
@@ -64,8 +59,8 @@ void qkv(const QkvBlock& block, Exec& exec) {
              .adjacent_pairs = block.rope.adjacent_pairs,
              .cos = block.cos,
              .sin = block.sin,
-             .q_norm = data_or_null(weights.q_norm),
-             .k_norm = data_or_null(weights.k_norm),
+             .q_norm = weights.q_norm.data(),
+             .k_norm = weights.k_norm.data(),
              .norm_whole_row = spec.qk_norm == QkNorm::whole_row,
              .norm_eps = block.rows.norm_eps,
              .q = block.q,
@@ -79,9 +74,8 @@ void qkv(const QkvBlock& block, Exec& exec) {
                  exec);
 }
 
-void residual(const ResidualBlock& block, Exec& exec) {
+void composed::add_product(const ResidualBlock& block, const ops::ActivationRows& in, Exec& exec) {
   const BlockRows& rows = block.rows;
-  const ops::ActivationRows in = input_of(*block.weights, block.in, rows, exec);
   const float scale = block.spec->residual_scale;
   if (block.norm_after->empty())
     return ops::matmul({.weights = block.weights,
@@ -102,10 +96,27 @@ void residual(const ResidualBlock& block, Exec& exec) {
   ops::add_rows({.in = result, .scale = scale, .out = rows.x, .live_rows = rows.live_rows}, exec);
 }
 
+namespace {
+
+void qkv(const QkvBlock& block, Exec& exec) {
+  const LayerWeights& weights = *block.weights;
+  ops::matmul({.weights = &weights.qkv,
+               .in = composed::normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
+               .out = block.qkv,
+               .bias = weights.qkv_bias.data(),
+               .live_rows = block.rows.live_rows},
+              exec);
+  composed::rotate_and_store(block, exec);
+}
+
+void residual(const ResidualBlock& block, Exec& exec) {
+  composed::add_product(block, input_of(*block.weights, block.in, block.rows, exec), exec);
+}
+
 void gate_up(const GateUpBlock& block, Exec& exec) {
   const LayerWeights& weights = *block.weights;
   ops::matmul({.weights = &weights.gate_and_up,
-               .in = normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
+               .in = composed::normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
                .out = block.out,
                .store = ops::Store::silu_mul,
                .live_rows = block.rows.live_rows},
@@ -132,8 +143,18 @@ void head(const HeadBlock& block, Exec& exec) {
 
 }  // namespace
 
-// No device has a kernel for a whole block yet. One that comes is named here, for the specs and rows that it knows.
-BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device /*device*/, int64_t /*rows*/) {
+ops::Forms forms_of(const LayerWeights& weights) {
+  return weights.qkv.forms() | weights.attention_out.forms() | weights.gate_and_up.forms() | weights.down.forms();
+}
+
+BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device device, int64_t /*rows*/, ops::Forms forms) {
+  if (device == Device::cuda && forms == ops::Forms{.bf16 = true})
+    return {.qkv = {"fused", cuda::qkv},
+            .attention = {"attend", cuda::attention},
+            .attention_out = {"fused", cuda::residual},
+            .gate_up = {"fused", cuda::gate_up},
+            .down = {"fused", cuda::residual},
+            .head = {"composed", head}};
   return {.qkv = {"composed", qkv},
           .attention = {"attend", attn::attend},
           .attention_out = {"composed", residual},

@@ -8,8 +8,8 @@
 //   head            norm of x, product: logits
 //
 // (Norms, bias and rope where the spec has them.) A block's meaning is its composition of plain operations, blocks.cc.
-// A device may compute a block whole, in a kernel of its own, for the specs and rows that the kernel knows; everything
-// else takes the composition, so a spec that no kernel knows is slower and never an error. choose_blocks() decides.
+// A device may compute a block in a way of its own, for the specs, weights and rows that it knows; everything else
+// takes the composition, so a spec that nobody knows is slower and never an error. choose_blocks() decides.
 //
 // All blocks read their live rows when they run, and record while exec captures.
 #pragma once
@@ -54,9 +54,9 @@ struct QkvBlock {
 struct ResidualBlock {
   const LayerSpec* spec;
   const ops::PackedMatrix* weights;
-  const std::vector<float>* norm_after;  // of the result; empty: none
-  BlockRows rows;                        // x is added to
-  Rows<float> in;                        // attended rows, or gate_up's
+  const Vector* norm_after;  // of the result; empty: none
+  BlockRows rows;            // x is added to
+  Rows<float> in;            // attended rows, or gate_up's
 };
 
 struct GateUpBlock {
@@ -67,7 +67,7 @@ struct GateUpBlock {
 
 struct HeadBlock {
   const ops::PackedMatrix* weights;
-  const std::vector<float>* norm;
+  const Vector* norm;
   BlockRows rows;              // x is read
   Rows<float> normed;          // [rows, width]
   Rows<float> logits;          // [rows, vocabulary]
@@ -91,7 +91,12 @@ struct BlockChoice {
 };
 std::string to_string(const BlockChoice& choice);  // "qkv composed | attention attend | ..."
 
-// Who computes the blocks of such a layer, for up to so many rows. A pure function of these.
-BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows);
+// What all products of a layer read together.
+ops::Forms forms_of(const LayerWeights& weights);
+
+// Who computes the blocks of such a layer, whose weights read such forms, for up to so many rows. A pure function of
+// these. The blocks of one choice go together: what one leaves for the next (attended rows, gate_up's) may have a form
+// of its own.
+BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms = {});
 
 }  // namespace quire::model

@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "base/cuda.h"
+#include "model/blocks_composed.h"
+#include "model/rope_store.h"
 #include "ops/matmul_testing.h"
 #include "ops/rms_norm.h"
 #include "ops/testing_rows.h"
@@ -14,6 +18,7 @@ namespace quire::model {
 namespace {
 
 using ops::PackedMatrix;
+using ops::WeightView;
 using ops::testing::random_floats;
 using ops::testing::team;
 using ops::testing::Weights;
@@ -50,6 +55,17 @@ TEST(ChooseBlocks, ASpecThatNoKernelKnowsIsComposed) {
   }
 }
 
+TEST(ChooseBlocks, AGpuFusesWhatReadsBf16Alone) {
+  const auto chosen = [](Device device, ops::Forms forms) {
+    return to_string(choose_blocks(some_spec(), device, 1, forms));
+  };
+  EXPECT_EQ(chosen(Device::cuda, {.bf16 = true}),
+            "qkv fused | attention attend | attention_out fused | gate_up fused | down fused | head composed");
+  const std::string composed = chosen(Device::cpu, {.bf16 = true});
+  EXPECT_EQ(chosen(Device::cuda, {.bf16 = true, .q8 = true}), composed);
+  EXPECT_EQ(chosen(Device::cuda, {}), composed);
+}
+
 // Rows that pass a block, and the operations' scratch.
 struct World {
   BlockRows rows(bool precise) {
@@ -68,6 +84,8 @@ struct World {
   ops::ActivationBuffer activations{kRows, kInputs};
 };
 
+Vector random_vector(int64_t size, uint64_t seed) { return {random_floats(size, seed), team()}; }
+
 PackedMatrix packed(const Weights& weights) {
   return PackedMatrix(std::vector{weights.view()}, PackedMatrix::Join::stack, team());
 }
@@ -80,15 +98,16 @@ std::vector<double> product(const Weights& weights, const float* in) {
   return out;
 }
 
-std::vector<double> normed(std::vector<double> x, const std::vector<float>& weight) {
+std::vector<double> normed(std::vector<double> x, const Vector& weight) {
   double squares = 0;
   for (const double value : x) squares += value * value;
-  for (size_t i = 0; i < x.size(); ++i) x[i] *= weight[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] *= weight.data()[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
   return x;
 }
 
-void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const std::vector<float>& norm_after,
-                  bool precise, World& world) {
+void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const Vector& norm_after, bool precise,
+                  World& world) {
   choose_blocks(spec, Device::cpu, kRows)
       .attention_out.run({.spec = &spec,
                           .weights = &weights,
@@ -101,7 +120,7 @@ void run_residual(const LayerSpec& spec, const PackedMatrix& weights, const std:
 TEST(ResidualBlock, AddsTheScaledNormOfTheProduct) {
   const Weights weights(BlockType::f32, kWidth, kInputs, 3);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 4), none;
+  const Vector norm = random_vector(kWidth, 4), none;
   for (const bool after : {false, true})
     for (const float scale : {1.0f, 0.22f}) {
       World world;
@@ -146,7 +165,7 @@ TEST(ResidualBlock, PreciseRowsAreTwoReadingsAddedBeforeTheResidual) {
 TEST(ResidualBlock, PreciseRowsAreAddedBeforeTheNormOfTheProduct) {
   const Weights weights(BlockType::q8_0, kWidth, kInputs, 3);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 4);
+  const Vector norm = random_vector(kWidth, 4);
   LayerSpec spec = some_spec();
   spec.norm_after = true;
   spec.residual_scale = 0.22f;
@@ -170,7 +189,7 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
   constexpr float kScale = 0.3f;
   const Weights weights(BlockType::q8_0, kVocabulary, kWidth, 8);
   const PackedMatrix matrix = packed(weights);
-  const std::vector<float> norm = random_floats(kWidth, 9);
+  const Vector norm = random_vector(kWidth, 9);
   struct Outputs {
     std::vector<float> normed = std::vector<float>(kRows * kWidth);
     std::vector<float> logits = std::vector<float>(kRows * kVocabulary, -1);
@@ -225,7 +244,7 @@ TEST(GateUpBlock, ReadsTheStreamNormedOrNotInTheFormsOfBothWeights) {
         LayerWeights weights;
         weights.gate_and_up =
             PackedMatrix(std::vector{gate.view(), up.view()}, PackedMatrix::Join::gate_and_up, team());
-        if (before) weights.ffn_norm = random_floats(kWidth, 7);
+        if (before) weights.ffn_norm = random_vector(kWidth, 7);
         World world;
         choose_blocks(some_spec(), Device::cpu, kRows)
             .gate_up.run({.weights = &weights, .rows = world.rows(precise), .out = world.input()}, team());
@@ -240,6 +259,151 @@ TEST(GateUpBlock, ReadsTheStreamNormedOrNotInTheFormsOfBothWeights) {
             EXPECT_NEAR(world.in[row * kInputs + i], expected, 1e-4 * (1 + std::abs(expected))) << row << ", " << i;
           }
         }
+      }
+}
+
+// --- on a GPU
+
+// One layer's weights and rows in memory that both sides address; a copy for each way to compute it.
+struct GpuLayer {
+  static Exec& exec() {
+    static quire::cuda::Stream stream;
+    static Exec one({.threads = 2, .stream = &stream});
+    return one;
+  }
+  static float* pinned(Buffer& memory, int64_t count, uint64_t seed) {
+    memory = Buffer(static_cast<size_t>(count) * sizeof(float), Place::pinned);
+    auto* data = reinterpret_cast<float*>(memory.data());
+    const std::vector<float> values = random_floats(static_cast<size_t>(count), seed);
+    std::copy(values.begin(), values.end(), data);
+    return data;
+  }
+  static PackedMatrix matrix(std::vector<Weights> parts, PackedMatrix::Join join) {
+    std::vector<WeightView> views;
+    for (const Weights& part : parts) views.push_back(part.view());
+    return PackedMatrix(views, join, exec());
+  }
+
+  GpuLayer() {
+    spec = some_spec();
+    const AttentionSpec& heads = spec.attention;
+    using Join = PackedMatrix::Join;
+    weights.qkv = matrix({Weights(BlockType::f32, heads.qkv_width(), kWidth, 21)}, Join::stack);
+    weights.attention_out = matrix({Weights(BlockType::f32, kWidth, heads.out_width(), 22)}, Join::stack);
+    weights.gate_and_up =
+        matrix({Weights(BlockType::f32, kInputs, kWidth, 23), Weights(BlockType::f32, kInputs, kWidth, 24)},
+               Join::gate_and_up);
+    weights.down = matrix({Weights(BlockType::f32, kWidth, kInputs, 25)}, Join::stack);
+    weights.attention_norm = Vector(random_floats(kWidth, 26), exec());
+    weights.ffn_norm = Vector(random_floats(kWidth, 27), exec());
+    *live = kRows;
+    for (int32_t row = 0; row < kRows; ++row) slots[row] = TokenSlot(kRows - row);
+  }
+  BlockRows rows() {
+    return {.x = {x, kRows, kWidth, kWidth},
+            .live_rows = live,
+            .precise = false,
+            .norm_eps = kEps,
+            .activations = &activations,
+            .result = result};
+  }
+  QkvBlock qkv_block() {
+    const AttentionSpec& heads = spec.attention;
+    return {.spec = &spec,
+            .weights = &weights,
+            .rows = rows(),
+            .rope = {.rotary = 12, .adjacent_pairs = false, .theta = 1e4, .scaling = {}},
+            .cos = cos,
+            .sin = cos + 1,
+            .qkv = {qkv, kRows, heads.qkv_width(), heads.qkv_width()},
+            .q = {reinterpret_cast<std::byte*>(q), Dtype::f32, kRows, heads.heads, heads.key_dim, heads.q_width()},
+            .kv = store.layer(0),
+            .slots = slots};
+  }
+  // qkv's block, then the feed-forward half.
+  void run(ops::Forms forms) {
+    const BlockChoice blocks = choose_blocks(spec, Device::cuda, kRows, forms);
+    blocks.qkv.run(qkv_block(), exec());
+    const Rows<float> between{hidden, kRows, kInputs, kInputs};
+    blocks.gate_up.run({.weights = &weights, .rows = rows(), .out = between}, exec());
+    blocks.down.run({.spec = &spec, .weights = &weights.down, .norm_after = &none, .rows = rows(), .in = between},
+                    exec());
+    exec().wait();
+  }
+
+  LayerSpec spec;
+  LayerWeights weights;
+  Vector none;
+  Buffer memory[6];
+  Buffer live_memory{sizeof(int32_t), Place::pinned}, slot_memory{kRows * sizeof(TokenSlot), Place::pinned};
+  float* x = pinned(memory[0], kRows* kWidth, 31);
+  float* result = pinned(memory[1], kRows* kWidth, 32);
+  float* qkv = pinned(memory[2], kRows * 128, 33);
+  float* q = pinned(memory[3], kRows * 64, 34);
+  float* hidden = pinned(memory[4], kRows* kInputs, 35);
+  float* cos = pinned(memory[5], kRows * 8 + 1, 36);
+  int32_t* live = reinterpret_cast<int32_t*>(live_memory.data());
+  TokenSlot* slots = reinterpret_cast<TokenSlot*>(slot_memory.data());
+  ops::ActivationBuffer activations{kRows, kInputs, Place::device};
+  kv::KvStore store{{.layers = 1,
+                     .pages = 2,
+                     .page_size = PageSize(16),
+                     .type = Dtype::f32,
+                     .kv_heads = 2,
+                     .key_dim = 16,
+                     .value_dim = 16},
+                    Place::pinned};
+};
+
+TEST(BlocksCuda, FusedBlocksAreTheComposedOnesButForRounding) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  GpuLayer composed, fused;
+  composed.run({});
+  fused.run({.bf16 = true});
+  const auto expect_near = [](const float* got, const float* expected, int64_t count, float bound) {
+    for (int64_t i = 0; i < count; ++i) ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << i;
+  };
+  expect_near(fused.q, composed.q, kRows * 64, 0.1f);
+  const auto keys = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).keys); };
+  expect_near(keys(fused) + 32, keys(composed) + 32, kRows * 32, 0.1f);
+  expect_near(fused.x, composed.x, kRows * kWidth, 0.2f);
+}
+
+// To the bit, in every type that queries and the store may have, for both kinds of pairs and heads that turn in part.
+TEST(BlocksCuda, RopeStoreIsRopeThenStoreRows) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  constexpr Dtype kTypes[] = {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f8e4m3};
+  for (const Dtype type : kTypes)
+    for (const bool adjacent : {false, true})
+      for (const int32_t rotary : {0, 12, 16}) {
+        SCOPED_TRACE(cat(to_string(type), adjacent ? ", adjacent" : "", ", rotary ", rotary));
+        GpuLayer composed, fused;
+        const auto run = [&](GpuLayer& layer, void (*block)(const QkvBlock&, Exec&)) {
+          layer.store = kv::KvStore({.layers = 1,
+                                     .pages = 2,
+                                     .page_size = PageSize(16),
+                                     .type = type,
+                                     .kv_heads = 2,
+                                     .key_dim = 16,
+                                     .value_dim = 16},
+                                    Place::pinned);
+          const kv::LayerKv kv = layer.store.layer(0);
+          std::fill_n(kv.keys, kv.slots * 32 * size_of(type), std::byte{0});
+          std::fill_n(kv.values, kv.slots * 32 * size_of(type), std::byte{0});
+          QkvBlock args = layer.qkv_block();
+          args.rope.rotary = rotary;
+          args.rope.adjacent_pairs = adjacent;
+          args.q.type = type == Dtype::f8e4m3 ? Dtype::bf16 : type;
+          *layer.live = kRows - 1;
+          block(args, GpuLayer::exec());
+          GpuLayer::exec().wait();
+          return kv;
+        };
+        const kv::LayerKv expected = run(composed, composed::rotate_and_store), got = run(fused, cuda::rope_store);
+        const auto bytes = static_cast<size_t>(expected.slots * 32 * size_of(type));
+        EXPECT_EQ(std::memcmp(got.keys, expected.keys, bytes), 0);
+        EXPECT_EQ(std::memcmp(got.values, expected.values, bytes), 0);
+        EXPECT_EQ(std::memcmp(fused.q, composed.q, kRows * 64 * sizeof(float)), 0);
       }
 }
 

@@ -17,15 +17,19 @@ namespace {
 template <class T>
 class Array {
  public:
-  explicit Array(int64_t count) : memory_(static_cast<size_t>(count) * sizeof(T)) {}
+  Array(int64_t count, Place place) : memory_(static_cast<size_t>(count) * sizeof(T), place) {}
   T* data() const { return reinterpret_cast<T*>(memory_.data()); }
 
  private:
   Buffer memory_;
 };
 
-// Queries in the keys' own narrow type let attention use dots of pairs; fp8 keys are widened, so f32 loses nothing.
-Dtype query_type_for(Dtype kv_type) { return kv_type == Dtype::f8e4m3 ? Dtype::f32 : kv_type; }
+// Queries in the keys' own narrow type let attention use dots of pairs. A CPU widens fp8 keys, so f32 loses nothing;
+// the GPU's tensor cores take them beside bf16.
+Dtype query_type_for(Dtype kv_type, Device device) {
+  if (kv_type != Dtype::f8e4m3) return kv_type;
+  return device == Device::cpu ? Dtype::f32 : Dtype::bf16;
+}
 
 // The widest input of a product.
 int64_t widest_input(const ModelConfig& config) {
@@ -104,6 +108,7 @@ struct Forward::Impl {
   ResidualBlock down_block(int32_t layer, const LayerRows& through) const;
   HeadBlock head_block(const LayerRows& through, const Call& call) const;
   LayerRows step_rows(const Call& call) const;
+  int64_t wanted_room(const Call& call) const { return std::min<int64_t>(call.rows, limits.wanted_rows); }
   LayerRows wanted_rows(const Call& call) const;
   float* angles(const Array<float>& of, size_t rope) const;
   HeadRows query_rows(const Call& call) const;
@@ -114,6 +119,7 @@ struct Forward::Impl {
   const AttentionSpec& heads;  // the shape that all layers have
   attn::Limits limits;
   Dtype kv_type;
+  Place place;  // of what follows: the device's memory
 
   // One step's intermediate rows.
   Array<float> cos, sin;              // for each table of angles [rows, rotary / 2]
@@ -139,20 +145,21 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
       heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
-      cos(limits.query_rows * most_angles(config)),
-      sin(limits.query_rows * most_angles(config)),
-      x(int64_t{limits.query_rows} * config.width),
-      qkv(limits.query_rows * heads.qkv_width()),
-      q(limits.query_rows * heads.q_width() * size_of(query_type_for(type))),
-      attended(limits.query_rows * heads.out_width()),
-      hidden(int64_t{limits.query_rows} * config.ffn_width()),
-      result(int64_t{limits.query_rows} * config.width),
-      activations(limits.query_rows, widest_input(config)),
-      wanted_x(int64_t{limits.wanted_rows} * config.width),
-      wanted_attended(limits.wanted_rows * heads.out_width()),
-      wanted_normed(int64_t{limits.wanted_rows} * config.width),
-      wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width()),
-      logits(int64_t{limits.wanted_rows} * config.vocabulary) {}
+      place(place_of(limits.device)),
+      cos(limits.query_rows * most_angles(config), place),
+      sin(limits.query_rows * most_angles(config), place),
+      x(int64_t{limits.query_rows} * config.width, place),
+      qkv(limits.query_rows * heads.qkv_width(), place),
+      q(limits.query_rows * heads.q_width() * size_of(query_type_for(type, limits.device)), place),
+      attended(limits.query_rows * heads.out_width(), place),
+      hidden(int64_t{limits.query_rows} * config.ffn_width(), place),
+      result(int64_t{limits.query_rows} * config.width, place),
+      activations(limits.query_rows, widest_input(config), place),
+      wanted_x(int64_t{limits.wanted_rows} * config.width, place),
+      wanted_attended(limits.wanted_rows * heads.out_width(), place),
+      wanted_normed(int64_t{limits.wanted_rows} * config.width, place),
+      wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width(), place),
+      logits(int64_t{limits.wanted_rows} * config.vocabulary, place) {}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
@@ -168,7 +175,8 @@ void Forward::Impl::run(const Call& call) const {
   LayerRows through = step_rows(call);
   const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
-    const BlockChoice blocks = choose_blocks(config.layers[layer], exec.device(), call.rows);
+    const BlockChoice blocks =
+        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(model.layers()[layer]));
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {
@@ -185,7 +193,7 @@ void Forward::Impl::run(const Call& call) const {
 void Forward::Impl::start(const Call& call) const {
   for (size_t rope = 0; rope < config.ropes.size(); ++rope)
     ops::rope_angles({.positions = call.inputs.positions,
-                      .inverse_frequency = model.ropes()[rope].inverse_frequency.data(),
+                      .inverse_frequency = model.rope_frequencies()[rope].data(),
                       .magnitude = model.ropes()[rope].magnitude,
                       .half = config.ropes[rope].rotary / 2,
                       .cos = angles(cos, rope),
@@ -204,7 +212,7 @@ void Forward::Impl::gather_wanted(const Call& call) const {
   const auto gather = [&](const Array<float>& from, const Array<float>& to, int64_t dim) {
     ops::gather_rows({.in = dense_rows(from.data(), call.rows, dim),
                       .index = call.inputs.wanted_rows,
-                      .out = dense_rows(to.data(), limits.wanted_rows, dim),
+                      .out = dense_rows(to.data(), wanted_room(call), dim),
                       .live_rows = call.inputs.wanted_count},
                      call.exec);
   };
@@ -224,7 +232,7 @@ LayerRows Forward::Impl::step_rows(const Call& call) const {
 }
 
 LayerRows Forward::Impl::wanted_rows(const Call& call) const {
-  return {.block = {.x = dense_rows(wanted_x.data(), limits.wanted_rows, config.width),
+  return {.block = {.x = dense_rows(wanted_x.data(), wanted_room(call), config.width),
                     .live_rows = call.inputs.wanted_count,
                     .precise = true,
                     .norm_eps = config.norm_eps,
@@ -261,7 +269,8 @@ attn::AttendArgs Forward::Impl::attention_block(int32_t layer, const Call& call)
                   .dim = heads.value_dim,
                   .row_stride = heads.out_width()},
           .scale = config.layers[layer].attention.scale,
-          .window = config.layers[layer].attention.window};
+          .window = config.layers[layer].attention.window,
+          .keys_are_settled = true};  // the kernel before stored this layer's keys and values
 }
 
 ResidualBlock Forward::Impl::attention_out_block(int32_t layer, const LayerRows& through) const {
@@ -288,8 +297,8 @@ HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) 
   return {.weights = &model.output(),
           .norm = &model.output_norm(),
           .rows = through.block,
-          .normed = dense_rows(wanted_normed.data(), limits.wanted_rows, config.width),
-          .logits = dense_rows(logits.data(), limits.wanted_rows, config.vocabulary),
+          .normed = dense_rows(wanted_normed.data(), wanted_room(call), config.width),
+          .logits = dense_rows(logits.data(), wanted_room(call), config.vocabulary),
           .logits_rows = call.inputs.logits_count,
           .logits_scale = config.logits_scale};
 }
@@ -303,7 +312,7 @@ float* Forward::Impl::angles(const Array<float>& of, size_t rope) const {
 
 HeadRows Forward::Impl::query_rows(const Call& call) const {
   return {.data = q.data(),
-          .type = query_type_for(kv_type),
+          .type = query_type_for(kv_type, limits.device),
           .rows = call.rows,
           .heads = heads.heads,
           .dim = heads.key_dim,

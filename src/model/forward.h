@@ -32,11 +32,13 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits);
 
 class Forward {
  public:
-  // The model outlives it, and stays where it is. Of the limits it has the rows: query_rows, wanted_rows.
+  // The model outlives it, and stays where it is. Of the limits it has the rows (query_rows, wanted_rows) and the
+  // device, which is the model's.
   Forward(const Model& model, const attn::Limits& limits, Dtype kv_type);
   ~Forward();
 
   // Of the last step, row i for row wanted_rows[i] of its inputs: what leaves the last layer, normed; and the logits.
+  // In the device's memory.
   Rows<const float> hidden() const;  // [wanted_rows, width]
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
 

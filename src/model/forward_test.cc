@@ -202,7 +202,7 @@ TEST(Forward, RefusesWhatIsNotTheModels) {
   expect_refused([&] { run(attn::Mode::extend, 1, store); }, "embed of 2 live rows in room for 1");
   inputs.query_rows() = 0;
   inputs.wanted_count() = 5;
-  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "gather_rows of 5 live rows in room for 4");
+  expect_refused([&] { run(attn::Mode::extend, 1, store); }, "gather_rows of 5 live rows in room for 1");
   inputs.wanted_count() = 0;
   layout.type = Dtype::bf16;
   const kv::KvStore narrow(layout);

@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
-#include "model/weights.h"
 
 namespace quire::model {
 namespace {
@@ -27,36 +26,18 @@ void append_numbers(const FileTensor* tensor, std::vector<float>& numbers) {
 }
 
 // The tensors' numbers, one after the other; those that are null have none.
-std::vector<float> numbers_of(std::initializer_list<const FileTensor*> tensors) {
+std::vector<float> host_numbers_of(std::initializer_list<const FileTensor*> tensors) {
   std::vector<float> numbers;
   for (const FileTensor* tensor : tensors) append_numbers(tensor, numbers);
   return numbers;
 }
 
-int64_t elements_of(const FileTensor* tensor) {
-  if (!tensor) return 0;
-  int64_t count = 1;
-  for (const int64_t dim : tensor->dims) count *= dim;
-  return count;
+Vector numbers_of(std::initializer_list<const FileTensor*> tensors, Exec& exec) {
+  return {host_numbers_of(tensors), exec};
 }
 
 std::array<const FileTensor*, 7> matrices_of(const LayerTensors& layer) {
   return {layer.q, layer.k, layer.v, layer.attention_out, layer.gate, layer.up, layer.down};
-}
-
-std::array<const FileTensor*, 9> vectors_of(const LayerTensors& layer) {
-  return {layer.attention_norm,      layer.q_bias,   layer.k_bias,       layer.v_bias, layer.q_norm, layer.k_norm,
-          layer.attention_post_norm, layer.ffn_norm, layer.ffn_post_norm};
-}
-
-int64_t count_parameters(const ModelTensors& tensors) {
-  int64_t count = elements_of(tensors.embedding) + elements_of(tensors.output_norm);
-  if (tensors.output != tensors.embedding) count += elements_of(tensors.output);
-  for (const LayerTensors& layer : tensors.layers) {
-    for (const FileTensor* tensor : matrices_of(layer)) count += elements_of(tensor);
-    for (const FileTensor* tensor : vectors_of(layer)) count += elements_of(tensor);
-  }
-  return count;
 }
 
 // Packs matrices one after the other, reports how far it is and hands the file's pages back.
@@ -99,25 +80,25 @@ class Packer {
   size_t bytes_ = 0;  // packed
 };
 
-LayerWeights load_layer(const LayerTensors& tensors, Packer& packer) {
+LayerWeights load_layer(const LayerTensors& tensors, Packer& packer, Exec& exec) {
   using Join = PackedMatrix::Join;
   LayerWeights layer;
-  layer.attention_norm = numbers_of({tensors.attention_norm});
+  layer.attention_norm = numbers_of({tensors.attention_norm}, exec);
   layer.qkv = packer.pack({tensors.q, tensors.k, tensors.v}, Join::stack);
-  layer.qkv_bias = numbers_of({tensors.q_bias, tensors.k_bias, tensors.v_bias});
-  layer.q_norm = numbers_of({tensors.q_norm});
-  layer.k_norm = numbers_of({tensors.k_norm});
+  layer.qkv_bias = numbers_of({tensors.q_bias, tensors.k_bias, tensors.v_bias}, exec);
+  layer.q_norm = numbers_of({tensors.q_norm}, exec);
+  layer.k_norm = numbers_of({tensors.k_norm}, exec);
   layer.attention_out = packer.pack({tensors.attention_out}, Join::stack);
-  layer.attention_post_norm = numbers_of({tensors.attention_post_norm});
-  layer.ffn_norm = numbers_of({tensors.ffn_norm});
+  layer.attention_post_norm = numbers_of({tensors.attention_post_norm}, exec);
+  layer.ffn_norm = numbers_of({tensors.ffn_norm}, exec);
   layer.gate_and_up = packer.pack({tensors.gate, tensors.up}, Join::gate_and_up);
   layer.down = packer.pack({tensors.down}, Join::stack);
-  layer.ffn_post_norm = numbers_of({tensors.ffn_post_norm});
+  layer.ffn_post_norm = numbers_of({tensors.ffn_post_norm}, exec);
   return layer;
 }
 
 std::vector<ops::RopeTable> tables_of(const ModelConfig& config, const FileTensor* factors, const std::string& path) {
-  const std::vector<float> numbers = numbers_of({factors});
+  const std::vector<float> numbers = host_numbers_of({factors});
   std::vector<ops::RopeTable> tables;
   for (const RopeSpec& rope : config.ropes)
     tables.push_back(errors_about(path, [&] {
@@ -126,42 +107,61 @@ std::vector<ops::RopeTable> tables_of(const ModelConfig& config, const FileTenso
   return tables;
 }
 
+std::vector<Vector> frequencies_of(const std::vector<ops::RopeTable>& tables, Exec& exec) {
+  std::vector<Vector> frequencies;
+  for (const ops::RopeTable& table : tables) frequencies.emplace_back(table.inverse_frequency, exec);
+  return frequencies;
+}
+
 }  // namespace
 
 struct Model::Impl {
-  Impl(const std::string& path, Exec& exec, const Progress& progress)
-      : files(path),
+  Impl(const std::string& path, Exec& exec, const Progress& progress, LoadFormat format)
+      : files(path, format),
         ropes(tables_of(files.config(), files.tensors().rope_factors, path)),
+        rope_frequencies(frequencies_of(ropes, exec)),
+        device(exec.device()),
         embedding(view_of(*files.tensors().embedding)),
-        output_norm(numbers_of({files.tensors().output_norm})) {
+        output_norm(numbers_of({files.tensors().output_norm}, exec)) {
+    if (device == Device::cuda) copy_embedding(exec);
     Packer packer(files, exec, progress);
     layers.reserve(files.tensors().layers.size());
-    for (const LayerTensors& tensors : files.tensors().layers) layers.push_back(load_layer(tensors, packer));
+    for (const LayerTensors& tensors : files.tensors().layers) layers.push_back(load_layer(tensors, packer, exec));
     output = packer.pack({files.tensors().output}, PackedMatrix::Join::stack);
     weight_bytes = packer.bytes();
   }
 
+  void copy_embedding(Exec& exec) {
+    embedding_copy = {files.tensors().embedding->data, exec};
+    embedding.data = embedding_copy.data();
+  }
+
   WeightFiles files;  // stays mapped for the embedding
   std::vector<ops::RopeTable> ropes;
+  std::vector<Vector> rope_frequencies;
+  Device device;
   WeightView embedding;
-  std::vector<float> output_norm;
+  DeviceArray<std::byte> embedding_copy;  // of a GPU
+  Vector output_norm;
   std::vector<LayerWeights> layers;
   PackedMatrix output;
   size_t weight_bytes = 0;
 };
 
-Model::Model(const std::string& path, Exec& exec, const Progress& progress)
-    : impl_(std::make_unique<Impl>(path, exec, progress)) {}
+Model::Model(const std::string& path, Exec& exec, const Progress& progress, LoadFormat format)
+    : impl_(std::make_unique<Impl>(path, exec, progress, format)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 
 const ModelConfig& Model::config() const { return impl_->files.config(); }
 const std::vector<LayerWeights>& Model::layers() const { return impl_->layers; }
-const std::vector<float>& Model::output_norm() const { return impl_->output_norm; }
+const Vector& Model::output_norm() const { return impl_->output_norm; }
 const ops::PackedMatrix& Model::output() const { return impl_->output; }
 const ops::WeightView& Model::embedding() const { return impl_->embedding; }
 const std::vector<ops::RopeTable>& Model::ropes() const { return impl_->ropes; }
+const std::vector<Vector>& Model::rope_frequencies() const { return impl_->rope_frequencies; }
+Device Model::device() const { return impl_->device; }
 size_t Model::weight_bytes() const { return impl_->weight_bytes; }
-int64_t Model::parameters() const { return count_parameters(impl_->files.tensors()); }
+int64_t Model::parameters() const { return impl_->files.parameters(); }
 
 }  // namespace quire::model

@@ -71,17 +71,24 @@ std::string text_of(const Dims& dims) {
   return text + "]";
 }
 
+int64_t elements_of(const FileTensor* tensor) {
+  if (!tensor) return 0;
+  int64_t count = 1;
+  for (const int64_t dim : tensor->dims) count *= dim;
+  return count;
+}
+
 bool is_dense(BlockType type) { return type == BlockType::f32 || type == BlockType::f16 || type == BlockType::bf16; }
 
 // Finds tensors by name, checks them, and remembers what was asked for.
 class Finder {
  public:
-  using Find = std::function<const FileTensor*(std::string_view)>;
+  using Find = std::function<const FileTensor*(std::string_view, const Dims&)>;
   Finder(const std::string& path, Find find) : path_(path), find_(std::move(find)) {}
 
   const FileTensor* find(const std::string& name, const Dims& dims) {
     asked_.insert(name);
-    const FileTensor* tensor = find_(name);
+    const FileTensor* tensor = find_(name, dims);
     if (!tensor) return nullptr;
     check(tensor->dims == dims, path_, ": the tensor ", name, " is ", text_of(tensor->dims), ", not ", text_of(dims));
     check(dims.size() > 1 || is_dense(tensor->type), path_, ": the tensor ", name, " is ", to_string(tensor->type),
@@ -137,22 +144,45 @@ ModelTensors find_tensors(Finder& finder, const ModelConfig& config, bool gguf) 
 
 }  // namespace
 
-WeightFiles::WeightFiles(const std::string& path) : path_(path) {
-  if (std::filesystem::is_directory(path)) {
+WeightFiles::WeightFiles(const std::string& path, LoadFormat format) : path_(path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  check(is_folder || format != LoadFormat::dummy, path,
+        ": a model without weights (dummy) is a folder with a config.json");
+  if (is_folder) {
     config_ = config_from_folder(path);
-    folder_.emplace(path);
+    if (format == LoadFormat::dummy)
+      dummy_.emplace();
+    else
+      folder_.emplace(path);
   } else {
     gguf_.emplace(path);
     config_ = config_from_gguf(*gguf_);
   }
-  Finder finder(path_, [this](std::string_view name) { return gguf_ ? gguf_->tensor(name) : folder_->tensor(name); });
+  Finder finder(path_, [this](std::string_view name, const Dims& dims) { return find(name, dims); });
   tensors_ = find_tensors(finder, config_, gguf_.has_value());
-  finder.check_all_used(all());
+  if (dummy_)
+    dummy_->fill();
+  else
+    finder.check_all_used(all());
+}
+
+const FileTensor* WeightFiles::find(std::string_view name, const Dims& dims) {
+  if (dummy_) return dummy_->make(name, dims);
+  return gguf_ ? gguf_->tensor(name) : folder_->tensor(name);
 }
 
 const std::vector<FileTensor>& WeightFiles::all() const { return gguf_ ? gguf_->tensors() : folder_->tensors(); }
 
+int64_t WeightFiles::parameters() const {
+  int64_t count = elements_of(tensors_.embedding) + elements_of(tensors_.output_norm);
+  if (tensors_.output != tensors_.embedding) count += elements_of(tensors_.output);
+  for (const LayerTensors& layer : tensors_.layers)
+    for (const LayerRow& row : kLayerRows) count += elements_of(layer.*row.where);
+  return count;
+}
+
 void WeightFiles::forget(const FileTensor& tensor) const {
+  if (dummy_) return;
   if (gguf_) return gguf_->file().forget(tensor.data);
   for (const MappedFile& file : folder_->files()) {
     const auto bytes = file.bytes();

@@ -13,6 +13,7 @@
 #include "base/gguf.h"
 #include "base/safetensors.h"
 #include "model/config.h"
+#include "model/dummy_tensors.h"
 
 namespace quire::model {
 
@@ -38,21 +39,30 @@ struct ModelTensors {
   const FileTensor* output;       // [vocabulary, width]; the embedding itself when it is tied
 };
 
+enum class LoadFormat : uint8_t {
+  automatic,  // as the files are
+  dummy,      // a folder's config.json alone: numbers that mean nothing
+};
+
 class WeightFiles {
  public:
-  explicit WeightFiles(const std::string& path);  // a GGUF file, or a Hugging Face folder
+  // A GGUF file, or a Hugging Face folder.
+  explicit WeightFiles(const std::string& path, LoadFormat format = LoadFormat::automatic);
 
   const std::string& path() const { return path_; }
   const ModelConfig& config() const { return config_; }
   const ModelTensors& tensors() const { return tensors_; }  // all of them checked
-  void forget(const FileTensor& tensor) const;              // hands its pages back to the system
+  int64_t parameters() const;
+  void forget(const FileTensor& tensor) const;  // hands its pages back to the system
 
  private:
+  const FileTensor* find(std::string_view name, const std::vector<int64_t>& dims);
   const std::vector<FileTensor>& all() const;
 
   std::string path_;
-  std::optional<GgufFile> gguf_;  // one of the two
+  std::optional<GgufFile> gguf_;  // one of the three
   std::optional<SafetensorsFolder> folder_;
+  std::optional<DummyTensors> dummy_;
   ModelConfig config_;
   ModelTensors tensors_;
 };

@@ -7,7 +7,8 @@
 //
 // A block whose largest magnitude is below 2^-119, where the scale would leave the normal numbers, counts as zeros:
 // scale 0 and q 0. A block that holds an infinity or NaN has scale NaN and q 0: bad numbers stay visible. Every
-// producer (rms_norm, quantise) makes the same bits from the same f32 row, on every instruction set.
+// producer (rms_norm, quantise) makes the same bits from the same f32 row, on every instruction set and on a GPU. Only
+// a GPU fills the form bf16; of a NaN in a form of floats the bits are not fixed there.
 //
 // At twice the precision (q8x2) a row is two such rows, x quantised and what that leaves over: x ~ a, x - a ~ b. A
 // product reads the weights once for both and adds: W a + W b, with an error of about x / 2^16 where 8 bits leave
@@ -47,6 +48,7 @@ struct ActivationRows {
   int64_t q_stride = 0;
   float* scale = nullptr;   // [rows, dim / 32]
   int32_t* sums = nullptr;  // [rows, dim / 16]
+  int64_t bf16_stride = 0;  // from one row of bf16 to the next; 0: dim
 };
 
 // The owner: room for `rows` rows of up to `dim` elements in every form; on the host address space until it is touched.
@@ -73,6 +75,9 @@ QuantiseFn quantise;
 }
 namespace cpu {
 QuantiseFn quantise;
+}
+namespace cuda {
+QuantiseFn quantise;  // a live count beyond the room counts as the room
 }
 QuantiseFn quantise;  // for callers
 

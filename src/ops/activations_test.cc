@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/graph.h"
 #include "base/testing/expect_refused.h"
 #include "ops/testing_activations.h"
 
@@ -13,6 +12,9 @@ namespace quire::ops {
 namespace {
 
 using namespace testing;
+
+class Quantise : public OnEachMachine {};
+INSTANTIATE_TEST_SUITE_P(Machines, Quantise, kMachines, machine_name);
 
 TEST(ActivationBuffer, ArraysAreApartAlignedAndLargeEnough) {
   const ActivationBuffer buffer(5, 96);
@@ -43,23 +45,25 @@ TEST(ActivationBuffer, RefusesWhatItCannotHold) {
   EXPECT_EQ(buffer.view(80, {.f32 = true}).dim, 80);
 }
 
-Activations quantised(QuantiseFn* quantise_fn, const std::vector<float>& in, int64_t dim, int32_t live, Forms forms,
+Activations quantised(QuantiseFn* quantise_fn, const Array<float>& in, int64_t dim, int32_t live_rows, Forms forms,
                       Exec& exec) {
   const auto room = static_cast<int64_t>(in.size()) / dim;
   Activations out(room, dim, forms);
-  quantise_fn({.in = {in.data(), room, dim, dim}, .out = out.view(), .live_rows = &live}, exec);
+  const Array<int32_t> live = {live_rows};
+  quantise_fn({.in = {in.data(), room, dim, dim}, .out = out.view(), .live_rows = live.data()}, exec);
+  exec.wait();
   return out;
 }
 
 // One block with the reference, which the other tests hold everything else to.
-Activations block_of(std::vector<float> in) {
+Activations block_of(Array<float> in) {
   Exec exec(ExecOptions{.threads = 1});
   in.resize(32);
   return quantised(ref::quantise, in, 32, 1, {.q8 = true}, exec);
 }
 
 TEST(QuantiseBlock, IsWhatTheHeaderSays) {
-  const std::vector<float> in = random_floats(32 * 100, 1, 5);
+  const Array<float> in = random_array(32 * 100, 1, 5);
   Exec exec(ExecOptions{.threads = 1});
   const Activations out = quantised(ref::quantise, in, 32, 100, {.q8 = true}, exec);
   for (int block = 0; block < 100; ++block) {
@@ -116,8 +120,8 @@ TEST(QuantiseBlock, BadNumbersStayVisible) {
 }
 
 // Rows of every kind of block: usual ones, tiny, huge, ties, zeros and bad numbers.
-std::vector<float> mixed_rows(int64_t rows, int64_t dim) {
-  std::vector<float> in = random_floats(static_cast<size_t>(rows * dim), 7);
+Array<float> mixed_rows(int64_t rows, int64_t dim) {
+  Array<float> in = random_array(static_cast<size_t>(rows * dim), 7);
   std::mt19937_64 random(3);
   const float specials[] = {0.0f, kInfinity, -kInfinity, std::nanf(""), 1e-40f, 3e38f, 0x1p-119f};
   for (int64_t first = 0; first + 32 <= rows * dim; first += 32) {
@@ -131,24 +135,24 @@ std::vector<float> mixed_rows(int64_t rows, int64_t dim) {
   return in;
 }
 
-TEST(Quantise, AllMachinesAndTeamsGiveTheReferencesBits) {
-  for (const int64_t dim : {32, 96, 576})
+TEST_P(Quantise, AllMachinesAndTeamsGiveTheReferencesBits) {
+  for (const int64_t dim : {32, 96, 576, 1056})
     for (const int32_t rows : kRowCounts)
       for (const Forms forms : kEveryForms) {
         SCOPED_TRACE(cat(rows, " rows of ", dim));
-        const std::vector<float> in = mixed_rows(rows + 2, dim);
+        const Array<float> in = mixed_rows(rows + 2, dim);
         const Activations expected = quantised(ref::quantise, in, dim, rows, forms, *every_exec()[0]);
         with_every_exec([&](Exec& exec) { ASSERT_EQ(quantised(quantise, in, dim, rows, forms, exec), expected); });
       }
 }
 
 // The first half is the row in 8 bits; the second is what that leaves over, in 8 bits.
-TEST(Quantise, AtTwiceThePrecisionIsQuantisedTwice) {
+TEST(QuantiseBlock, AtTwiceThePrecisionIsQuantisedTwice) {
   Exec& exec = *every_exec()[0];
-  const std::vector<float> in = mixed_rows(3, 96);
+  const Array<float> in = mixed_rows(3, 96);
   const Activations once = quantised(ref::quantise, in, 96, 3, {.q8 = true}, exec);
   const Activations twice = quantised(ref::quantise, in, 96, 3, {.q8x2 = true}, exec);
-  std::vector<float> rest = in;
+  Array<float> rest = in;
   for (size_t i = 0; i < rest.size(); ++i)
     rest[i] -= once.scale[i / 32] * static_cast<float>(once.q[i / 96 * 128 + i % 96]);
   const Activations of_rest = quantised(ref::quantise, rest, 96, 3, {.q8 = true}, exec);
@@ -164,27 +168,64 @@ TEST(Quantise, AtTwiceThePrecisionIsQuantisedTwice) {
     }
 }
 
-TEST(Quantise, AnyWidthInF32) {
+TEST_P(Quantise, AnyWidthInF32) {
   with_every_exec([](Exec& exec) {
-    const std::vector<float> in = random_floats(3 * 45, 1);
-    EXPECT_EQ(quantised(quantise, in, 45, 3, {.f32 = true}, exec).f32, in);
+    for (const int64_t dim : {1, 45, 2051}) {
+      const Array<float> in = random_array(static_cast<size_t>(3 * dim), 1);
+      EXPECT_EQ(quantised(quantise, in, dim, 3, {.f32 = true}, exec).f32, in);
+    }
   });
 }
 
-TEST(Quantise, LiveRowsAreReadWhenItRuns) {
-  Exec exec(ExecOptions{.threads = 2});
-  const std::vector<float> in = random_floats(64 * 96, 5);
-  int32_t live = 1;
+TEST_P(Quantise, FillsBf16OnAGpuAlone) {
+  if (!is_gpu()) {
+    const Array<float> in(32);
+    return expect_refused([&] { quantised(quantise, in, 32, 1, {.f32 = true, .bf16 = true}, any_exec()); },
+                          "into bf16 rows, which cpu does not fill");
+  }
+  for (const int64_t dim : {1, 45, 96, 576}) {
+    const Array<float> in = mixed_rows(5, dim);
+    const Activations out = quantised(quantise, in, dim, 4, {.bf16 = true}, gpu());
+    const Activations both = quantised(quantise, in, dim, 4, {.f32 = true, .bf16 = true}, gpu());
+    EXPECT_TRUE(same_bits(out.bf16, both.bf16));
+    for (int64_t i = 0; i < 4 * dim; ++i) {
+      const uint16_t expected = to_bf16(in[i]).bits;
+      if (std::isnan(in[i]))
+        ASSERT_TRUE(std::isnan(to_float(bf16{out.bf16[i]})));
+      else
+        ASSERT_EQ(out.bf16[i], expected) << in[i];
+    }
+    EXPECT_EQ(std::count(out.bf16.begin() + 4 * dim, out.bf16.end(), 0x5a5a), dim);
+    EXPECT_TRUE(same_bits(out.f32, Activations(5, dim, {}).f32)) << "not asked for";
+  }
+}
+
+// Rows that lie apart, at odd addresses, are read number by number.
+TEST_P(Quantise, RowsOfAnyStride) {
+  with_every_exec([](Exec& exec) {
+    const Array<float> in = mixed_rows(4, 99);
+    Array<float> dense;
+    for (int64_t row = 0; row < 3; ++row) dense.insert(dense.end(), &in[1 + row * 97], &in[1 + row * 97] + 96);
+    Activations out(3, 96, {.q8x2 = true});
+    const Array<int32_t> live = {3};
+    quantise({.in = {in.data() + 1, 3, 96, 97}, .out = out.view(), .live_rows = live.data()}, exec);
+    exec.wait();
+    EXPECT_EQ(out, quantised(ref::quantise, dense, 96, 3, {.q8x2 = true}, *every_exec()[0]));
+  });
+}
+
+TEST_P(Quantise, LiveRowsAreReadWhenItRuns) {
+  const Array<float> in = random_array(64 * 96, 5);
+  Array<int32_t> live = {1};
   Activations out(64, 96, {.q8 = true});
-  Graph graph;
-  exec.begin_capture(graph);
-  quantise({.in = {in.data(), 64, 96, 96}, .out = out.view(), .live_rows = &live}, exec);
-  exec.end_capture();
+  Recording recording(any_exec(), [&] {
+    quantise({.in = {in.data(), 64, 96, 96}, .out = out.view(), .live_rows = live.data()}, any_exec());
+  });
   EXPECT_EQ(out, Activations(64, 96, {.q8 = true})) << "recording must not run";
   for (const int32_t now : {0, 3, 64}) {
-    live = now;
-    graph.replay(exec);
-    EXPECT_EQ(out, quantised(ref::quantise, in, 96, now, {.q8 = true}, exec)) << now;
+    live[0] = now;
+    recording.replay();
+    EXPECT_EQ(out, quantised(ref::quantise, in, 96, now, {.q8 = true}, *every_exec()[0])) << now;
   }
 }
 

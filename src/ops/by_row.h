@@ -68,7 +68,7 @@ struct ActivationRow {
 };
 ActivationRow activation_row(const ActivationRows& rows, int64_t row);
 // The door of every operation that fills activations.
-void check_activations(const char* operation, const Rows<const float>& in, const ActivationRows& out);
+void check_activations(const char* operation, const Rows<const float>& in, const ActivationRows& out, Device device);
 
 // out = x, in out's forms.
 using FillRowFn = void(const float* x, int64_t dim, const ActivationRow& out);

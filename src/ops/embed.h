@@ -1,7 +1,10 @@
 // Rows by index: token embeddings from the file's own blocks, and the rows whose logits are wanted.
 //
-// Errors   shapes that do not fit and missing addresses throw CheckError before any work, ids and indices outside their
-//          range when the operation runs.
+// The GPU's give the bits of the CPU's, NaNs apart, whose bits are not fixed.
+//
+// Errors   shapes that do not fit and missing addresses throw CheckError before any work; ids and indices outside their
+//          range, and more live rows than there is room for, when the operation runs. A GPU cannot throw then: a row
+//          whose id or index is out of range becomes NaN, and a live count beyond the room counts as the room.
 #pragma once
 #include <cstdint>
 
@@ -22,6 +25,9 @@ using EmbedFn = void(const EmbedArgs&, Exec&);
 namespace cpu {
 EmbedFn embed;  // plain loops, the meaning itself; so is gather_rows
 }
+namespace cuda {
+EmbedFn embed;
+}
 EmbedFn embed;  // for callers; records while exec captures
 
 struct GatherArgs {
@@ -32,6 +38,9 @@ struct GatherArgs {
 };
 using GatherFn = void(const GatherArgs&, Exec&);
 namespace cpu {
+GatherFn gather_rows;
+}
+namespace cuda {
 GatherFn gather_rows;
 }
 GatherFn gather_rows;  // for callers; records while exec captures

@@ -2,7 +2,7 @@
 #include <span>
 
 #include "ops/by_row.h"
-#include "ops/embed.h"
+#include "ops/check_args.h"
 
 namespace quire::ops {
 namespace {
@@ -47,19 +47,27 @@ void check_rows(const char* operation, const char* what, const Rows<T>& rows) {
 
 }  // namespace
 
-void cpu::embed(const EmbedArgs& args, Exec& exec) {
+void check_args(const EmbedArgs& args) {
   check_rows("embed", "out", args.out);
   check(args.table.data != nullptr && args.ids != nullptr, "embed needs a table and ids");
   check(args.table.inputs == args.out.dim, "embed from rows of ", args.table.inputs, " to rows of ", args.out.dim);
+}
+
+void cpu::embed(const EmbedArgs& args, Exec& exec) {
+  check_args(args);
   const EmbedOp op{args, bytes_of(args.table.type, args.table.inputs)};
   launch_by_row(op, args.live_rows, args.out.rows, args.out.dim, exec);
 }
 
-void cpu::gather_rows(const GatherArgs& args, Exec& exec) {
+void check_args(const GatherArgs& args) {
   check_rows("gather_rows", "in", args.in);
   check_rows("gather_rows", "out", args.out);
   check(args.in.dim == args.out.dim, "gather_rows from rows of ", args.in.dim, " to rows of ", args.out.dim);
   check(args.index != nullptr, "gather_rows needs the address of its indices");
+}
+
+void cpu::gather_rows(const GatherArgs& args, Exec& exec) {
+  check_args(args);
   launch_by_row(GatherOp{args}, args.live_rows, args.out.rows, args.out.dim, exec);
 }
 

@@ -12,13 +12,25 @@
 //   scale       result = (acc + bias) * scale, each rounded.
 //   silu        fma(min(0, x), e, max(0, x)) / (1 + e), e = exp2(-|x * log2(e)|) with the exp2 of base/simd.
 //
-// All fast kernels (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits; Isa::plain runs
-// ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
+// All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
+// Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
-// Memory   a product allocates nothing and uses the threads' scratch.
+// On a GPU products of quantised weights have these bits too, with room for up to kMostOwnRows rows, and of q8x2 rows
+// always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
+// where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
+// parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
+// the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's bits depend on
+// neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
+// else by the same kernels: cuBLASLt chooses a kernel for each number of rows, which may sum in another order. The live
+// rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room: there rows of out past the
+// live ones are overwritten with what has no meaning. So give views of as many rows as the step has room for, not of
+// all memory.
+//
+// Memory   a product allocates nothing; on a CPU it uses the threads' scratch, on a GPU what was set apart for exec's
+//          stream when the weights were laid out, so it may be captured.
 // Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both,
-// before
-//          any work; a live count beyond the room when the operation runs.
+//          before any work; on a CPU a live count beyond the room when the operation runs (a GPU takes the room for
+//          it).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,6 +38,7 @@
 #include <vector>
 
 #include "base/blocks.h"
+#include "base/buffer.h"
 #include "base/exec.h"
 #include "base/tensor.h"
 #include "ops/activations.h"
@@ -42,19 +55,23 @@ struct WeightView {
 };
 std::string to_string(const WeightView& weights);
 
+// Room in rows up to which products on a GPU have kernels of their own, one order of sums for each matrix.
+inline constexpr int64_t kMostOwnRows = 128;
+
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
-// output columns side by side, in the order in which a product streams through them (packed_layout.h). Owns its memory;
-// addresses are fixed for life.
+// output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
+// in its own memory, quantised matrices as blocks (packed_blocks.h), others as rows of bf16 (packed_rows.h). Owns its
+// memory; addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
     stack,       // outputs one matrix after the other (q, k, v); types may differ
-    gate_and_up  // two equal shapes: gate and up tiles side by side, for Store::silu_mul
+    gate_and_up  // two equal shapes: gate and up tiles side by side (on a GPU 8 rows of each), for Store::silu_mul
   };
   PackedMatrix() = default;
   // For exec's device. Reads the views once, on all threads of exec; the file is not needed afterwards. Throws
-  // CheckError printing the matrix when inputs are no whole blocks, shapes do not fit the join, a type is not
-  // supported, or no layout is known for the device.
+  // CheckError printing the matrix when inputs are no whole blocks (for a GPU: no multiple of 8) or shapes do not fit
+  // the join.
   PackedMatrix(std::span<const WeightView> parts, Join join, Exec& exec);
 
   int64_t outputs() const;  // of all parts together
@@ -63,7 +80,7 @@ class PackedMatrix {
   Forms forms() const;                       // what the activations must come in
   // The same at twice the precision. Dense weights read rows as they are; where both kinds are joined, 8 bits must do.
   Forms precise_forms() const;
-  size_t bytes() const { return memory_.size(); }  // of packed weights: what a product of one row reads
+  size_t bytes() const;  // of packed weights: what a product of one row reads
   Join join() const { return join_; }
 
   // One matrix in packed form, for the kernels; packed_layout.h says what lies in a tile.
@@ -72,18 +89,25 @@ class PackedMatrix {
     int64_t first_output;  // its first column in the product
     int64_t outputs;       // the last tile is filled up to 16 columns with zeros
     int64_t inputs;
-    const std::byte* tiles;  // 64-byte aligned, as is every tile
-    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate
+    const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first tile or row
+    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; on a GPU of blocks alone
 
     int64_t tile_count() const;
   };
   std::span<const Part> parts() const { return parts_; }
+  // Of dense weights on a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h).
+  const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_[0].data()); }
 
  private:
+  void place_on_host(std::span<const WeightView> views, Exec& exec);
+  void place_on_device(std::span<const WeightView> views, Exec& exec);
+  void place_blocks_on_device(std::span<const WeightView> views, Exec& exec);
+
   Join join_ = Join::stack;
   Device device_ = Device::cpu;
   std::vector<Part> parts_;
-  PackedMemory memory_;
+  PackedMemory memory_;                // on a CPU
+  std::vector<Buffer> device_memory_;  // on a GPU: all rows, or the blocks of each part
 };
 
 enum class Store : uint8_t {
@@ -92,14 +116,26 @@ enum class Store : uint8_t {
   silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
 };
 
+// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it.
+struct MatmulFusions {
+  // The rows are rms_norm (rms_norm.h) of in.f32 with this weight [inputs]; null: they are in.bf16. What enters the
+  // product is x * weight in bf16; the row's own factor comes to its sum. Only where fuses_norm() says so.
+  const float* norm = nullptr;
+  float norm_eps = 0;
+  bool bf16_out = false;  // rows of out are bf16, each from where its f32 row would begin; not with Store::add
+};
+
 struct MatmulArgs {
   const PackedMatrix* weights;  // outlives recorded calls
   ActivationRows in;
   Rows<float> out;
   const float* bias = nullptr;  // [outputs]; null: none. Added once, after the sum: result = acc + bias
   Store store = Store::set;
-  float scale = 1;           // of the result, after the bias, before it is set or added; silu_mul has none
-  const int32_t* live_rows;  // rows computed; the others of out are not touched. Read when the operation runs
+  float scale = 1;  // of the result, after the bias, before it is set or added; silu_mul has none
+  MatmulFusions fusions = {};
+  // Rows computed; the others of out are not touched (on a GPU up to kMostOwnRows of room). Read when the operation
+  // runs.
+  const int32_t* live_rows;
 };
 using MatmulFn = void(const MatmulArgs&, Exec&);
 namespace ref {
@@ -108,6 +144,10 @@ MatmulFn matmul;
 namespace cpu {
 MatmulFn matmul;  // by exec's instruction set
 }
+namespace cuda {
+MatmulFn matmul;
+bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
+}  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures
 
 }  // namespace quire::ops

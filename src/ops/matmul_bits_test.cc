@@ -1,8 +1,9 @@
-// Every instruction set that works here gives the bits of the reference: for every type, number of rows, number of
-// column tiles and threads.
+// Every instruction set that works here, and the GPU for quantised weights, gives the bits of the reference: for every
+// type, number of rows, number of column tiles and threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "base/check.h"
@@ -20,17 +21,21 @@ using Join = PackedMatrix::Join;
 struct Case {
   Isa isa;
   BlockType type;
+  Device device = Device::cpu;
+  bool is_gpu() const { return device == Device::cuda; }
+  const char* machine() const { return is_gpu() ? "cuda" : to_string(isa); }
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << to_string(c.isa) << ' ' << to_string(c.type); }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.machine() << ' ' << to_string(c.type); }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (Isa isa : {Isa::avx2, Isa::avxvnni, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16, Isa::amx})
     for (BlockType type : kBlockTypes) all.push_back({isa, type});
+  for (BlockType type : testing::kQuantised) all.push_back({Isa::plain, type, Device::cuda});
   return all;
 }
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  return cat(to_string(info.param.isa), "_", info.param.type);
+  return cat(info.param.machine(), "_", info.param.type);
 }
 
 Exec& team(Isa isa, int threads) {
@@ -38,6 +43,12 @@ Exec& team(Isa isa, int threads) {
   auto& exec = teams[static_cast<int>(isa)][threads];
   if (!exec) exec = std::make_unique<Exec>(ExecOptions{.threads = threads, .isa = isa});
   return *exec;
+}
+
+Exec& gpu() {
+  static quire::cuda::Stream stream;
+  static Exec exec({.threads = 2, .stream = &stream});
+  return exec;
 }
 
 struct Problem {
@@ -54,6 +65,8 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const auto isas = available_isas();
+    if (GetParam().is_gpu() && quire::cuda::devices() == 0)
+      GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
     if (std::find(isas.begin(), isas.end(), GetParam().isa) == isas.end())
       GTEST_SKIP() << to_string(GetParam().isa) << " does not work on this machine";
   }
@@ -67,36 +80,48 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
     RandomActivations in(p.q8x2 ? 2 * most : most, p.inputs, 3);
     const Forms forms = p.q8x2 ? packed.precise_forms() : packed.forms();
-    std::vector<float> bias;
+    testing::Array<float> bias;
     for (int64_t c = 0; c < packed.outputs(); ++c) bias.push_back(0.25f * static_cast<float>(c));
-    int32_t live = most;
+    testing::Array<int32_t> live = {most};
     MatmulArgs args{.weights = &packed,
                     .in = in.view(forms),
                     .out = {},
                     .bias = p.bias ? bias.data() : nullptr,
                     .store = p.store,
                     .scale = p.scale,
-                    .live_rows = &live};
+                    .live_rows = live.data()};
     const int64_t columns = p.store == Store::silu_mul ? p.outputs : packed.outputs();
     Output expected(most, columns);
     args.out = expected.view();
     ref::matmul(args, plain);
+    PackedMatrix on_gpu;
+    if (GetParam().is_gpu()) {
+      on_gpu = PackedMatrix({views, packed.parts().size()}, p.join, gpu());
+      args.weights = &on_gpu;
+    }
     for (int32_t rows : row_counts)
-      for (int threads = 1; threads <= 3; ++threads) {
+      for (int threads = 1; threads <= (GetParam().is_gpu() ? 1 : 3); ++threads) {
         Output out(most, columns), wanted = expected;
         const auto kept = static_cast<ptrdiff_t>(rows * (columns + Output::kRoom));
         std::fill(wanted.data.begin() + kept, wanted.data.end(), Output::kUntouched);
-        live = rows;
+        live[0] = rows;
         args.out = out.view();
-        matmul(args, team(GetParam().isa, threads));
+        Exec& exec = GetParam().is_gpu() ? gpu() : team(GetParam().isa, threads);
+        matmul(args, exec);
+        exec.wait();
         ASSERT_TRUE(out.same_bits(wanted)) << rows << " rows, " << threads << " threads, " << columns << " columns";
       }
+  }
+  // As the other of gate and up. A GPU reads both as bf16 where they differ.
+  bool fits(BlockType second) const {
+    return some_inputs(2) % shape_of(second).elements == 0 && (!GetParam().is_gpu() || second == GetParam().type);
   }
   int64_t some_inputs(int64_t blocks) const { return testing::least_inputs(GetParam().type) * blocks; }
 };
 
 TEST_P(MatmulBits, AreTheReferencesForAnyRowsAndThreads) {
-  std::vector<int32_t> rows = {100, 257};
+  std::vector<int32_t> rows = {100};
+  if (!GetParam().is_gpu()) rows.push_back(257);  // more than kMostOwnRows: see below
   for (int32_t r = 1; r <= 40; ++r) rows.push_back(r);
   expect_bits({.outputs = 16 * 3, .inputs = some_inputs(3)}, rows, GetParam().type);
 }
@@ -122,7 +147,7 @@ TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
                   GetParam().type);
     for (Store store : {Store::set, Store::add, Store::silu_mul})
       for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
-        if (some_inputs(2) % shape_of(second).elements == 0)
+        if (fits(second))
           expect_bits(
               {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
               second);
@@ -135,13 +160,85 @@ TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {
     expect_bits({.outputs = 37, .inputs = some_inputs(2), .store = store, .bias = true, .q8x2 = true}, rows,
                 GetParam().type);
   for (BlockType second : {GetParam().type, BlockType::q8_0, BlockType::f32})
-    if (some_inputs(2) % shape_of(second).elements == 0)
+    if (fits(second))
       expect_bits(
           {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul, .q8x2 = true},
           rows, second);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MatmulBits, ::testing::ValuesIn(cases()), case_name);
+
+// With room for many rows a GPU reads both sides as bf16: no longer the reference's bits, but near them.
+class MatmulDequantised : public ::testing::TestWithParam<BlockType> {
+ protected:
+  static constexpr int32_t kRoom = kMostOwnRows + 60, kLive = kMostOwnRows + 11;
+  static constexpr int64_t kOutputs = 37, kInputs = 512;
+  // The sum of magnitudes |w x|, of which each may be off by two roundings to bf16.
+  static constexpr double kTolerance = 0x1p-7;
+
+  void SetUp() override {
+    if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  }
+
+  Output product(MatmulFn* product_fn, Join join, Store store, bool biased, Exec& exec) {
+    const WeightView views[] = {first.view(), second.view()};
+    const PackedMatrix packed(views, join, exec);
+    const testing::Array<int32_t> live = {kLive};
+    Output out(kRoom, store == Store::silu_mul ? kOutputs : 2 * kOutputs);
+    product_fn({.weights = &packed,
+                .in = in.view({.q8 = true}),
+                .out = out.view(),
+                .bias = biased ? bias.data() : nullptr,
+                .store = store,
+                .scale = store == Store::silu_mul ? 1.0f : 0.5f,
+                .live_rows = live.data()},
+               exec);
+    exec.wait();
+    return out;
+  }
+
+  // How far output `output` of both matrices may be off.
+  double slack(int64_t row, int64_t output) {
+    const std::vector<float>& weights = output < kOutputs ? first_values : second_values;
+    double magnitudes = 0;
+    for (int64_t k = 0; k < kInputs; ++k) {
+      const double x = double{in.scale[row * (kInputs / 32) + k / 32]} * in.q_data()[row * in.q_stride + k];
+      magnitudes += std::abs(x * weights[output % kOutputs * kInputs + k]);
+    }
+    return kTolerance * magnitudes;
+  }
+
+  Weights first{GetParam(), kOutputs, kInputs, 1}, second{GetParam(), kOutputs, kInputs, 2};
+  std::vector<float> first_values = first.values(), second_values = second.values();
+  RandomActivations in{kRoom, kInputs, 3};
+  testing::Array<float> bias = testing::random_array(2 * kOutputs, 4);
+};
+
+TEST_P(MatmulDequantised, ProductsAreNearTheReferences) {
+  for (const bool biased : {false, true})
+    for (const Store store : {Store::set, Store::add}) {
+      Output expected = product(ref::matmul, Join::stack, store, biased, team(Isa::plain, 2));
+      Output got = product(matmul, Join::stack, store, biased, gpu());
+      for (int64_t row = 0; row < kLive; ++row)
+        for (int64_t c = 0; c < 2 * kOutputs; ++c)
+          ASSERT_NEAR(got.view().row(row)[c], expected.view().row(row)[c], slack(row, c) + 1e-4) << row << ", " << c;
+    }
+}
+
+TEST_P(MatmulDequantised, SiluIsNearTheReferences) {
+  Output sums = product(ref::matmul, Join::stack, Store::set, false, team(Isa::plain, 2));
+  Output got = product(matmul, Join::gate_and_up, Store::silu_mul, false, gpu());
+  for (int64_t row = 0; row < kLive; ++row)
+    for (int64_t c = 0; c < kOutputs; ++c) {
+      const double gate = 2.0 * sums.view().row(row)[c], up = 2.0 * sums.view().row(row)[kOutputs + c];
+      const double silu = gate / (1 + std::exp(-gate)), gate_slack = slack(row, c), up_slack = slack(row, kOutputs + c);
+      const double tolerance = 1.1 * gate_slack * (std::abs(up) + up_slack) + std::abs(silu) * up_slack;
+      ASSERT_NEAR(got.view().row(row)[c], silu * up, tolerance + 1e-3) << row << ", " << c;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(cuda, MatmulDequantised, ::testing::ValuesIn(testing::kQuantised),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace
 }  // namespace quire::ops

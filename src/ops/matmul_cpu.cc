@@ -155,6 +155,7 @@ size_t scratch_needed(int64_t inputs) {
 
 void check_forms(Forms given, Forms asked) {
   check(!asked.f32 || given.f32, "the activations lack a form that the weights need: f32");
+  check(!asked.bf16 || given.bf16, "the activations lack a form that the weights need: bf16");
   check(!asked.q8 || given.quantised(), "the activations lack a form that the weights need: q8");
   check(!asked.q8 || !given.q8x2 || !asked.f32, "dense and quantised weights that are joined read q8, not q8x2");
 }
@@ -171,7 +172,7 @@ void check_matmul(const MatmulArgs& args, const Exec& exec) {
   check(!pairs || args.scale == 1, "silu_mul cannot scale its results by ", args.scale);
   check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
         " inputs");
-  check_forms(args.in.forms, weights.forms());
+  if (!args.fusions.norm) check_forms(args.in.forms, weights.forms());
   const int64_t columns = pairs ? weights.outputs() / 2 : weights.outputs();
   check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
   check(args.out.stride >= args.out.dim, "output rows of ", args.out.dim, " overlap at stride ", args.out.stride);
@@ -186,6 +187,7 @@ int64_t live_rows_of(const MatmulArgs& args) {
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
+  check(!args.fusions.norm && !args.fusions.bf16_out, "a product on a CPU fuses nothing");
   if (exec.isa() == Isa::plain) return ref::matmul(args, exec);
   check_matmul(args, exec);
   const size_t needed = scratch_needed(args.in.dim);

@@ -9,6 +9,7 @@
 #include "base/exec.h"
 #include "base/types.h"
 #include "ops/matmul.h"
+#include "ops/testing_machines.h"
 
 namespace quire::ops::testing {
 
@@ -83,15 +84,15 @@ struct RandomActivations {
       for (int64_t b = 0; b < dim / 32; ++b) fill_block(r, b, random);
   }
   ActivationRows view(Forms forms) {
-    return {forms, rows, dim, f32.data(), q_data(), q_stride, scale.data(), sums.data()};
+    return {forms, rows, dim, f32.data(), nullptr, q_data(), q_stride, scale.data(), sums.data()};
   }
   int8_t* q_data() { return reinterpret_cast<int8_t*>((reinterpret_cast<uintptr_t>(q.data()) + 63) / 64 * 64); }
 
   int64_t rows, dim, q_stride;
-  std::vector<float> f32;
-  std::vector<int8_t> q;
-  std::vector<float> scale;
-  std::vector<int32_t> sums;
+  Array<float> f32;
+  Array<int8_t> q;
+  Array<float> scale;
+  Array<int32_t> sums;
 
  private:
   void fill_block(int64_t r, int64_t b, std::mt19937& random) {
@@ -118,7 +119,7 @@ struct Output {
     return std::memcmp(data.data(), other.data.data(), data.size() * sizeof(float)) == 0;
   }
   int64_t rows, columns;
-  std::vector<float> data;
+  Array<float> data;
 };
 
 }  // namespace quire::ops::testing

@@ -2,7 +2,9 @@
 
 #include "base/check.h"
 #include "ops/matmul.h"
+#include "ops/packed_blocks.h"
 #include "ops/packed_layout.h"
+#include "ops/packed_rows.h"
 
 namespace quire::ops {
 namespace {
@@ -65,13 +67,48 @@ int64_t PackedMatrix::Part::tile_count() const { return tile_count_of(outputs); 
 
 PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& exec)
     : join_(join), device_(exec.device()) {
-  check(device_ == Device::cpu, "no layout of matrices for ", device_);
   check_parts(views, join);
+  if (device_ == Device::cuda)
+    place_on_device(views, exec);
+  else
+    place_on_host(views, exec);
+}
+
+void PackedMatrix::place_on_host(std::span<const WeightView> views, Exec& exec) {
   memory_ = PackedMemory(packed_bytes(views));
-  parts_ = place(views, join, memory_.data());
+  parts_ = place(views, join_, memory_.data());
   int64_t tiles = 0;
   for (const Part& part : parts_) tiles += part.tile_count();
   exec.parallel(tiles, [&](int64_t tile, int) { pack_tile_of(views, parts_, tile); });
+}
+
+void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
+  if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
+  device_memory_.push_back(packed_rows(views, join_, exec));
+  const std::byte* rows = device_memory_[0].data();
+  const int64_t row_bytes = views[0].inputs * shape_of(BlockType::bf16).bytes;
+  int64_t first_output = 0;
+  for (const WeightView& view : views) {
+    parts_.push_back({device_type_of(view.type), first_output, view.outputs, view.inputs, rows, 0});
+    first_output += view.outputs;
+    rows += row_bytes * (join_ == Join::stack ? view.outputs : kHalfGroup);
+  }
+}
+
+void PackedMatrix::place_blocks_on_device(std::span<const WeightView> views, Exec& exec) {
+  int64_t first_output = 0;
+  for (const WeightView& view : views) {
+    const Buffer& tiles = device_memory_.emplace_back(packed_blocks(view, exec));
+    parts_.push_back({view.type, first_output, view.outputs, view.inputs, tiles.data(),
+                      device_layout(view.type).tile_bytes(view.inputs)});
+    first_output += view.outputs;
+  }
+}
+
+size_t PackedMatrix::bytes() const {
+  size_t bytes = memory_.size();
+  for (const Buffer& buffer : device_memory_) bytes += buffer.size();
+  return bytes;
 }
 
 int64_t PackedMatrix::outputs() const {
@@ -80,6 +117,7 @@ int64_t PackedMatrix::outputs() const {
 int64_t PackedMatrix::inputs() const { return parts_.empty() ? 0 : parts_.front().inputs; }
 
 Forms PackedMatrix::forms() const {
+  if (device_ == Device::cuda && is_dense(parts_[0].type)) return {.bf16 = true};
   Forms forms;
   for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
   return forms;

@@ -1,4 +1,5 @@
 #include "ops/by_row.h"
+#include "ops/check_args.h"
 
 namespace quire::ops {
 namespace {
@@ -12,7 +13,7 @@ struct QuantiseOp {
 };
 
 void launch(const QuantiseArgs& args, FillRowFn* kernel, Exec& exec) {
-  check_activations("quantise", args.in, args.out);
+  check_args(args, Device::cpu);
   launch_by_row(QuantiseOp{args, kernel}, args.live_rows, std::min(args.in.rows, args.out.rows), args.in.dim, exec);
 }
 
@@ -33,14 +34,18 @@ ActivationRow activation_row(const ActivationRows& rows, int64_t row) {
   return result;
 }
 
-void check_activations(const char* operation, const Rows<const float>& in, const ActivationRows& out) {
+void check_args(const QuantiseArgs& args, Device device) { check_activations("quantise", args.in, args.out, device); }
+
+void check_activations(const char* operation, const Rows<const float>& in, const ActivationRows& out, Device device) {
   check(in.dim > 0 && in.dim == out.dim, operation, " from rows of ", in.dim, " to rows of ", out.dim);
   check(in.rows >= 0 && (in.stride >= in.dim || in.rows <= 1), operation, " from ", in.rows, " rows with stride ",
         in.stride, ", shorter than ", in.dim);
   check(in.data != nullptr || in.rows == 0, operation, " from ", in.rows, " rows and no address");
-  check(out.forms.f32 || out.forms.quantised(), operation, " into no form");
+  check(out.forms != Forms{}, operation, " into no form");
+  check(!out.forms.bf16 || device == Device::cuda, operation, " into bf16 rows, which ", device, " does not fill");
   check(!out.forms.q8 || !out.forms.q8x2, operation, " into q8 and q8x2, which lie in the same place");
   check(!out.forms.f32 || out.f32 != nullptr, operation, " into f32 rows without an address");
+  check(!out.forms.bf16 || out.bf16 != nullptr, operation, " into bf16 rows without an address");
   if (!out.forms.quantised()) return;
   check(out.dim % kActivationBlock == 0, operation, " into quantised rows of ", out.dim, ", no whole blocks of ",
         kActivationBlock);

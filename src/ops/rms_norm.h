@@ -1,7 +1,8 @@
 // out = x * weight / sqrt(mean(x^2) + eps), by row, written in the forms that the next product reads; and the sum that
 // follows where a layer norms its results before they are added to the residual stream.
 //
-// The mean of squares is summed in 16 lanes, then in one fixed tree, so a row's bits depend on the row alone.
+// The mean of squares is summed in 16 lanes, then in one fixed tree, so a row's bits depend on the row alone, on a CPU
+// and on a GPU (the bits of a NaN are not fixed). On a GPU a live count beyond the room counts as the room.
 #pragma once
 #include <cstdint>
 
@@ -25,6 +26,9 @@ RmsNormFn rms_norm;
 namespace cpu {
 RmsNormFn rms_norm;
 }
+namespace cuda {
+RmsNormFn rms_norm;  // a row, and in rope what is normed together, must fit a block's shared memory: 56 K numbers
+}
 RmsNormFn rms_norm;  // for callers; records while exec captures
 
 // out += scale * in, the product rounded by itself.
@@ -36,6 +40,9 @@ struct AddRowsArgs {
 };
 using AddRowsFn = void(const AddRowsArgs&, Exec&);
 namespace cpu {
+AddRowsFn add_rows;
+}
+namespace cuda {
 AddRowsFn add_rows;
 }
 AddRowsFn add_rows;  // for callers; records while exec captures

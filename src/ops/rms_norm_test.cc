@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "base/graph.h"
 #include "base/testing/expect_refused.h"
 #include "ops/testing_activations.h"
 
@@ -13,24 +12,37 @@ namespace {
 
 using namespace testing;
 
+class RmsNorm : public OnEachMachine {
+ protected:
+  static void expect_the_references_bits(int64_t dim, Forms forms);
+};
+class AddRows : public OnEachMachine {};
+INSTANTIATE_TEST_SUITE_P(Machines, RmsNorm, kMachines, machine_name);
+INSTANTIATE_TEST_SUITE_P(Machines, AddRows, kMachines, machine_name);
+
 constexpr float kEps = 1e-5f;
 
-Activations normed(RmsNormFn* norm_fn, const std::vector<float>& in, const std::vector<float>& weight, int32_t live,
+Activations normed(RmsNormFn* norm_fn, const Array<float>& in, const Array<float>& weight, int32_t live_rows,
                    Forms forms, Exec& exec) {
   const auto dim = static_cast<int64_t>(weight.size());
   const auto room = static_cast<int64_t>(in.size()) / dim;
   Activations out(room, dim, forms);
-  norm_fn(
-      {.in = {in.data(), room, dim, dim}, .weight = weight.data(), .eps = kEps, .out = out.view(), .live_rows = &live},
-      exec);
+  const Array<int32_t> live = {live_rows};
+  norm_fn({.in = {in.data(), room, dim, dim},
+           .weight = weight.data(),
+           .eps = kEps,
+           .out = out.view(),
+           .live_rows = live.data()},
+          exec);
+  exec.wait();
   return out;
 }
 
 TEST(RmsNorm, ReferenceIsTheFormula) {
   Exec exec(ExecOptions{.threads = 1});
   for (const int64_t dim : {1, 7, 16, 45, 576, 4096}) {
-    const std::vector<float> in = random_floats(static_cast<size_t>(3 * dim), 1, 3);
-    const std::vector<float> weight = random_floats(static_cast<size_t>(dim), 2);
+    const Array<float> in = random_array(static_cast<size_t>(3 * dim), 1, 3);
+    const Array<float> weight = random_array(static_cast<size_t>(dim), 2);
     const Activations out = normed(ref::rms_norm, in, weight, 3, {.f32 = true}, exec);
     for (int64_t row = 0; row < 3; ++row) {
       double squares = 0;
@@ -44,80 +56,112 @@ TEST(RmsNorm, ReferenceIsTheFormula) {
   }
 }
 
-void expect_the_references_bits(int64_t dim, Forms forms) {
+void RmsNorm::expect_the_references_bits(int64_t dim, Forms forms) {
   for (const int32_t rows : kRowCounts) {
     SCOPED_TRACE(cat(rows, " rows of ", dim));
-    const std::vector<float> in = random_floats(static_cast<size_t>((rows + 2) * dim), 1, 100);
-    const std::vector<float> weight = random_floats(static_cast<size_t>(dim), 2);
+    const Array<float> in = random_array(static_cast<size_t>((rows + 2) * dim), 1, 100);
+    const Array<float> weight = random_array(static_cast<size_t>(dim), 2);
     const Activations expected = normed(ref::rms_norm, in, weight, rows, forms, *every_exec()[0]);
     with_every_exec([&](Exec& exec) { ASSERT_EQ(normed(rms_norm, in, weight, rows, forms, exec), expected); });
   }
 }
 
-TEST(RmsNorm, AllMachinesAndTeamsGiveTheReferencesBits) {
+TEST_P(RmsNorm, AllMachinesAndTeamsGiveTheReferencesBits) {
   for (const int64_t dim : {1, 15, 17, 45, 100}) expect_the_references_bits(dim, {.f32 = true});
-  for (const int64_t dim : {32, 96, 576})
+  for (const int64_t dim : {32, 96, 576, 1056})
     for (const Forms forms : kEveryForms) expect_the_references_bits(dim, forms);
 }
 
-TEST(RmsNorm, QuantisesAsQuantiseDoes) {
+// More than the threads of a block, and than the shared memory that a kernel has unasked.
+TEST_P(RmsNorm, LongRows) {
+  for (const int64_t dim : {4096, 5000, 8192, 16416}) {
+    const Array<float> in = random_array(static_cast<size_t>(2 * dim), 1, 3), weight = random_array(dim, 2);
+    const Forms forms{.f32 = true, .q8 = dim % 32 == 0};
+    const Activations expected = normed(ref::rms_norm, in, weight, 2, forms, *every_exec()[0]);
+    EXPECT_EQ(normed(rms_norm, in, weight, 2, forms, any_exec()), expected) << dim;
+  }
+}
+
+// Rows of every binade that a float has, so that squares overflow and vanish too.
+TEST_P(RmsNorm, NumbersOfEverySize) {
+  Array<float> in(270 * 64);
+  const Array<float> mantissas = random_array(in.size(), 3), weight = random_array(64, 2);
+  for (int64_t i = 0; i < std::ssize(in); ++i) in[i] = std::ldexp(mantissas[i], static_cast<int>(i / 64) - 145);
+  const Activations expected = normed(ref::rms_norm, in, weight, 270, {.f32 = true}, *every_exec()[0]);
+  with_every_exec([&](Exec& exec) {
+    EXPECT_TRUE(same_numbers(normed(rms_norm, in, weight, 270, {.f32 = true}, exec).f32, expected.f32));
+  });
+}
+
+TEST_P(RmsNorm, FillsBf16OnAGpuAlone) {
+  const Array<float> in = random_array(5 * 580, 1), weight = random_array(580, 2);
+  if (!is_gpu())
+    return expect_refused([&] { normed(rms_norm, in, weight, 5, {.bf16 = true}, any_exec()); },
+                          "which cpu does not fill");
+  const Activations expected = normed(ref::rms_norm, in, weight, 4, {.f32 = true}, *every_exec()[0]);
+  const Activations out = normed(rms_norm, in, weight, 4, {.bf16 = true}, gpu());
+  for (int64_t i = 0; i < 4 * 580; ++i) ASSERT_EQ(out.bf16[i], to_bf16(expected.f32[i]).bits) << i;
+  EXPECT_EQ(std::count(out.bf16.begin() + 4 * 580, out.bf16.end(), 0x5a5a), 580);
+}
+
+TEST_P(RmsNorm, QuantisesAsQuantiseDoes) {
   with_every_exec([](Exec& exec) {
-    const std::vector<float> in = random_floats(5 * 576, 1), weight = random_floats(576, 2);
+    const Array<float> in = random_array(5 * 576, 1), weight = random_array(576, 2);
     const Activations fused = normed(rms_norm, in, weight, 5, {.q8 = true}, exec);
     Activations plain = normed(rms_norm, in, weight, 5, {.f32 = true}, exec);
     Activations apart(5, 576, {.q8 = true});
-    const int32_t live = 5;
-    quantise({.in = {plain.f32.data(), 5, 576, 576}, .out = apart.view(), .live_rows = &live}, exec);
+    const Array<int32_t> live = {5};
+    quantise({.in = {plain.f32.data(), 5, 576, 576}, .out = apart.view(), .live_rows = live.data()}, exec);
+    exec.wait();
     EXPECT_EQ(fused, apart);
   });
 }
 
-TEST(RmsNorm, ARowDependsOnItselfAlone) {
-  Exec exec(ExecOptions{.threads = 3});
-  const std::vector<float> in = random_floats(40 * 96, 1), weight = random_floats(96, 2);
+TEST_P(RmsNorm, ARowDependsOnItselfAlone) {
+  Exec& exec = any_exec();
+  const Array<float> in = random_array(40 * 96, 1), weight = random_array(96, 2);
   const Activations all = normed(rms_norm, in, weight, 40, {.f32 = true}, exec);
   for (int64_t row = 0; row < 40; ++row) {
-    const std::vector<float> alone(in.begin() + row * 96, in.begin() + (row + 1) * 96);
+    const Array<float> alone(in.begin() + row * 96, in.begin() + (row + 1) * 96);
     const Activations one = normed(rms_norm, alone, weight, 1, {.f32 = true}, exec);
     ASSERT_TRUE(same_bits(one.f32, {all.f32.begin() + row * 96, all.f32.begin() + (row + 1) * 96})) << row;
   }
 }
 
-TEST(RmsNorm, BadNumbersAndZeros) {
+TEST_P(RmsNorm, BadNumbersAndZeros) {
   with_every_exec([](Exec& exec) {
-    std::vector<float> in(3 * 64, 1.0f);
+    Array<float> in(3 * 64, 1.0f);
     in[5] = std::nanf("");
     std::fill_n(in.begin() + 64, 64, 0.0f);
-    const Activations out = normed(rms_norm, in, std::vector<float>(64, 1.0f), 3, {.q8 = true}, exec);
+    const Activations out = normed(rms_norm, in, Array<float>(64, 1.0f), 3, {.q8 = true}, exec);
     EXPECT_TRUE(std::isnan(out.scale[0]) && std::isnan(out.scale[1])) << "one NaN reaches the whole row";
     EXPECT_EQ(out.scale[2], 0);
     EXPECT_EQ(out.q[2 * 64], 127);
   });
 }
 
-TEST(RmsNorm, LiveRowsAreReadWhenItRuns) {
-  Exec exec(ExecOptions{.threads = 2});
-  const std::vector<float> in = random_floats(64 * 576, 5), weight = random_floats(576, 6);
-  int32_t live = 1;
+TEST_P(RmsNorm, LiveRowsAreReadWhenItRuns) {
+  const Array<float> in = random_array(64 * 576, 5), weight = random_array(576, 6);
+  Array<int32_t> live = {1};
   Activations out(64, 576, {.f32 = true, .q8 = true});
-  Graph graph;
-  exec.begin_capture(graph);
-  rms_norm({{in.data(), 64, 576, 576}, weight.data(), kEps, out.view(), &live}, exec);
-  exec.end_capture();
+  Recording recording(any_exec(), [&] {
+    rms_norm({{in.data(), 64, 576, 576}, weight.data(), kEps, out.view(), live.data()}, any_exec());
+  });
   for (const int32_t now : {0, 3, 64}) {
-    live = now;
-    graph.replay(exec);
-    EXPECT_EQ(out, normed(ref::rms_norm, in, weight, now, {.f32 = true, .q8 = true}, exec)) << now;
+    live[0] = now;
+    recording.replay();
+    EXPECT_EQ(out, normed(ref::rms_norm, in, weight, now, {.f32 = true, .q8 = true}, *every_exec()[0])) << now;
   }
 }
 
-TEST(AddRows, AddsScaledRowsToWhatIsThere) {
+TEST_P(AddRows, AddsScaledRowsToWhatIsThere) {
   with_every_exec([](Exec& exec) {
-    const std::vector<float> in = random_floats(40 * 45, 1), before = random_floats(41 * 50, 2);
-    std::vector<float> out = before, expected = before;
-    const int32_t live = 40;
-    add_rows({.in = {in.data(), 40, 45, 45}, .scale = 0.22f, .out = {out.data(), 41, 45, 50}, .live_rows = &live},
+    const Array<float> in = random_array(40 * 45, 1), before = random_array(41 * 50, 2);
+    Array<float> out = before, expected = before;
+    const Array<int32_t> live = {40};
+    add_rows({.in = {in.data(), 40, 45, 45}, .scale = 0.22f, .out = {out.data(), 41, 45, 50}, .live_rows = live.data()},
              exec);
+    exec.wait();
     for (int64_t row = 0; row < 40; ++row)
       for (int64_t i = 0; i < 45; ++i) {
         const float scaled = 0.22f * in[row * 45 + i];
@@ -127,21 +171,22 @@ TEST(AddRows, AddsScaledRowsToWhatIsThere) {
   });
 }
 
-TEST(RmsNorm, MayNormRowsInPlace) {
+TEST_P(RmsNorm, MayNormRowsInPlace) {
   with_every_exec([](Exec& exec) {
-    std::vector<float> rows = random_floats(5 * 45, 1);
-    const std::vector<float> weight = random_floats(45, 2);
+    Array<float> rows = random_array(5 * 45, 1);
+    const Array<float> weight = random_array(45, 2);
     const Activations expected = normed(rms_norm, rows, weight, 5, {.f32 = true}, exec);
-    const int32_t live = 5;
+    const Array<int32_t> live = {5};
     const ActivationRows in_place{.forms = {.f32 = true}, .rows = 5, .dim = 45, .f32 = rows.data()};
-    rms_norm({{rows.data(), 5, 45, 45}, weight.data(), kEps, in_place, &live}, exec);
+    rms_norm({{rows.data(), 5, 45, 45}, weight.data(), kEps, in_place, live.data()}, exec);
+    exec.wait();
     EXPECT_TRUE(same_bits(rows, expected.f32));
   });
 }
 
 TEST(RmsNorm, RefusesAtTheDoor) {
   Exec exec(ExecOptions{.threads = 1});
-  const std::vector<float> in(128), weight(64);
+  const Array<float> in(128), weight(64);
   int32_t live = 2;
   Activations out(2, 64, {.f32 = true});
   const auto refused = [&](RmsNormArgs args, const char* part) {

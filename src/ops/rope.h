@@ -4,11 +4,11 @@
 //   pairs   adjacent: (2i, 2i + 1), as llama's GGUF files have them      halves: (i, i + rotary / 2), as Hugging Face's
 //
 // Dims past `rotary` pass unchanged. A pair (a, b) becomes (a cos - b sin, b cos + a sin), each product and sum rounded
-// to f32 by itself: every instruction set gives the same bits.
+// to f32 by itself: every instruction set and the GPU give the same bits. The GPU's cosines and sines may differ from
+// the CPU's in the last bit of their f32.
 //
 // Errors   broken shapes and missing addresses throw CheckError before any work, rows outside the room when the
-// operation
-//          runs.
+//          operation runs (on a GPU a live count beyond the room counts as the room).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -50,6 +50,9 @@ using RopeAnglesFn = void(const RopeAnglesArgs&, Exec&);
 namespace cpu {
 RopeAnglesFn rope_angles;  // plain loops, the meaning itself
 }
+namespace cuda {
+RopeAnglesFn rope_angles;
+}
 RopeAnglesFn rope_angles;  // for callers; records while exec captures
 
 // From one f32 row of (q heads, k heads, v heads) to rotated queries in attention's type and rotated keys in place.
@@ -78,6 +81,9 @@ namespace ref {
 RopeFn rope;
 }
 namespace cpu {
+RopeFn rope;
+}
+namespace cuda {
 RopeFn rope;
 }
 RopeFn rope;  // for callers; records while exec captures

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "ops/by_row.h"
-#include "ops/rope.h"
+#include "ops/check_args.h"
 
 namespace quire::ops {
 namespace {
@@ -76,20 +76,28 @@ void check_addresses(const RopeArgs& args) {
 }
 
 void launch(const RopeArgs& args, const RowKernels& kernels, Exec& exec) {
-  check_shapes(args);
-  check_addresses(args);
-  check(std::isfinite(args.norm_eps) && args.norm_eps >= 0, "rope with a norm eps of ", args.norm_eps);
+  check_args(args);
   launch_by_row(RopeOp{args, kernels.rotate, kernels.narrow}, args.live_rows, std::min(args.qkv.rows, args.q.rows),
                 row_elements(args), exec);
 }
 
 }  // namespace
 
-void cpu::rope_angles(const RopeAnglesArgs& args, Exec& exec) {
+void check_args(const RopeArgs& args) {
+  check_shapes(args);
+  check_addresses(args);
+  check(std::isfinite(args.norm_eps) && args.norm_eps >= 0, "rope with a norm eps of ", args.norm_eps);
+}
+
+void check_args(const RopeAnglesArgs& args) {
   check(args.half >= 0, "rope angles for ", args.half, " pairs");
   check(args.half == 0 || (args.inverse_frequency && args.cos && args.sin && args.positions),
         "rope angles need the addresses of positions, frequencies, cosines and sines");
   check(std::isfinite(args.magnitude), "rope angles with a magnitude of ", args.magnitude);
+}
+
+void cpu::rope_angles(const RopeAnglesArgs& args, Exec& exec) {
+  check_args(args);
   launch_by_row(AnglesOp{args}, args.live_rows, std::numeric_limits<int32_t>::max(), args.half * kElementsPerAngle,
                 exec);
 }

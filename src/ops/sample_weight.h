@@ -1,12 +1,11 @@
 // The arithmetic of a draw: every number here has the same bits on every machine, so a GPU that repeats it draws the
-// same tokens. Doubles are multiplied, added and divided, each result rounded by itself (on a GPU __dmul_rn, __dadd_rn,
-// __ddiv_rn, never fused); all else is integers, whose sums have no order. Below it the passes of sampling over all
-// logits, which are compiled for several instruction sets.
+// same tokens. Doubles are multiplied, added and divided, each result rounded by itself: whoever includes this, for a
+// GPU too, is compiled without contraction. All else is integers, whose sums have no order. Below it the passes of
+// sampling over all logits, which are compiled for several instruction sets.
 #pragma once
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <numbers>
 
 #include "base/cpu_features.h"
@@ -50,7 +49,7 @@ inline WeightScale weight_scale(float top, float temperature) { return {top, std
 // them, Bits the same width in unsigned integers. By reference, because vectors are passed by value in other ways under
 // other flags.
 template <class Real, class Bits>
-[[gnu::always_inline]] inline void two_to(const Real& x, Real& result) {
+[[gnu::always_inline]] constexpr void two_to(const Real& x, Real& result) {
   // Adding this leaves no bits behind the point and the whole number in the low bits of the sum.
   constexpr double kWholeNumbers = 0x1.8p52;
   const Real shifted = x + kWholeNumbers;
@@ -70,12 +69,8 @@ template <class Real, class Bits>
   odd = odd * f2 + 6.931471805599453e-01;
   const Real series = odd * f + even;
   // The whole number moves into the exponent.
-  Bits bits, whole;
-  std::memcpy(&bits, &series, sizeof(bits));
-  std::memcpy(&whole, &shifted, sizeof(whole));
-  bits += whole << 52;
-  Real power;
-  std::memcpy(&power, &bits, sizeof(power));
+  const Bits bits = __builtin_bit_cast(Bits, series) + (__builtin_bit_cast(Bits, shifted) << 52);
+  const Real power = __builtin_bit_cast(Real, bits);
   result = x < -1000.0 ? Real{} : power;
 }
 
@@ -83,26 +78,26 @@ template <class Real, class Bits>
 // added because that leaves no smaller bits.
 constexpr uint64_t kFixedZero = 0x40B0000000000000;
 template <class Real, class Bits>
-[[gnu::always_inline]] inline void fixed_two_to(const Real& x, Bits& result) {
-  Real power;
+[[gnu::always_inline]] constexpr void fixed_two_to(const Real& x, Bits& result) {
+  Real power{};
   two_to<Real, Bits>(x, power);
   power += 0x1p12;
-  std::memcpy(&result, &power, sizeof(result));
+  result = __builtin_bit_cast(Bits, power);
 }
 
-inline double weight_exponent(float logit, const WeightScale& scale) {
+constexpr double weight_exponent(float logit, const WeightScale& scale) {
   return (static_cast<double>(logit) - scale.top) * scale.per_logit;
 }
 
 // The weight of a token: 2^((logit - top) * per_logit), kWeightOne at the top.
-inline uint64_t fixed_weight(float logit, const WeightScale& scale) {
-  uint64_t bits;
+constexpr uint64_t fixed_weight(float logit, const WeightScale& scale) {
+  uint64_t bits = 0;
   fixed_two_to(weight_exponent(logit, scale), bits);
   return bits - kFixedZero;
 }
 
 // The weight that the likeliest must reach together: ceil(p * total), p < 1 being cut off behind its 64th bit.
-inline uint64_t top_p_weight(float top_p, uint64_t total) {
+constexpr uint64_t top_p_weight(float top_p, uint64_t total) {
   const auto fraction = static_cast<uint64_t>(static_cast<double>(top_p) * 0x1p64);
   const auto product = static_cast<unsigned __int128>(fraction) * total;
   return static_cast<uint64_t>(product >> 64) + (static_cast<uint64_t>(product) != 0);
@@ -114,7 +109,7 @@ inline uint64_t min_p_weight(float min_p) {
 }
 
 // In [0, total): the token is the first at which the sum of weights is above it.
-inline uint64_t draw_threshold(uint64_t random, uint64_t total) {
+constexpr uint64_t draw_threshold(uint64_t random, uint64_t total) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(random) * total >> 64);
 }
 

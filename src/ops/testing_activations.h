@@ -1,10 +1,8 @@
 // For tests: activations in memory of their own, filled with a pattern first, so that what an operation must leave
 // alone is compared too.
 #pragma once
-#include <vector>
-
 #include "ops/activations.h"
-#include "ops/testing_rows.h"
+#include "ops/testing_machines.h"
 
 namespace quire::ops::testing {
 
@@ -15,23 +13,28 @@ struct Activations {
         forms(wanted),
         stride((width + 63) / 64 * 64),
         f32(rows * dim, -7.0f),
+        bf16(rows * dim, 0x5a5a),
         q(2 * rows * stride, 99),
         scale(2 * rows * (dim / 32), -7.0f),
         sums(2 * rows * (dim / 16), 12345) {}
 
-  ActivationRows view() { return {forms, rows, dim, f32.data(), q.data(), stride, scale.data(), sums.data()}; }
+  ActivationRows view() {
+    return {forms, rows, dim, f32.data(), bf16.data(), q.data(), stride, scale.data(), sums.data()};
+  }
 
   friend bool operator==(const Activations& a, const Activations& b) {
-    return same_bits(a.f32, b.f32) && same_bits(a.q, b.q) && same_bits(a.scale, b.scale) && same_bits(a.sums, b.sums);
+    return same_bits(a.f32, b.f32) && same_bits(a.bf16, b.bf16) && same_bits(a.q, b.q) && same_bits(a.scale, b.scale) &&
+           same_bits(a.sums, b.sums);
   }
 
   int64_t rows, dim;
   Forms forms;
   int64_t stride;
-  std::vector<float> f32;
-  std::vector<int8_t> q;
-  std::vector<float> scale;
-  std::vector<int32_t> sums;
+  Array<float> f32;
+  Array<uint16_t> bf16;
+  Array<int8_t> q;
+  Array<float> scale;
+  Array<int32_t> sums;
 };
 
 inline constexpr Forms kEveryForms[] = {

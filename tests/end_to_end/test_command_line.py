@@ -1,6 +1,7 @@
 """The command line as a stranger meets it: help, slips of the finger, wrong paths, and words that people understand."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ COMMANDS = [
     [], ["serve"], ["chat"], ["generate"], ["tokenize"], ["template"], ["completion"], ["help"], ["version"],
     ["models"], ["models", "fetch"], ["models", "remove"],
     ["inspect"], ["inspect", "attention"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
-    ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"],
+    ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"], ["bench", "sampling"],
     ["bench", "serving"], ["bench", "profile"],
 ]  # fmt: skip
 
@@ -104,6 +105,23 @@ def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
     (tmp_path / "b.gguf").write_bytes(b"PK\3\4")
     assert "is not a GGUF file" in said(tmp_path / "b.gguf")
     assert said(tmp_path).endswith(f"a GGUF file is named itself, as in {tmp_path}/b.gguf")
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="this machine has a GPU")
+@pytest.mark.parametrize("command", RUNS_A_MODEL[:4], ids=lambda words: " ".join(words))
+def test_a_gpu_that_is_not_there_is_refused_in_a_line(command):
+    assert usage_error(quire(*command, "--device", "cuda")).startswith(
+        f"quire {' '.join(command[:2] if command[0] == 'bench' else command[:1])}: --device cuda: this machine has no GPU"
+    )
+
+
+def test_a_shape_without_weights_runs(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **more}))
+    done = quire("generate", "ab", "-m", tmp_path, "--load-format", "dummy", "--device", "cpu", "-n", 4, "--json")
+    answer = json.loads(done.stdout)
+    assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
 
 
 LIBRARY_WORDS = re.compile(r"basic_|filebuf|filesystem error|iostream|exception|std::|CLI|bad_alloc")

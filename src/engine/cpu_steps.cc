@@ -1,0 +1,35 @@
+#include "engine/cpu_steps.h"
+
+namespace quire::engine {
+
+CpuSteps::CpuSteps(const StepDeviceParts& parts)
+    : masks_(parts.masks),
+      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec),
+      sampler_(parts.vocabulary, parts.exec),
+      newest_tokens_(parts.limits.running + 1) {}
+
+void CpuSteps::launch(Step& step) {
+  const Clock::time_point start = Clock::now();
+  begin_masks(step.batch, masks_);
+  resolve_future_tokens(step.batch);
+  const Runner::Outputs outputs = runner_.run(step.batch);
+  wait_for_masks(step.batch, masks_);
+  sampler_.run(step.batch, outputs.logits, step.results);
+  step.results.set_pooled(outputs.pooled);
+  keep_newest_tokens(step);
+  step.results.time = Clock::now() - start;
+}
+
+void CpuSteps::resolve_future_tokens(Batch& batch) const {
+  for (const Share& share : batch.shares)
+    for (int32_t row = share.first_row; row < share.first_row + share.count; ++row)
+      if (batch.token_ids[row] == kFutureToken) batch.token_ids[row] = newest_tokens_[share.row.value];
+}
+
+void CpuSteps::keep_newest_tokens(const Step& step) {
+  for (size_t i = 0; i < step.batch.drawn.size(); ++i)
+    if (const std::vector<ops::Sampled>& tokens = step.results.drawn[i].tokens; !tokens.empty())
+      newest_tokens_[step.batch.shares[step.batch.drawn[i].share].row.value] = tokens.back().token;
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,27 @@
+// Steps on the CPU: computed when they are launched.
+#pragma once
+#include <vector>
+
+#include "engine/runner.h"
+#include "engine/step_device.h"
+#include "engine/step_sampler.h"
+
+namespace quire::engine {
+
+class CpuSteps : public StepDevice {
+ public:
+  explicit CpuSteps(const StepDeviceParts& parts);
+  void launch(Step& step) override;
+  void finish(Step&) override {}
+
+ private:
+  void resolve_future_tokens(Batch& batch) const;
+  void keep_newest_tokens(const Step& step);
+
+  MaskThreads& masks_;
+  Runner runner_;
+  StepSampler sampler_;
+  std::vector<int32_t> newest_tokens_;  // [request rows] what a future token of the row stands for
+};
+
+}  // namespace quire::engine

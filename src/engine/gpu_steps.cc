@@ -1,0 +1,163 @@
+#include "engine/gpu_steps.h"
+
+#include <algorithm>
+#include <exception>
+#include <span>
+
+#include "base/check.h"
+#include "engine/allowed_tokens.h"
+#include "engine/row_result.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr int32_t kSamplerSteps = 3;
+
+ops::DeviceSamplerLimits sampler_limits(const StepDeviceParts& parts) {
+  return {.vocabulary = parts.vocabulary,
+          .rows = parts.limits.wanted_rows(),
+          .request_rows = parts.limits.running + 1,
+          .penalty_slots = parts.limits.running + 1,
+          .text = parts.limits.context,
+          .steps = kSamplerSteps};
+}
+
+bool has_masks(const Batch& batch) {
+  return std::any_of(batch.drawn.begin(), batch.drawn.end(),
+                     [&](const WantedRow& row) { return batch.shares[row.share].mask != nullptr; });
+}
+
+}  // namespace
+
+GpuSteps::GpuSteps(const StepDeviceParts& parts)
+    : vocabulary_(parts.vocabulary),
+      masks_(parts.masks),
+      exec_(parts.exec),
+      sampler_(sampler_limits(parts), parts.exec),
+      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_),
+      pooled_(static_cast<size_t>(parts.limits.kept_rows()) * parts.model.config().width * sizeof(float),
+              Place::pinned),
+      width_(parts.model.config().width),
+      counted_(parts.limits.running + 1) {}
+
+// --- launch
+
+void GpuSteps::launch(Step& step) {
+  begin_masks(step.batch, masks_);
+  const uint32_t number = runner_.prepare(step.batch);
+  make_room(number);
+  const bool is_cut = has_masks(step.batch) || !step.batch.pooled.empty();
+  if (!is_cut) tell_sampler(step, number);
+  const Runner::Outputs outputs = runner_.compute(step.batch, is_cut ? Runner::Part::forward : Runner::Part::whole);
+  if (is_cut) {
+    copy_pooled(step.batch, outputs.pooled);
+    wait_for_masks(step.batch, masks_);
+    tell_sampler(step, number);
+    runner_.sample(step.batch);
+  }
+  launched_.push_back({.step = &step, .number = number, .wants_logits = sampler_.wants_logits()});
+}
+
+// Steps whose places in rings this one takes, and whose logits it overwrites, are read first.
+void GpuSteps::make_room(uint32_t number) {
+  const auto is_in_the_way = [&](const Launched& other) {
+    return other.wants_logits || !other.step->batch.pooled.empty() || number - other.number >= kSamplerSteps;
+  };
+  while (std::any_of(launched_.begin(), launched_.end(), is_in_the_way)) read_oldest();
+}
+
+void GpuSteps::copy_pooled(const Batch& batch, const Rows<const float>& rows) {
+  if (batch.pooled.empty()) return;
+  exec_.stream()->copy(pooled_.data(), reinterpret_cast<const std::byte*>(rows.data),
+                       static_cast<size_t>(rows.rows * width_) * sizeof(float));
+}
+
+// What happens to a row here, its request is told when the step is read.
+void GpuSteps::tell_sampler(Step& step, uint32_t number) {
+  const Batch& batch = step.batch;
+  step.results.drawn.resize(batch.drawn.size());
+  step.results.scored.resize(batch.scored.size());
+  sampler_.begin(number);
+  for (size_t i = 0; i < batch.drawn.size(); ++i) {
+    const Share& share = batch.shares[batch.drawn[i].share];
+    fill_result(step.results.drawn[i], [&](std::vector<ops::Sampled>&) {
+      if (!share.mask || share.mask->ready())
+        draw(batch, share);
+      else
+        sampler_.skip();
+    });
+    if (!step.results.drawn[i].error.empty()) sampler_.skip();
+  }
+  for (size_t i = 0; i < batch.scored.size(); ++i) {
+    const Request& request = *batch.shares[batch.scored[i].share].request;
+    fill_result(step.results.scored[i], [](std::vector<ops::Sampled>&) {});
+    sampler_.score({.logits = nullptr,
+                    .params = nullptr,
+                    .position = 0,
+                    .top_logprobs = std::max(request.top_logprobs, 0),
+                    .logprob_ids = request.logprob_ids},
+                   batch.scored[i].token);
+  }
+}
+
+// One more row of the sampler's, or an exception and none.
+void GpuSteps::draw(const Batch& batch, const Share& share) {
+  const Request& request = *share.request;
+  const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
+  sampler_.draw({.logits = nullptr,
+                 .params = &request.sampling,
+                 .position = share.end(),
+                 .mask = allowed_tokens(request, share.generated, own, vocabulary_, mask_scratch_),
+                 .top_logprobs = request.top_logprobs,
+                 .logprob_ids = request.logprob_ids},
+                share.row, penalty_slot(batch, share));
+}
+
+// A row of the request table has a slot of its own. Each draw counts its token there, so the text is counted once, and
+// again when the request was elsewhere meanwhile.
+int32_t GpuSteps::penalty_slot(const Batch& batch, const Share& share) {
+  if (!penalises(share.request->sampling)) return ops::kNoPenaltySlot;
+  const auto history = std::span(batch.history).subspan(share.history.begin, share.history.count);
+  Counted& counted = counted_[share.row.value];
+  if (counted.id != share.id || counted.tokens != std::ssize(history))
+    sampler_.recount(share.row.value, history.first(history.size() - share.generated), history.last(share.generated));
+  counted = {share.id, std::ssize(history) + 1};
+  return share.row.value;
+}
+
+// --- finish
+
+void GpuSteps::finish(Step& step) {
+  while (!launched_.empty() && launched_.front().step != &step) read_oldest();
+  if (!launched_.empty()) read_oldest();  // else it has been read
+}
+
+void GpuSteps::read_oldest() {
+  const Launched oldest = launched_.front();
+  launched_.pop_front();
+  sampler_.wait(oldest.number);
+  read_rows(oldest);
+  StepResults& results = oldest.step->results;
+  results.set_pooled(
+      {reinterpret_cast<const float*>(pooled_.data()), std::ssize(oldest.step->batch.pooled), width_, width_});
+  results.time = std::chrono::duration<double>(sampler_.seconds(oldest.number));
+}
+
+void GpuSteps::read_rows(const Launched& launched) {
+  auto& [batch, results, error] = *launched.step;
+  const auto draws = std::ssize(batch.drawn);
+  for (int64_t i = 0; i < batch.with_logits(); ++i) {
+    RowResult& result = i < draws ? results.drawn[i] : results.scored[i - draws];
+    if (!result.error.empty()) continue;
+    fill_result(result, [&](std::vector<ops::Sampled>& tokens) {
+      ops::Sampled sampled = sampler_.result(launched.number, static_cast<int32_t>(i));
+      if (sampled.token < 0) return;
+      if (i < draws)
+        if (const auto& mask = batch.shares[batch.drawn[i].share].mask) mask->drew(sampled.token);
+      tokens.push_back(std::move(sampled));
+    });
+    if (i < draws && result.tokens.empty()) counted_[batch.shares[batch.drawn[i].share].row.value] = {};
+  }
+}
+
+}  // namespace quire::engine

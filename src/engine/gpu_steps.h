@@ -1,0 +1,58 @@
+// Steps on a GPU: launched, and read when they are asked for. The next step's graph is on the stream before the host
+// has read the tokens of the last, which the GPU finds by itself (ops/sample_device.h).
+//
+//   a step of one token each    one graph: the table's changes, tokens, metadata, all layers, sampling
+//   with masks                  the same without sampling; the host computes masks meanwhile; sampling
+//   with chunks of prompts      operation by operation
+//
+// All rows are drawn and scored on the GPU. Rows that are pooled come to the host by a copy. A row whose mask is not
+// ready, or throws, is skipped.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/buffer.h"
+#include "engine/runner.h"
+#include "engine/step_device.h"
+#include "ops/sample_device.h"
+
+namespace quire::engine {
+
+class GpuSteps : public StepDevice {
+ public:
+  explicit GpuSteps(const StepDeviceParts& parts);
+  void launch(Step& step) override;
+  void finish(Step& step) override;
+
+ private:
+  struct Launched {
+    Step* step;
+    uint32_t number;
+    bool wants_logits;  // to be read before the next launch
+  };
+  struct Counted {  // what the penalties' slot of a request row holds
+    RequestId id = 0;
+    int64_t tokens = 0;
+  };
+  void make_room(uint32_t number);
+  void read_oldest();
+  void copy_pooled(const Batch& batch, const Rows<const float>& rows);
+  void tell_sampler(Step& step, uint32_t number);
+  void draw(const Batch& batch, const Share& share);
+  int32_t penalty_slot(const Batch& batch, const Share& share);
+  void read_rows(const Launched& launched);
+
+  int32_t vocabulary_;
+  MaskThreads& masks_;
+  Exec& exec_;
+  ops::DeviceSampler sampler_;
+  Runner runner_;
+  Buffer pooled_;  // pinned [kept rows, width], of one step at a time
+  int64_t width_;
+  std::deque<Launched> launched_;       // not read yet, oldest first
+  std::vector<Counted> counted_;        // [request rows]
+  std::vector<uint32_t> mask_scratch_;  // of allowed_tokens()
+};
+
+}  // namespace quire::engine

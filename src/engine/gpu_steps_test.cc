@@ -1,0 +1,298 @@
+// The engine on a GPU beside the engine on the CPU: what is likely to the one is as likely to the other, and whatever
+// happens around a request, its text is what the model makes of it.
+#include "engine/gpu_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "engine/engine.h"
+#include "model/testing.h"
+
+namespace quire::engine {
+namespace {
+
+using model::testing::random_ids;
+using model::testing::TinyFile;
+using model::testing::TinyModel;
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kContext = 256;
+constexpr float kTolerance = 0.05f;  // of logprobs: rows are rounded to bf16 before each product
+
+TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
+  return {.architecture = architecture,
+          .width = 128,
+          .ffn_width = 192,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 64,
+          .context = kContext,
+          .type = type};
+}
+
+EngineOptions options_of(int32_t running, int32_t steps_in_flight = -1) {
+  EngineOptions options;
+  options.max_total_tokens = 4 * kContext;
+  options.max_running_requests = running;
+  options.prefill_chunk = 64;
+  options.mixed_chunk = 32;
+  options.steps_in_flight = steps_in_flight;
+  return options;
+}
+
+struct Heard {
+  Tokens tokens;
+  std::vector<TokenLogprob> logprobs, prompt_logprobs;
+  std::vector<float> embedding;
+  Finish finish = Finish::none;
+  std::string error;
+  int ends = 0;
+
+  void hear(const Output& output) {
+    EXPECT_EQ(ends, 0) << "told more after its end";
+    if (output.token >= 0) tokens.push_back(output.token);
+    if (output.token >= 0) logprobs.push_back(output.logprobs);
+    if (!output.prompt_logprobs.empty()) prompt_logprobs = output.prompt_logprobs;
+    embedding = output.embedding;
+    finish = output.finish;
+    error = output.error;
+    ends += finish != Finish::none;
+  }
+};
+
+// A model and an engine of one device, stepped by the test.
+class Side {
+ public:
+  Side(const std::string& path, const EngineOptions& options, cuda::Stream* stream)
+      : exec_({.threads = 2, .stream = stream}), model_(path, exec_), engine_(model_, options, exec_) {}
+
+  RequestId submit(const Request& request) {
+    return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
+  }
+  void drain() {
+    for (int steps = 0; engine_.step(); ++steps) ASSERT_LT(steps, 20000);
+  }
+  Heard finish(const Request& request) {
+    const RequestId id = submit(request);
+    drain();
+    return heard_[id];
+  }
+  const Heard& heard(RequestId id) { return heard_[id]; }
+  Engine& engine() { return engine_; }
+
+ private:
+  Exec exec_;
+  model::Model model_;
+  std::map<RequestId, Heard> heard_;
+  Engine engine_;
+};
+
+class GpuEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or the build no CUDA";
+    stream_ = std::make_unique<cuda::Stream>();
+  }
+  std::unique_ptr<cuda::Stream> stream_;
+};
+
+Request greedy(Tokens prompt, int32_t count) {
+  return {.prompt = std::move(prompt), .sampling = {.temperature = 0}, .max_new_tokens = count, .top_logprobs = 3};
+}
+
+// Every token was, to the CPU, within the tolerance of the likeliest at its place.
+void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
+  Tokens text = request.prompt;
+  text.insert(text.end(), heard.tokens.begin(), heard.tokens.end());
+  const auto from = static_cast<int32_t>(request.prompt.size());
+  if (heard.tokens.empty() || std::ssize(text) >= kContext) return;
+  const Heard scored =
+      cpu.finish({.prompt = text, .max_new_tokens = 0, .top_logprobs = 1, .prompt_logprobs_from = from});
+  ASSERT_EQ(scored.prompt_logprobs.size(), heard.tokens.size());
+  for (size_t i = 0; i < heard.tokens.size(); ++i) {
+    const TokenLogprob& at = scored.prompt_logprobs[i];
+    EXPECT_GE(at.logprob, at.top[0].second - 2 * kTolerance) << "token " << i << " of " << heard.tokens.size();
+  }
+}
+
+TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
+  const std::pair<const char*, BlockType> kinds[] = {
+      {"llama", BlockType::bf16},   {"qwen2", BlockType::bf16}, {"qwen3", BlockType::bf16}, {"olmo2", BlockType::bf16},
+      {"granite", BlockType::bf16}, {"llama", BlockType::q8_0}, {"qwen3", BlockType::q4_1}};
+  for (const auto& [architecture, type] : kinds) {
+    SCOPED_TRACE(cat(architecture, " of ", to_string(type)));
+    const TinyFile file(tiny(architecture, type));
+    Side gpu(file.path(), options_of(4), stream_.get()), cpu(file.path(), options_of(4), nullptr);
+    for (const int32_t length : {1, 7, 64, 150}) {
+      Request request = greedy(random_ids(length, 320, length), 24);
+      request.prompt_logprobs_from = 0;
+      request.logprob_ids = {3, 319};
+      const Heard on_gpu = gpu.finish(request), on_cpu = cpu.finish(request);
+      ASSERT_EQ(on_gpu.error, "");
+      ASSERT_EQ(on_gpu.tokens.size(), 24u);
+      ASSERT_EQ(on_gpu.prompt_logprobs.size(), static_cast<size_t>(length));
+      for (int32_t i = 0; i < length; ++i) {
+        EXPECT_EQ(on_gpu.prompt_logprobs[i].token, request.prompt[i]);
+        EXPECT_NEAR(on_gpu.prompt_logprobs[i].logprob, on_cpu.prompt_logprobs[i].logprob, kTolerance) << i;
+      }
+      EXPECT_NEAR(on_gpu.logprobs[0].wanted[1].second, on_cpu.logprobs[0].wanted[1].second, kTolerance);
+      EXPECT_NEAR(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, kTolerance);
+      expect_likeliest(cpu, request, on_gpu);
+    }
+  }
+}
+
+TEST_F(GpuEngine, PooledRowsAreTheCpus) {
+  const TinyFile file(tiny("llama"));
+  Side gpu(file.path(), options_of(4), stream_.get()), cpu(file.path(), options_of(4), nullptr);
+  for (const Pooling pooling : {Pooling::last, Pooling::mean}) {
+    const Request request{.prompt = random_ids(150, 320, 5), .max_new_tokens = 0, .pooling = pooling};
+    const Heard on_gpu = gpu.finish(request), on_cpu = cpu.finish(request);
+    ASSERT_EQ(on_gpu.embedding.size(), on_cpu.embedding.size());
+    double dot = 0;
+    for (size_t i = 0; i < on_gpu.embedding.size(); ++i) dot += double{on_gpu.embedding[i]} * on_cpu.embedding[i];
+    EXPECT_GT(dot, 0.999);
+  }
+}
+
+// Only tokens of a residue that changes with each token.
+class ResidueMask final : public TokenMask {
+ public:
+  const uint32_t* next() override {
+    std::fill(words_.begin(), words_.end(), 0);
+    for (int32_t id = at_ % 7; id < 320; id += 7) words_[id / 32] |= uint32_t{1} << id % 32;
+    return words_.data();
+  }
+  void accept(int32_t token) override {
+    EXPECT_EQ(token % 7, at_ % 7);
+    ++at_;
+  }
+
+ private:
+  int32_t at_ = 0;
+  std::vector<uint32_t> words_ = std::vector<uint32_t>(10);
+};
+
+TEST_F(GpuEngine, DrawsUnderMasksPenaltiesBiasAndEarlyStops) {
+  const TinyFile file(tiny("llama"));
+  Side gpu(file.path(), options_of(6), stream_.get());
+  std::map<RequestId, int> kinds;
+  for (int kind = 0; kind < 6; ++kind) {
+    Request request = greedy(random_ids(20 + kind, 320, 40 + kind), 30);
+    if (kind == 1) request.mask = std::make_shared<ResidueMask>();
+    if (kind == 2) request.sampling.logit_bias = {{17, 100.0f}};
+    if (kind == 3) request.sampling.logit_bias = {{17, 100.0f}}, request.stop_ids = {17}, request.min_new_tokens = 10;
+    if (kind == 4)
+      request.sampling = {.temperature = 1, .frequency_penalty = 2, .logit_bias = {{5, 30.0f}, {6, 30.0f}}};
+    if (kind == 5) request.top_logprobs = 300;  // more than the device gives: the host scores
+    kinds[gpu.submit(request)] = kind;
+  }
+  gpu.drain();
+  for (const auto& [id, kind] : kinds) {
+    const Heard& heard = gpu.heard(id);
+    SCOPED_TRACE(kind);
+    EXPECT_EQ(heard.error, "");
+    EXPECT_EQ(heard.ends, 1);
+    EXPECT_EQ(heard.tokens.size(), kind == 3 ? 11u : 30u);
+    if (kind == 2) {
+      EXPECT_EQ(heard.tokens, Tokens(30, 17));
+    }
+    if (kind == 3) {
+      EXPECT_EQ(std::count(heard.tokens.begin(), heard.tokens.end(), 17), 1);
+    }
+    if (kind == 4) {
+      const auto fives = std::count(heard.tokens.begin(), heard.tokens.end(), 5);
+      EXPECT_NEAR(static_cast<double>(fives), 15, 3) << "each draw makes its token less likely";
+    }
+    if (kind == 5) {
+      EXPECT_EQ(heard.logprobs[29].top.size(), 300u);
+    }
+  }
+}
+
+// Requests come, are retracted, cancelled, share prefixes; whoever was not cancelled has a text that the CPU would
+// give.
+TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
+  const TinyFile file(tiny("llama"));
+  Side cpu(file.path(), options_of(1), nullptr);
+  std::mt19937 random(7);
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<uint32_t>(limit)); };
+  int64_t retractions = 0;
+  for (int round = 0; round < 12; ++round) {
+    EngineOptions options = options_of(3 + below(6), below(3));
+    const int32_t page_sizes[] = {1, 16, 64};
+    options.page_size = page_sizes[below(3)];
+    options.max_total_tokens = kContext + below(kContext / 4);
+    options.prefill_chunk = 1 + below(64);
+    options.mixed_chunk = 1 + below(32);
+    SCOPED_TRACE(cat("round ", round, ": depth ", options.steps_in_flight, ", running ", options.max_running_requests));
+    Side gpu(file.path(), options, stream_.get());
+    const Tokens theme = random_ids(kContext, 320, round);
+    std::map<RequestId, Request> asked;
+    std::map<RequestId, bool> cancelled;
+    for (int come = 0, steps = 0; come < 12 || gpu.engine().step(); ++steps) {
+      ASSERT_LT(steps, 20000);
+      if (come < 12 && below(3) == 0) {
+        // Long enough to outgrow what is kept free for them when they are admitted.
+        const int length = 1 + below(60), count = below(2) ? 110 + below(60) : 1 + below(20);
+        Request request =
+            greedy(below(2) ? random_ids(length, 320, random()) : Tokens(theme.begin(), theme.begin() + length), count);
+        if (below(3) == 0) request.stop_ids = {below(320), below(320), below(320)};
+        asked.emplace(gpu.submit(request), request);
+        ++come;
+      }
+      if (come < 12) gpu.engine().step();
+      if (below(150) == 0 && !asked.empty()) {
+        const RequestId id = 1 + below(static_cast<int>(asked.size()));
+        cancelled[id] = true;
+        gpu.engine().cancel(id);
+      }
+    }
+    for (const auto& [id, request] : asked) {
+      const Heard& heard = gpu.heard(id);
+      EXPECT_EQ(heard.ends, 1);
+      EXPECT_EQ(heard.error, "");
+      EXPECT_TRUE(heard.finish != Finish::cancelled || cancelled[id]);
+      expect_likeliest(cpu, request, heard);
+    }
+    const EngineStats stats = gpu.engine().stats();
+    EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+    retractions += stats.retractions;
+  }
+  EXPECT_GT(retractions, 0);
+}
+
+// More changes of the page table than a step's inputs have room for.
+TEST_F(GpuEngine, ALongCachedPrefixGoesAheadInStepsOfNobody) {
+  TinyModel long_model = tiny("llama");
+  long_model.context = 4096;
+  const TinyFile file(long_model);
+  EngineOptions options = options_of(2);
+  options.max_total_tokens = 3 * 4096;
+  options.page_size = 1;
+  options.prefill_chunk = 512;
+  Side gpu(file.path(), options, stream_.get());
+  const Request request = greedy(random_ids(3000, 320, 1), 8);
+  const Heard first = gpu.finish(request), again = gpu.finish(request);
+  EXPECT_EQ(first.tokens, again.tokens);
+  EXPECT_EQ(gpu.engine().stats().cached_prompt_tokens, 2999);
+}
+
+// For sanitizers: a chunk of a prompt, mixed steps, replayed graphs, all in few launches.
+TEST_F(GpuEngine, AWholeStepOfATinyModel) {
+  const TinyFile file(tiny("llama"));
+  Side gpu(file.path(), options_of(2), stream_.get());
+  const RequestId first = gpu.submit(greedy(random_ids(20, 320, 1), 4));
+  gpu.engine().step();
+  const RequestId second = gpu.submit(greedy(random_ids(30, 320, 2), 3));
+  gpu.drain();
+  EXPECT_EQ(gpu.heard(first).tokens.size(), 4u);
+  EXPECT_EQ(gpu.heard(second).tokens.size(), 3u);
+}
+
+}  // namespace
+}  // namespace quire::engine

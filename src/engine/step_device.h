@@ -1,0 +1,46 @@
+// What computes the engine's steps: its one door to a device.
+//
+//   launch(step)   in order. What the step needs of the host (its rows, the page table as it is now) is taken here.
+//   finish(step)   in the same order, each after its launch: step.results are there when it returns.
+//
+// A device that answers at once (the CPU) computes in launch(); one that answers late (a GPU) is launched and goes on,
+// and finish() waits for it. Between the two the step stays where it is and belongs to the device.
+//
+// Errors   cuda::DeviceError: the device computes nothing any more. Any other exception concerns that step alone.
+#pragma once
+#include <memory>
+
+#include "base/exec.h"
+#include "engine/ahead_masks.h"
+#include "engine/scheduler.h"
+#include "engine/step.h"
+#include "kv/request_table.h"
+#include "model/model.h"
+
+namespace quire::engine {
+
+class StepDevice {
+ public:
+  virtual ~StepDevice() = default;
+  virtual void launch(Step& step) = 0;
+  virtual void finish(Step& step) = 0;
+};
+
+// What a device is made of. All that is referred to outlives it.
+struct StepDeviceParts {
+  const model::Model& model;
+  const SchedulerLimits& limits;
+  Dtype kv_type;
+  int32_t vocabulary;  // ids that may be drawn
+  kv::RequestTable& table;
+  MaskThreads& masks;
+  Exec& exec;
+};
+std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts);  // for exec's device
+
+// Masks that the rows of a step are drawn under: they are computed beside its forward pass, and for those that are not
+// ready after it the step waits a little; a row whose mask is still not ready has no token.
+void begin_masks(const Batch& batch, MaskThreads& masks);
+void wait_for_masks(const Batch& batch, MaskThreads& masks);
+
+}  // namespace quire::engine

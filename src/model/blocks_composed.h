@@ -1,0 +1,15 @@
+// Parts of the compositions (blocks.cc) that a device's own blocks are made of too.
+#pragma once
+#include "model/blocks.h"
+
+namespace quire::model::composed {
+
+// The residual stream as a half's first product reads it: normed where the layer has a norm there.
+ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
+                                 Exec& exec);
+// From block.qkv to queries, and keys and values in their slots.
+void rotate_and_store(const QkvBlock& block, Exec& exec);
+// The end of a residual block, whose product reads `in`.
+void add_product(const ResidualBlock& block, const ops::ActivationRows& in, Exec& exec);
+
+}  // namespace quire::model::composed

@@ -1,0 +1,109 @@
+// Operations by row on the GPU: how rows are cut over blocks, and four numbers of a row at a time.
+//
+// The bits are the CPU's, so every rounding is written out (__fmul_rn and its kin), and the compiler fuses nothing.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/cuda_call.h"
+#include "base/cuda_launch.cuh"
+#include "base/tensor.h"
+
+namespace quire::ops::cuda {
+
+using quire::cuda::check_cuda;
+using quire::cuda::griddep_launch_dependents;
+using quire::cuda::griddep_wait;
+using quire::cuda::launch_after;
+using quire::cuda::stream_of;
+
+inline constexpr int32_t kWarp = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+inline constexpr int32_t kFour = 4;
+
+// A thread takes four numbers that lie side by side. `vectors`: their addresses are multiples of their size, and rows
+// have whole fours.
+__device__ inline float4 load_four(const float* row, int64_t at, int64_t dim, bool vectors) {
+  if (vectors) return *reinterpret_cast<const float4*>(row + at);
+  return {row[at], at + 1 < dim ? row[at + 1] : 0.0f, at + 2 < dim ? row[at + 2] : 0.0f,
+          at + 3 < dim ? row[at + 3] : 0.0f};
+}
+__device__ inline void store_four(float* row, int64_t at, int64_t dim, bool vectors, float4 x) {
+  if (vectors) {
+    *reinterpret_cast<float4*>(row + at) = x;
+    return;
+  }
+  row[at] = x.x;
+  if (at + 1 < dim) row[at + 1] = x.y;
+  if (at + 2 < dim) row[at + 2] = x.z;
+  if (at + 3 < dim) row[at + 3] = x.w;
+}
+
+inline bool is_multiple(const void* address, size_t bytes) { return reinterpret_cast<uintptr_t>(address) % bytes == 0; }
+// May rows of f32 be read and written in fours?
+template <class T>
+bool has_vectors(const Rows<T>& rows) {
+  return rows.dim % kFour == 0 && rows.stride % kFour == 0 && is_multiple(rows.data, sizeof(float4));
+}
+
+// Where rows are cut into pieces: one block a piece, grid: rows, pieces.
+inline constexpr int32_t kPieceThreads = 256;
+inline constexpr int64_t kPiece = int64_t{kPieceThreads} * kFour;
+__device__ inline int64_t first_of_thread() { return blockIdx.y * kPiece + int64_t{threadIdx.x} * kFour; }
+
+template <class Args>
+void launch_by_piece(void (*kernel)(Args), const Args& args, const int32_t* live_rows, int64_t rows, int64_t dim,
+                     const char* name, Exec& exec) {
+  check(live_rows != nullptr, name, " needs the address of the live row count");
+  const cudaStream_t stream = stream_of(exec);
+  if (rows == 0) return;
+  const dim3 grid(static_cast<uint32_t>(rows), static_cast<uint32_t>((dim + kPiece - 1) / kPiece));
+  launch_after(kernel, grid, kPieceThreads, 0, stream, name, args);
+}
+
+// --- norms
+
+// 1 / sqrt(mean(x^2) + eps) of numbers in shared memory, as ref::rms_scale adds them up: element i in lane i % 16, then
+// the lanes by halves. Called by a whole warp, which all get the result.
+__device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
+  constexpr int32_t kLanes = 16, kAhead = 8;  // numbers of a lane that are on their way while others are added
+  const int32_t lane = threadIdx.x % kLanes;
+  float sum = 0;
+  int64_t i = lane;
+  if (threadIdx.x % kWarp < kLanes) {
+    float next[kAhead];
+    const int64_t whole = dim / (kLanes * kAhead) * (kLanes * kAhead);
+    if (whole > 0)
+#pragma unroll
+      for (int32_t k = 0; k < kAhead; ++k) next[k] = x[i + k * kLanes];
+    for (; i < whole; i += kLanes * kAhead) {
+      const bool more = i + kLanes * kAhead < whole;
+#pragma unroll
+      for (int32_t k = 0; k < kAhead; ++k) {
+        const float now = next[k];
+        if (more) next[k] = x[i + (kAhead + k) * kLanes];
+        sum = __fmaf_rn(now, now, sum);
+      }
+    }
+    for (; i < dim; i += kLanes) sum = __fmaf_rn(x[i], x[i], sum);
+  }
+#pragma unroll
+  for (int32_t half = kLanes / 2; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(kAllLanes, sum, half));
+  const float mean = __fdiv_rn(__shfl_sync(kAllLanes, sum, 0), static_cast<float>(dim));
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// A kernel that keeps a row in shared memory may need more than it has unasked.
+template <class Args>
+void allow_shared(void (*kernel)(Args), int64_t bytes, const char* name) {
+  constexpr int64_t kUnasked = 48 << 10, kMost = 224 << 10;
+  check(bytes <= kMost, name, " of ", bytes / int64_t{sizeof(float)}, " numbers, more than a block's memory holds");
+  if (bytes <= kUnasked) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name,
+             " has no shared memory of ", bytes, " bytes");
+}
+
+}  // namespace quire::ops::cuda

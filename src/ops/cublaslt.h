@@ -1,0 +1,38 @@
+// cuBLASLt, NVIDIA's library of matrix products, as far as quire needs it: found when the first product asks for it,
+// not linked, so quire runs without.
+//
+//   out[r][c] (+)= scale * sum_k in[r][k] * weights[c][k]        bf16 in, f32 sums and out
+//
+// Memory   a stream's workspace and scratch are taken by prepare_cublaslt(), which is called where weights are laid
+//          out; products allocate nothing and may be captured. Which algorithm serves (outputs, inputs, rows) is asked
+//          once and kept.
+// Errors   CheckError with the library's status.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+
+namespace quire::ops::cuda {
+
+// False where no library was found or its version is unknown; then the first caller is told on standard error what was
+// looked for.
+bool has_cublaslt();
+
+void prepare_cublaslt(cudaStream_t stream);
+
+// For results that are not yet finished.
+std::span<float> cublaslt_scratch(cudaStream_t stream);
+
+struct LibraryProduct {
+  const uint16_t* weights;  // [outputs, inputs]
+  const uint16_t* in;       // [rows, in_stride]
+  float* out;               // [rows, out_stride]
+  int32_t outputs, inputs, rows;
+  int64_t in_stride, out_stride;
+  float scale;
+  bool add;
+};
+void cublaslt_multiply(const LibraryProduct& product, cudaStream_t stream);
+
+}  // namespace quire::ops::cuda

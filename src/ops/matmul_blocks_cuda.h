@@ -1,0 +1,18 @@
+// Inside matmul on a GPU: products of quantised weights (packed_blocks.h). The arguments are checked, and the weights'
+// parts are all quantised.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/matmul.h"
+
+namespace quire::ops::cuda {
+
+// With the CPU's bits.
+void multiply_blocks(const MatmulArgs& args, cudaStream_t stream);
+
+// For many rows: by cuBLASLt, both sides rounded to bf16. prepare_dequantised() takes the memory for it.
+bool suits_dequantised(const MatmulArgs& args);
+void multiply_dequantised(const MatmulArgs& args, cudaStream_t stream);
+void prepare_dequantised(cudaStream_t stream);
+
+}  // namespace quire::ops::cuda

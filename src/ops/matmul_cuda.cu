@@ -1,0 +1,144 @@
+// Who computes a product on the GPU.
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+#include "base/cuda_call.h"
+#include "ops/cublaslt.h"
+#include "ops/matmul_blocks_cuda.h"
+#include "ops/matmul_cuda.cuh"
+#include "ops/matmul_task.h"
+
+namespace quire::ops::cuda {
+namespace {
+
+using quire::cuda::launch_after;
+
+Product product_of(const MatmulArgs& args) {
+  const PackedMatrix& weights = *args.weights;
+  const bool normed = args.fusions.norm != nullptr;
+  return {.weights = weights.rows(),
+          .in = args.in.bf16,
+          .norm_in = normed ? args.in.f32 : nullptr,
+          .norm = args.fusions.norm,
+          .out = args.out.data,
+          .bias = args.bias,
+          .live_rows = args.live_rows,
+          .in_stride = args.in.bf16_stride ? args.in.bf16_stride : args.in.dim,
+          .out_stride = args.out.stride,
+          .outputs = static_cast<int32_t>(weights.outputs()),
+          .inputs = static_cast<int32_t>(weights.inputs()),
+          .room = static_cast<int32_t>(std::min(args.in.rows, args.out.rows)),
+          .scale = args.scale,
+          .norm_eps = args.fusions.norm_eps,
+          .store = args.store,
+          .join = weights.join(),
+          .bf16_out = args.fusions.bf16_out};
+}
+
+void check_rows(const Product& p) {
+  check(!p.norm || (p.room <= kMostNormedRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
+        " outputs with room for ", p.room, " rows fuses no norm");
+  const void* rows = p.norm_in ? static_cast<const void*>(p.norm_in) : p.in;
+  check(rows != nullptr && reinterpret_cast<uintptr_t>(rows) % 16 == 0 && p.in_stride % kRowInputs == 0,
+        "rows of a product on a GPU begin at multiples of 16 bytes");
+  check(!p.bf16_out || p.store != Store::add, "a product does not add to rows of bf16");
+}
+
+// --- what cuBLASLt leaves to do
+
+constexpr int32_t kFinishThreads = 256;
+
+struct SumsToFinish {
+  Product product;
+  const float* sums;  // [rows, weight rows]
+  int64_t weight_rows;
+  int32_t first_row;  // of the room
+};
+
+// grid: pairs of weight rows, rows
+template <PackedMatrix::Join kJoin>
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ SumsToFinish f) {
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  const int32_t pair = blockIdx.x * kFinishThreads + threadIdx.x,
+                token = f.first_row + static_cast<int32_t>(blockIdx.y);
+  const int32_t row = pair / 8 * 16 + pair % 8;
+  if (row >= f.weight_rows || token >= live_rows_of(f.product)) return;
+  const float* sums = f.sums + blockIdx.y * f.weight_rows + row;
+  Finish<kJoin>(f.product, row, token).store(f.product, __ldcg(sums), __ldcg(sums + kHalfGroup));
+}
+
+void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
+  const auto blocks = static_cast<uint32_t>((f.weight_rows / 2 + kFinishThreads - 1) / kFinishThreads);
+  const auto kernel = f.product.join == PackedMatrix::Join::stack ? finish_kernel<PackedMatrix::Join::stack>
+                                                                  : finish_kernel<PackedMatrix::Join::gate_and_up>;
+  launch_after(kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
+}
+
+void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
+  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
+  (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
+}
+
+bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
+
+}  // namespace
+
+void multiply_by_library(const Product& p, cudaStream_t stream) {
+  if (is_plain(p))
+    return cublaslt_multiply({.weights = p.weights,
+                              .in = p.in,
+                              .out = p.out,
+                              .outputs = p.outputs,
+                              .inputs = p.inputs,
+                              .rows = p.room,
+                              .in_stride = p.in_stride,
+                              .out_stride = p.out_stride,
+                              .scale = p.scale,
+                              .add = p.store == Store::add},
+                             stream);
+  const std::span<float> scratch = cublaslt_scratch(stream);
+  const int64_t weight_rows = p.weight_rows();
+  const auto at_once = static_cast<int32_t>(std::min<int64_t>(512, static_cast<int64_t>(scratch.size()) / weight_rows));
+  check(at_once > 0, "a product of ", weight_rows, " outputs is too wide for cuBLASLt's memory");
+  for (int32_t first = 0; first < p.room; first += at_once) {
+    const int32_t rows = std::min(at_once, p.room - first);
+    cublaslt_multiply({.weights = p.weights,
+                       .in = p.in + first * p.in_stride,
+                       .out = scratch.data(),
+                       .outputs = static_cast<int32_t>(weight_rows),
+                       .inputs = p.inputs,
+                       .rows = rows,
+                       .in_stride = p.in_stride,
+                       .out_stride = weight_rows,
+                       .scale = 1,
+                       .add = false},
+                      stream);
+    launch_finish({p, scratch.data(), weight_rows, first}, rows, stream);
+  }
+}
+
+void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
+
+void prepare_quantised_matmul(Exec& exec) {
+  prepare_matmul(exec);
+  if (has_cublaslt()) prepare_dequantised(quire::cuda::stream_of(exec));
+}
+
+bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
+  return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
+}
+
+void matmul(const MatmulArgs& args, Exec& exec) {
+  cpu::check_matmul(args, exec);
+  if (!is_dense(args.weights->parts()[0].type)) return multiply_quantised(args, quire::cuda::stream_of(exec));
+  const Product p = product_of(args);
+  check_rows(p);
+  const cudaStream_t stream = quire::cuda::stream_of(exec);
+  if (p.room == 0) return;
+  if (p.room > kMostOwnRows && has_cublaslt()) return multiply_by_library(p, stream);
+  (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
+}
+
+}  // namespace quire::ops::cuda

@@ -1,0 +1,466 @@
+// Products on the GPU, against sums in double and against themselves with other numbers of rows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/cuda.h"
+#include "base/testing/expect_refused.h"
+#include "ops/matmul.h"
+#include "ops/matmul_testing.h"
+#include "ops/packed_rows.h"
+
+namespace quire::ops {
+namespace {
+
+using Join = PackedMatrix::Join;
+using testing::Weights;
+
+quire::cuda::Stream& gpu_stream() {
+  static quire::cuda::Stream stream;
+  return stream;
+}
+Exec& product_gpu() {
+  static Exec exec({.threads = 2, .stream = &gpu_stream()});
+  return exec;
+}
+
+float as_bf16(float x) { return to_float(to_bf16(x)); }
+
+// --- the layout
+
+TEST(PackedRows, GroupsOfEightGatesAndTheirUpsAlternate) {
+  EXPECT_EQ(row_count(Join::stack, 1), 16);
+  EXPECT_EQ(row_count(Join::stack, 48), 48);
+  EXPECT_EQ(row_count(Join::gate_and_up, 2 * 8), 16);
+  EXPECT_EQ(row_count(Join::gate_and_up, 2 * 9), 32);
+  EXPECT_EQ(output_in_part(Join::stack, 21), 21);
+  for (const int64_t row : {16, 24}) EXPECT_EQ(output_in_part(Join::gate_and_up, row), 8);
+  EXPECT_FALSE(is_up(Join::gate_and_up, 16));
+  EXPECT_TRUE(is_up(Join::gate_and_up, 24));
+}
+
+class OnTheGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  }
+};
+class PackedMatrixCuda : public OnTheGpu {};
+class MatmulCuda : public OnTheGpu {};
+
+PackedMatrix packed_on_gpu(const std::vector<Weights>& parts, Join join) {
+  std::vector<WeightView> views;
+  for (const Weights& part : parts) views.push_back(part.view());
+  return PackedMatrix(views, join, product_gpu());
+}
+
+std::vector<uint16_t> rows_of(const PackedMatrix& matrix) {
+  std::vector<uint16_t> rows(matrix.bytes() / sizeof(uint16_t));
+  gpu_stream().copy(reinterpret_cast<std::byte*>(rows.data()), reinterpret_cast<const std::byte*>(matrix.rows()),
+                    matrix.bytes());
+  gpu_stream().wait();
+  return rows;
+}
+
+TEST_F(PackedMatrixCuda, HoldsEveryTypeAsRowsOfBf16) {
+  for (const BlockType type : kBlockTypes) {
+    const int64_t inputs = testing::quantised(type) ? 512 : 24;
+    const Weights first(type, 5, inputs, 1), second(BlockType::bf16, 3, inputs, 2);
+    const PackedMatrix matrix = packed_on_gpu({first, second}, Join::stack);
+    EXPECT_EQ(matrix.forms(), Forms{.bf16 = true});
+    EXPECT_EQ(matrix.precise_forms(), Forms{.bf16 = true});
+    const std::vector<uint16_t> rows = rows_of(matrix);
+    ASSERT_EQ(rows.size(), static_cast<size_t>(16 * inputs));
+    std::vector<float> expected = first.values();
+    const std::vector<float> more = second.values();
+    expected.insert(expected.end(), more.begin(), more.end());
+    expected.resize(rows.size());  // zeros fill the group
+    for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], to_bf16(expected[i]).bits) << to_string(type) << i;
+  }
+}
+
+TEST_F(PackedMatrixCuda, AlternatesGatesAndUpsOverSeveralPieces) {
+  constexpr int64_t kOutputs = 1003, kInputs = 4096;  // 16 MB: more than the pinned memory at a time
+  const Weights gate(BlockType::bf16, kOutputs, kInputs, 1), up(BlockType::bf16, kOutputs, kInputs, 2);
+  const std::vector<uint16_t> rows = rows_of(packed_on_gpu({gate, up}, Join::gate_and_up));
+  ASSERT_EQ(rows.size(), static_cast<size_t>(2 * 1008 * kInputs));
+  const std::vector<uint16_t> zeros(kInputs);
+  for (int64_t row = 0; row < 2 * 1008; ++row) {
+    const int64_t output = row / 16 * 8 + row % 8;
+    const Weights& part = row % 16 < 8 ? gate : up;
+    const void* expected =
+        output < kOutputs ? static_cast<const void*>(&part.bytes[output * kInputs * 2]) : zeros.data();
+    ASSERT_EQ(std::memcmp(&rows[row * kInputs], expected, kInputs * 2), 0) << row;
+  }
+}
+
+TEST_F(PackedMatrixCuda, RefusesRowsThatDoNotBeginAtWholeLines) {
+  const Weights odd(BlockType::f32, 3, 12, 1);
+  quire::expect_refused([&] { packed_on_gpu({odd}, Join::stack); },
+                        "a GPU multiplies matrices whose inputs are a multiple of 8, not F32 [3, 12]");
+}
+
+// --- products
+
+constexpr float kCudaUntouched = 777.0f;
+
+// Weights, rows and outputs of one product, all rows of the room filled.
+struct CudaProduct {
+  CudaProduct(std::vector<Weights> of, Join join, int64_t rows, uint32_t seed = 3)
+      : parts(std::move(of)),
+        weights(packed_on_gpu(parts, join)),
+        room(rows),
+        in_memory(static_cast<size_t>(rows * weights.inputs()) * sizeof(uint16_t), Place::pinned),
+        live_memory(sizeof(int32_t), Place::pinned),
+        bias_memory(static_cast<size_t>(weights.outputs()) * sizeof(float), Place::pinned) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < room * weights.inputs(); ++i) in()[i] = to_bf16(normal(random)).bits;
+    for (int64_t i = 0; i < weights.outputs(); ++i) bias()[i] = normal(random);
+    live() = static_cast<int32_t>(room);
+  }
+  uint16_t* in() const { return reinterpret_cast<uint16_t*>(in_memory.data()); }
+  float* bias() const { return reinterpret_cast<float*>(bias_memory.data()); }
+  int32_t& live() const { return *reinterpret_cast<int32_t*>(live_memory.data()); }
+  int64_t columns(Store store) const { return store == Store::silu_mul ? weights.outputs() / 2 : weights.outputs(); }
+
+  MatmulArgs args(const Rows<float>& out, Store store, bool biased = false, float scale = 1) const {
+    return {.weights = &weights,
+            .in = {.forms = {.bf16 = true}, .rows = out.rows, .dim = weights.inputs(), .f32 = nullptr, .bf16 = in()},
+            .out = out,
+            .bias = biased ? bias() : nullptr,
+            .store = store,
+            .scale = scale,
+            .live_rows = &live()};
+  }
+
+  std::vector<Weights> parts;
+  PackedMatrix weights;
+  int64_t room;
+  Buffer in_memory, live_memory, bias_memory;
+};
+
+// Outputs that the GPU writes and this side reads, rows some way apart.
+struct CudaOutput {
+  static constexpr int64_t kGap = 3;
+  CudaOutput(int64_t count, int64_t width)
+      : rows(count),
+        columns(width),
+        memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
+    std::fill_n(data(), rows * (columns + kGap), kCudaUntouched);
+  }
+  float* data() const { return reinterpret_cast<float*>(memory.data()); }
+  Rows<float> view() const { return {data(), rows, columns, columns + kGap}; }
+  int64_t rows, columns;
+  Buffer memory;
+};
+
+CudaOutput product_on_gpu(const CudaProduct& product, int64_t room, Store store, bool biased = false, float scale = 1) {
+  CudaOutput out(room, product.columns(store));
+  matmul(product.args(out.view(), store, biased, scale), product_gpu());
+  product_gpu().wait();
+  return out;
+}
+
+struct ExactSum {
+  double value, magnitude;
+};
+
+// Output `output`, counted over the parts, of one row.
+ExactSum exact_sum_of(const CudaProduct& product, const std::vector<std::vector<float>>& values, int64_t row,
+                      int64_t output) {
+  size_t part = 0;
+  while (output >= product.parts[part].outputs) output -= product.parts[part++].outputs;
+  const int64_t inputs = product.weights.inputs();
+  ExactSum sum{};
+  for (int64_t k = 0; k < inputs; ++k) {
+    const double term = double{to_float(bf16{product.in()[row * inputs + k]})} * values[part][output * inputs + k];
+    sum.value += term;
+    sum.magnitude += std::abs(term);
+  }
+  return sum;
+}
+
+// The parts' weights as the GPU has them.
+std::vector<std::vector<float>> rounded_values(const CudaProduct& product) {
+  std::vector<std::vector<float>> values;
+  for (const Weights& part : product.parts) {
+    values.push_back(part.values());
+    for (float& x : values.back()) x = as_bf16(x);
+  }
+  return values;
+}
+
+// Sums of products are off by some of the last bits of their greatest magnitude.
+void expect_product(const CudaProduct& product, const CudaOutput& out, Store store, bool biased, float scale) {
+  const std::vector<std::vector<float>> values = rounded_values(product);
+  const auto result = [&](int64_t row, int64_t output) {
+    ExactSum sum = exact_sum_of(product, values, row, output);
+    if (biased) sum.value += product.bias()[output];
+    return ExactSum{sum.value * scale, sum.magnitude * std::abs(scale)};
+  };
+  for (int64_t row = 0; row < out.rows; ++row)
+    for (int64_t column = 0; column < out.columns + CudaOutput::kGap; ++column) {
+      const float got = out.data()[row * (out.columns + CudaOutput::kGap) + column];
+      if (column >= out.columns || row >= product.live()) {
+        ASSERT_EQ(got, kCudaUntouched) << row << ", " << column;
+        continue;
+      }
+      ExactSum expected = result(row, column);
+      if (store == Store::add) expected.value += kCudaUntouched;
+      if (store == Store::silu_mul) {
+        const ExactSum up = result(row, column + out.columns);
+        const double silu = expected.value / (1 + std::exp(-expected.value));
+        expected = {silu * up.value, expected.magnitude * std::abs(up.value) + std::abs(silu) * up.magnitude};
+      }
+      ASSERT_NEAR(got, expected.value, expected.magnitude * 1e-5 + std::abs(expected.value) * 3e-6 + 1e-5)
+          << row << ", " << column;
+    }
+}
+
+void expect_every_store(const CudaProduct& stacked, const CudaProduct& pair) {
+  expect_product(stacked, product_on_gpu(stacked, stacked.room, Store::set), Store::set, false, 1);
+  expect_product(stacked, product_on_gpu(stacked, stacked.room, Store::set, true), Store::set, true, 1);
+  expect_product(stacked, product_on_gpu(stacked, stacked.room, Store::add, true, 0.25f), Store::add, true, 0.25f);
+  expect_product(stacked, product_on_gpu(stacked, stacked.room, Store::add, false, -2), Store::add, false, -2);
+  expect_product(pair, product_on_gpu(pair, pair.room, Store::set, true, 3), Store::set, true, 3);
+  expect_product(pair, product_on_gpu(pair, pair.room, Store::silu_mul), Store::silu_mul, false, 1);
+  expect_product(pair, product_on_gpu(pair, pair.room, Store::silu_mul, true), Store::silu_mul, true, 1);
+}
+
+// So many times the same part: large matrices without as many random numbers.
+PackedMatrix repeated(const Weights& part, size_t times) {
+  return PackedMatrix(std::vector<WeightView>(times, part.view()), Join::stack, product_gpu());
+}
+
+CudaProduct stack_of(int64_t outputs, int64_t inputs, int64_t rows) {
+  std::vector<Weights> parts;
+  if (outputs > 2) parts.push_back(Weights(BlockType::f16, outputs / 3, inputs, 4));
+  parts.push_back(Weights(BlockType::bf16, outputs - (outputs > 2 ? outputs / 3 : 0), inputs, 5));
+  return CudaProduct(std::move(parts), Join::stack, rows);
+}
+CudaProduct pair_of(int64_t outputs, int64_t inputs, int64_t rows) {
+  return CudaProduct({Weights(BlockType::bf16, outputs, inputs, 6), Weights(BlockType::f32, outputs, inputs, 7)},
+                     Join::gate_and_up, rows);
+}
+
+TEST_F(MatmulCuda, IsTheSumOfProductsForEveryShapeAndStore) {
+  struct Shape {
+    int64_t outputs, inputs, rows;
+  };
+  constexpr Shape kShapes[] = {{1, 8, 1},      {3, 24, 2},     {17, 40, 9},   {16, 64, 8},    {100, 72, 33},
+                               {80, 576, 5},   {96, 1536, 3},  {70, 4096, 2}, {33, 14336, 3}, {130, 136, 128},
+                               {650, 4096, 2}, {190, 14360, 3}};  // the last two are large enough for the ring
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(cat(shape.outputs, " outputs, ", shape.inputs, " inputs, ", shape.rows, " rows"));
+    expect_every_store(stack_of(shape.outputs, shape.inputs, shape.rows),
+                       pair_of(shape.outputs, shape.inputs, shape.rows));
+  }
+}
+
+TEST_F(MatmulCuda, ServesManyRows) {
+  for (const int64_t rows : {129, 600}) {
+    SCOPED_TRACE(rows);
+    expect_every_store(stack_of(50, 128, rows), pair_of(41, 128, rows));
+  }
+}
+
+// Rooms of 1 to 128 rows, every row of which is the same as alone.
+void expect_bits_of_one_row(const CudaProduct& product, Store store) {
+  const CudaOutput whole = product_on_gpu(product, product.room, store);
+  const auto row_bytes = static_cast<size_t>(whole.columns) * sizeof(float);
+  for (const int64_t room : {1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127}) {
+    const CudaOutput out = product_on_gpu(product, room, store);
+    for (int64_t row = 0; row < room; ++row)
+      ASSERT_EQ(std::memcmp(out.view().row(row), whole.view().row(row), row_bytes), 0) << room << ", row " << row;
+  }
+  product.live() = 5;
+  const CudaOutput fewer = product_on_gpu(product, product.room, store);
+  for (int64_t row = 0; row < 5; ++row)
+    EXPECT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), row_bytes), 0) << row;
+}
+
+TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRow) {
+  for (const int64_t inputs : {576, 1536, 4096, 14336}) {  // the last two are large enough for the ring
+    SCOPED_TRACE(inputs);
+    const int64_t outputs = inputs < 4096 ? 200 : 650;
+    expect_bits_of_one_row(stack_of(outputs, inputs, kMostOwnRows), Store::set);
+    expect_bits_of_one_row(pair_of(outputs / 2, inputs, kMostOwnRows), Store::silu_mul);
+  }
+}
+
+// Blocks that have several tiles each give the bits of those that have one.
+TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
+  constexpr size_t kTimes = 61;  // 420 tiles
+  for (const int64_t rows : {3, 16, 30, 50, 100}) {
+    CudaProduct product = stack_of(660, 4096, rows);
+    product.weights = packed_on_gpu({product.parts[1], product.parts[1]}, Join::stack);
+    const int64_t once = product.parts[1].outputs;
+    const CudaOutput narrow = product_on_gpu(product, rows, Store::set);
+    product.weights = repeated(product.parts[1], kTimes);
+    const CudaOutput wide = product_on_gpu(product, rows, Store::set);
+    for (int64_t row = 0; row < rows; ++row)
+      for (size_t i = 0; i < kTimes; ++i)
+        ASSERT_EQ(std::memcmp(wide.view().row(row) + i * once, narrow.view().row(row), once * sizeof(float)), 0)
+            << row << ", " << i;
+  }
+}
+
+TEST_F(MatmulCuda, DeadRowsAreNeitherReadNorWritten) {
+  for (const int64_t room : {8, 40, 128})
+    for (const int32_t live : {0, 1, 6}) {
+      SCOPED_TRACE(cat(live, " of ", room));
+      CudaProduct product = stack_of(72, 200, room);
+      product.live() = live;
+      const uint16_t nan = to_bf16(std::numeric_limits<float>::quiet_NaN()).bits;
+      std::fill_n(product.in() + live * 200, (room - live) * 200, nan);
+      expect_product(product, product_on_gpu(product, room, Store::set, true), Store::set, true, 1);
+    }
+}
+
+TEST_F(MatmulCuda, ReplaysWithTheLiveRowsOfItsTime) {
+  for (const int64_t room : {16, 160}) {
+    CudaProduct product = pair_of(72, 576, room);
+    const CudaOutput direct = product_on_gpu(product, room, Store::silu_mul), replayed(room, 72);
+    product.live() = 0;
+    gpu_stream().begin_capture();
+    matmul(product.args(replayed.view(), Store::silu_mul), product_gpu());
+    const auto graph = gpu_stream().end_capture();
+    product.live() = static_cast<int32_t>(room);
+    gpu_stream().launch(*graph);
+    product_gpu().wait();
+    for (int64_t row = 0; row < room; ++row)
+      EXPECT_EQ(std::memcmp(direct.view().row(row), replayed.view().row(row), 72 * sizeof(float)), 0) << row;
+  }
+}
+
+// --- fusions
+
+TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
+  for (const int64_t room : {3, 130}) {
+    const CudaProduct product = pair_of(72, 576, room);
+    const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+    const CudaOutput narrow(room, 72);
+    MatmulArgs args = product.args(narrow.view(), Store::silu_mul);
+    args.fusions.bf16_out = true;
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    for (int64_t row = 0; row < room; ++row)
+      for (int64_t c = 0; c < 72; ++c)
+        ASSERT_EQ(reinterpret_cast<const uint16_t*>(narrow.view().row(row))[c], to_bf16(exact.view().row(row)[c]).bits)
+            << row << ", " << c;
+  }
+}
+
+// Rows that lie apart give the bits of those that do not.
+TEST_F(MatmulCuda, ReadsRowsThatLieApart) {
+  for (const int64_t outputs : {50, 1300})
+    for (const int64_t room : {5, 140}) {
+      const CudaProduct product = stack_of(outputs, 2048, room);
+      const CudaOutput dense = product_on_gpu(product, room, Store::set), apart(room, outputs);
+      Buffer spread(static_cast<size_t>(room) * 4096 * sizeof(uint16_t), Place::pinned);
+      auto* rows = reinterpret_cast<uint16_t*>(spread.data());
+      for (int64_t row = 0; row < room; ++row) std::memcpy(rows + row * 4096, product.in() + row * 2048, 4096);
+      MatmulArgs args = product.args(apart.view(), Store::set);
+      args.in.bf16 = rows;
+      args.in.bf16_stride = 4096;
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      for (int64_t row = 0; row < room; ++row)
+        ASSERT_EQ(std::memcmp(dense.view().row(row), apart.view().row(row), outputs * sizeof(float)), 0) << row;
+    }
+}
+
+// Rows of f32 whose norm is part of the product.
+struct NormedProduct {
+  NormedProduct(const CudaProduct& of, int64_t rows)
+      : product(&of),
+        x_memory(static_cast<size_t>(rows * of.weights.inputs()) * sizeof(float), Place::pinned),
+        norm_memory(static_cast<size_t>(of.weights.inputs()) * sizeof(float), Place::pinned) {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows * of.weights.inputs(); ++i) x()[i] = normal(random) * 30;
+    for (int64_t i = 0; i < of.weights.inputs(); ++i) norm()[i] = normal(random);
+  }
+  float* x() const { return reinterpret_cast<float*>(x_memory.data()); }
+  float* norm() const { return reinterpret_cast<float*>(norm_memory.data()); }
+  CudaOutput result(int64_t room, Store store) const {
+    CudaOutput out(room, product->columns(store));
+    MatmulArgs args = product->args(out.view(), store);
+    args.in = {.forms = {.f32 = true}, .rows = room, .dim = product->weights.inputs(), .f32 = x()};
+    args.fusions = {.norm = norm(), .norm_eps = 1e-5f};
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    return out;
+  }
+  const CudaProduct* product;
+  Buffer x_memory, norm_memory;
+};
+
+TEST_F(MatmulCuda, NormsItsRowsOnTheWay) {
+  constexpr int64_t kRoom = 8;
+  for (const int64_t inputs : {40, 576, 1536, 2304}) {
+    const CudaProduct product = stack_of(48, inputs, kRoom);
+    ASSERT_TRUE(cuda::fuses_norm(product.weights, kRoom));
+    EXPECT_FALSE(cuda::fuses_norm(product.weights, kMostOwnRows));
+    const NormedProduct normed(product, kRoom);
+    const CudaOutput whole = normed.result(kRoom, Store::set);
+    const std::vector<std::vector<float>> values = rounded_values(product);
+    for (int64_t row = 0; row < kRoom; ++row) {  // what enters the product is x * weight in bf16; then the row's factor
+      double squares = 0;
+      for (int64_t k = 0; k < inputs; ++k) {
+        const float x = normed.x()[row * inputs + k];
+        squares += double{x} * x;
+        product.in()[row * inputs + k] = to_bf16(x * normed.norm()[k]).bits;
+      }
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(inputs) + 1e-5);
+      for (int64_t c = 0; c < 48; c += 5) {
+        const ExactSum sum = exact_sum_of(product, values, row, c);
+        ASSERT_NEAR(whole.view().row(row)[c], sum.value * factor, sum.magnitude * factor * 1e-5) << row << ", " << c;
+      }
+    }
+    for (const int64_t room : {1, 5}) {
+      const CudaOutput fewer = normed.result(room, Store::set);
+      for (int64_t row = 0; row < room; ++row)
+        ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), 48 * sizeof(float)), 0) << row;
+    }
+  }
+}
+
+TEST(MatmulFusions, ACpuRefusesThem) {
+  const Weights weights(BlockType::f32, 16, 8, 1);
+  const WeightView view = weights.view();
+  const PackedMatrix matrix({&view, 1}, Join::stack, testing::team());
+  float x[8] = {}, out[16];
+  const int32_t live = 1;
+  MatmulArgs args{.weights = &matrix,
+                  .in = {.forms = {.f32 = true}, .rows = 1, .dim = 8, .f32 = x},
+                  .out = {out, 1, 16, 16},
+                  .live_rows = &live};
+  args.fusions.norm = x;
+  quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");
+  args.fusions = {.bf16_out = true};
+  quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");
+}
+
+TEST_F(MatmulCuda, RefusesRowsInAnotherForm) {
+  const CudaProduct product = stack_of(16, 64, 2);
+  CudaOutput out(2, 16);
+  MatmulArgs args = product.args(out.view(), Store::set);
+  args.in.forms = {.f32 = true};
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "the activations lack a form that the weights need: bf16");
+  args = product.args(out.view(), Store::set);
+  ++args.in.bf16;
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "rows of a product on a GPU begin at multiples of 16 bytes");
+}
+
+}  // namespace
+}  // namespace quire::ops

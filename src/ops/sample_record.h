@@ -1,0 +1,107 @@
+// What a sampling kernel is told and what it says (sample_device.h): plain records at fixed addresses in pinned memory,
+// a slot of them for each step in a ring. The host computes what is the same for a whole row, so that the kernel need
+// not. A record is one cache line, read by one block alone: lines that several read come over the bus several times.
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "base/exec.h"
+
+namespace quire::ops {
+
+enum class SampleTask : int32_t { skip, draw, score };
+
+struct LogitBias;
+struct TopLogprob;
+
+// One row of logits.
+struct alignas(128) SampleRecord {
+  double per_logit = 0;       // log2(e) / temperature; 0: the largest logit is taken
+  uint64_t random = 0;        // the bits of (seed, position)
+  uint64_t least_weight = 0;  // min-p's
+  float top_p = 1;
+  int32_t top_k = 0;  // 0: all
+  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  SampleTask task = SampleTask::skip;
+  int32_t token = -1;              // to be scored
+  int32_t request_row = -1;        // whose newest token is drawn
+  int32_t penalty_slot = -1;       // -1: no penalties
+  uint32_t number = 0;             // of the step
+  const uint32_t* mask = nullptr;  // [ceil(vocabulary / 32)] bit set: allowed; null: all tokens are
+  const LogitBias* bias = nullptr;
+  const int32_t* ids = nullptr;                           // whose logprobs are wanted
+  TopLogprob* top = nullptr;                              // [top_count] for the kernel to write
+  float* wanted = nullptr;                                // [ids_count] likewise
+  int32_t bias_count = 0, top_count = -1, ids_count = 0;  // top -1: no logprobs at all
+};
+static_assert(sizeof(SampleRecord) == 128 && std::is_trivially_copyable_v<SampleRecord>);
+
+struct LogitBias {  // a row's are in the order of tokens, those of one token in the order they are added
+  int32_t token;
+  float bias;
+};
+
+enum class SampleStatus : int32_t { fine, broken_logits, no_logits, no_token };
+
+struct alignas(16) SampleOutcome {
+  int32_t token;
+  SampleStatus status;
+  float logprob;
+  int32_t top;  // how many there are of the wanted ones: fewer where fewer are above -inf
+};
+
+struct TopLogprob {
+  int32_t token;
+  float logprob;
+};
+
+struct SampleClock {  // the device's, in nanoseconds
+  uint64_t begin, end;
+};
+
+struct SampleArgs {
+  const float* logits;  // [rows, stride] the device's
+  int64_t stride;
+  int32_t rows;  // recorded
+  int32_t vocabulary;
+  const int32_t* live;     // [1] the device's: rows behind are not looked at; null: the records say which are skipped
+  const uint32_t* number;  // [1] of the step; modulo `slots` it is the slot
+  uint32_t slots;
+  int32_t most_rows;            // of a slot
+  SampleClock* clocks;          // [slots] pinned
+  const SampleRecord* records;  // [slots, most_rows] pinned
+  SampleOutcome* outcomes;      // [slots, most_rows] pinned
+  uint32_t* finished;           // [1] pinned: the step's number, when all else is there
+  int32_t* token_of_row;        // [request_rows] the device's, as all below
+  uint32_t* counts;             // [penalty slots, vocabulary] kInPrompt, and how often it was generated
+  uint32_t* arrived;            // [1] rows of the step that are done; 0 before and after
+  const uint64_t* begun;        // [1] when the step began
+};
+inline constexpr uint32_t kInPrompt = uint32_t{1} << 31;
+
+struct FutureTokensArgs {
+  const int32_t* ids;
+  const int32_t* count;
+  int32_t most;
+  int32_t* tokens;
+  const int32_t* token_of_row;
+  uint64_t* begun;
+};
+
+struct RecountArgs {
+  const int32_t* text;  // pinned: the prompt, then what was generated
+  int32_t prompt, generated;
+  uint32_t* counts;  // [vocabulary]
+  int32_t vocabulary;
+  uint32_t* recounted;  // pinned: `number` when the text has been read
+  uint32_t number;
+};
+
+namespace cuda {
+int32_t most_vocabulary();  // that sample_rows can do
+void sample_rows(const SampleArgs& args, Exec& exec);
+void resolve_future_tokens(const FutureTokensArgs& args, Exec& exec);
+void recount(const RecountArgs& args, Exec& exec);
+}  // namespace cuda
+
+}  // namespace quire::ops
