@@ -15,7 +15,7 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
-// On a GPU products of quantised weights have these bits too, with room for up to kMostOwnRows rows, and of q8x2 rows
+// On a GPU products of quantised weights have these bits too, with room for up to kMostExactRows rows, and q8x2 rows
 // always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
 // where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
@@ -57,6 +57,8 @@ std::string to_string(const WeightView& weights);
 
 // Room in rows up to which products on a GPU have kernels of their own, one order of sums for each matrix.
 inline constexpr int64_t kMostOwnRows = 128;
+// Of quantised weights: beyond, widening them to bf16 for cuBLASLt takes less time.
+inline constexpr int64_t kMostExactRows = 64;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
 // output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
