@@ -1,5 +1,6 @@
 // Who computes a product on the GPU.
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "base/check.h"
@@ -32,7 +33,8 @@ Product product_of(const MatmulArgs& args) {
           .norm_eps = args.fusions.norm_eps,
           .store = args.store,
           .join = weights.join(),
-          .bf16_out = args.fusions.bf16_out};
+          .bf16_out = args.fusions.bf16_out,
+          .next = args.next};
 }
 
 void check_rows(const Product& p) {
@@ -115,6 +117,12 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
 
 void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
 
+int64_t most_own_rows(const PackedMatrix& weights) {
+  constexpr int64_t kRing = 16, kSmall = 64;
+  if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kRing : kSmall;
+}
+
 bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
   return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
 }
@@ -125,7 +133,7 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   check_rows(p);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (p.room > kMostOwnRows && has_cublaslt()) return multiply_by_library(p, stream);
+  if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
   (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
 }
 

@@ -2,16 +2,19 @@
 // through a ring of shared memory, which is filled before the kernel waits for its rows, and are the 64 rows of wgmma;
 // tokens are its columns.
 //
-//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up and
+//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up
+//   and
 //                    finishes while the second is at the next tile
-//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows; where these are many,
-//                    the blocks of a cluster ask for a share of them each, for all
+//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows; in the end it asks L2
+//                    for the first weights of the product after this one, so that memory does not idle in between
 //
-// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of every
-// fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a row's bits
-// depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole bandwidth,
-// so tiles are dealt out evenly, not to as many blocks as possible.
+// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of
+// every fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a
+// row's bits depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole
+// bandwidth, so tiles are dealt out evenly, not to as many blocks as possible.
 #include <cuda.h>
+
+#include <algorithm>
 
 #include "base/cuda_call.h"
 #include "base/hopper.cuh"
@@ -29,42 +32,32 @@ constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;  // inputs of a 
 constexpr int32_t kConsumers = 2, kThreads = kConsumers * kWarpgroup + 32;
 constexpr int32_t kWeightPanel = kTile * kLineBytes, kWeightBytes = kPanels * kWeightPanel;
 constexpr int32_t kBarrierBytes = 1024;
-#ifndef RING_KB
-#define RING_KB 227
-#endif
+constexpr int32_t kMostShared = 227 << 10;
 
 template <int32_t kTokens>
 struct Ring {
-  static constexpr int32_t kCluster = kTokens < 32 ? 1 : kTokens == 32 ? 2 : 4;
   static constexpr int32_t kTokenPanel = kTokens * kLineBytes, kTokenBytes = kPanels * kTokenPanel;
   static constexpr int32_t kStageBytes = kWeightBytes + kTokenBytes;
   static constexpr int32_t kPartBytes = kTile * kTokens * static_cast<int32_t>(sizeof(float));
-  static constexpr int32_t kMostShared = (kTokens < 64 ? RING_KB : 227) << 10;
   static constexpr int32_t kOwnStages = (kMostShared - kBarrierBytes - kPartBytes) / kStageBytes / kConsumers;
   static constexpr int32_t kStages = kOwnStages * kConsumers;
   static constexpr int32_t kShared = kStages * kStageBytes + kPartBytes + kBarrierBytes;
+};
+
+// Of the weights after these: the first `bytes` of the first `count` rows.
+struct NextWeights {
+  const std::byte* rows;
+  int64_t row_bytes;
+  int32_t count, bytes;
 };
 
 struct RingProduct {
   CUtensorMap weights, in;
   Product product;
   int32_t turns;  // tiles of a block
-};
 
-// A wait that ends, for as long as a mistake in the order of stages could make it endless.
-__device__ void wait_for(Barrier* barrier, uint32_t phase) {
-#if QUIRE_HOPPER
-  for (int32_t i = 0;; ++i) {
-    uint32_t done = 0;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(phase)
-                 : "memory");
-    if (done) return;
-    if (i > 1'000'000) __trap();
-  }
-#endif
-}
+  NextWeights next;
+};
 
 // Each warpgroup has a ring of its own, half of the stages: what it waits for is never further on than the next turn of
 // what it has had itself, and two turns are all that a barrier tells apart.
@@ -85,23 +78,13 @@ __device__ void load_weights(const RingProduct& r, const Stages& s, int32_t stag
              step * kStep + i * kPanelColumns, 0, tile * kTile);
 }
 
-// This block's share of the rows, to all blocks of its cluster.
 template <int32_t kTokens>
 __device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage, int32_t step) {
   using R = Ring<kTokens>;
-  constexpr int32_t kShare = kTokens / R::kCluster;
-  const int32_t rank = static_cast<int32_t>(blockIdx.x) % R::kCluster;
-  const int32_t first = static_cast<int32_t>(blockIdx.y) * kTokens + rank * kShare;
 #pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i) {
-    const uint32_t to =
-        s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel + rank * kShare * kLineBytes;
-    const int32_t input = step * kStep + i * kPanelColumns;
-    if constexpr (R::kCluster == 1)
-      tma_load(to, &r.in, &s.full[stage], input, 0, first);
-    else
-      tma_load_multicast(to, &r.in, &s.full[stage], input, 0, first, (1 << R::kCluster) - 1);
-  }
+  for (int32_t i = 0; i < kPanels; ++i)
+    tma_load(s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel, &r.in, &s.full[stage],
+             step * kStep + i * kPanelColumns, 0, static_cast<int32_t>(blockIdx.y) * kTokens);
 }
 
 // A place in a warpgroup's own ring.
@@ -117,8 +100,7 @@ struct Place {
 };
 
 // The order in which a block's tiles pass: the steps of one after those of the other, in turn to one warpgroup and the
-// other. All blocks have as many tiles: some are past the last, where TMA finds zeros, so that a cluster's blocks keep
-// step.
+// other. All blocks have as many tiles: some are past the last, where TMA finds zeros.
 struct Cursor {
   int32_t turn = 0, step = 0;
   Place places[kConsumers];
@@ -154,35 +136,32 @@ __device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
     load_tokens<kTokens>(r, s, tokens.stage<kTokens>(), tokens.step);
   for (; weights.turn != r.turns; weights.next<kTokens>(steps)) {
     const int32_t stage = weights.stage<kTokens>();
-    wait_for(&s.empty[stage], weights.phase() ^ 1);
+    wait(&s.empty[stage], weights.phase() ^ 1);
     load_weights<kTokens>(r, s, stage, weights.tile(), weights.step);
     load_tokens<kTokens>(r, s, stage, weights.step);
   }
 }
 
-// The stage is free, for this warp: for all blocks that may write to it.
-template <int32_t kTokens>
-__device__ void release(const Stages& s, int32_t stage, int32_t lane) {
-  using R = Ring<kTokens>;
-  if constexpr (R::kCluster == 1) {
-    if (lane == 0) arrive(&s.empty[stage]);
-  } else {
-    if (lane < R::kCluster) arrive_at(&s.empty[stage], lane);
-  }
+// Rows of the next weights in turn, by all lanes of a warp.
+__device__ void prefetch_next(const RingProduct& r) {
+  const int32_t warps = gridDim.x * gridDim.y, warp = blockIdx.y * gridDim.x + blockIdx.x;
+  for (int32_t row = warp + threadIdx.x % 32 * warps; row < r.next.count; row += warps * 32)
+    prefetch_l2(r.next.rows + row * r.next.row_bytes, r.next.bytes);
 }
 
 // `count` stages of the warpgroup's ring: sums of both panels, added.
 template <int32_t kTokens>
 __device__ void multiply_tile(const Stages& s, Place& place, int32_t count, float (&sums)[kTokens / 2]) {
   using R = Ring<kTokens>;
-  const int32_t lane = threadIdx.x % 32, own = threadIdx.x / kWarpgroup * R::kOwnStages;
+  const int32_t own = threadIdx.x / kWarpgroup * R::kOwnStages;
+  const bool speaks = threadIdx.x % 32 == 0;
   int32_t last = -1;
   float second[kTokens / 2];
 #pragma unroll
   for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] = second[i] = 0;
   for (int32_t i = 0; i < count; ++i, place.next(R::kOwnStages)) {
     const int32_t stage = own + place.stage;
-    wait_for(&s.full[stage], place.phase);
+    wait(&s.full[stage], place.phase);
     const uint32_t at = s.memory + stage * R::kStageBytes;
     const uint64_t w = wgmma_descriptor(at), x = wgmma_descriptor(at + kWeightBytes);
     wgmma_fence();
@@ -195,11 +174,11 @@ __device__ void multiply_tile(const Stages& s, Place& place, int32_t count, floa
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (last >= 0) release<kTokens>(s, last, lane);
+    if (speaks && last >= 0) arrive(&s.empty[last]);
     last = stage;
   }
   wgmma_wait<0>();
-  if (last >= 0) release<kTokens>(s, last, lane);
+  if (speaks && last >= 0) arrive(&s.empty[last]);
 #pragma unroll
   for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] += second[i];
 }
@@ -259,20 +238,18 @@ __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant
     prefetch_tensor_map(&r.in);
     for (int32_t i = 0; i < R::kStages; ++i) {
       init_barrier(&s.full[i], 1);
-      init_barrier(&s.empty[i], kWarpgroup / 32 * R::kCluster);
+      init_barrier(&s.empty[i], kWarpgroup / 32);
     }
     fence_proxy_async();
   }
-  if constexpr (R::kCluster == 1)
-    __syncthreads();
-  else
-    cluster_sync();
+  __syncthreads();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     if (elect_one()) produce<kTokens>(r, s, steps);
+    __syncwarp();
+    prefetch_next(r);
   } else {
     consume<kTokens, kJoin>(r, s, steps);
   }
-  if constexpr (R::kCluster > 1) cluster_sync();  // until then others write to this block's memory
 }
 
 // --- the host's side
@@ -322,21 +299,26 @@ const GpuKind& gpu_kind() {
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
-constexpr int32_t kMostCluster = 4;
+// How a matrix is dealt out.
+struct Deal {
+  int32_t turns, blocks;
+};
+Deal deal_of(int32_t weight_rows) {
+  const int32_t tiles = parts_of(weight_rows, kTile), turns = parts_of(tiles, gpu_kind().multiprocessors);
+  return {turns, parts_of(tiles, turns)};
+}
 
-void launch_cluster(void (*kernel)(RingProduct), dim3 grid, int32_t cluster, int32_t shared, cudaStream_t stream,
-                    const RingProduct& r) {
-  cudaLaunchAttribute attributes[2] = {
-      quire::cuda::starts_early(reinterpret_cast<const void*>(kernel), "matmul")};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<uint32_t>(cluster), 1, 1};
-  const cudaLaunchConfig_t launch = {.gridDim = grid,
-                                     .blockDim = dim3(kThreads),
-                                     .dynamicSmemBytes = static_cast<size_t>(shared),
-                                     .stream = stream,
-                                     .attrs = attributes,
-                                     .numAttrs = cluster > 1 ? 2u : 1u};
-  check_cuda(cudaLaunchKernelEx(&launch, kernel, r), "a product was not launched");
+// As much of the next weights as memory reads while nobody else asks it: of the rows that pass first, the first inputs.
+NextWeights next_weights(const PackedMatrix* next) {
+  constexpr int64_t kMostBytes = int64_t{20} << 20, kUnit = 256;
+  if (!next) return {};
+  const auto rows = static_cast<int32_t>(row_count(next->join(), next->outputs()));
+  const int32_t count = std::min(rows, deal_of(rows).blocks * kTile);
+  const int64_t row_bytes = next->inputs() * int64_t{sizeof(uint16_t)};
+  return {.rows = reinterpret_cast<const std::byte*>(next->rows()),
+          .row_bytes = row_bytes,
+          .count = count,
+          .bytes = static_cast<int32_t>(std::min(row_bytes, kMostBytes / count / kUnit * kUnit))};
 }
 
 template <int32_t kTokens, PackedMatrix::Join kJoin>
@@ -348,16 +330,14 @@ void launch_ring(const Product& p, cudaStream_t stream) {
     return true;
   }();
   (void)allowed;
-  constexpr int32_t kCluster = Ring<kTokens>::kCluster;
-  const int32_t most_blocks = gpu_kind().multiprocessors / kMostCluster * kMostCluster;
-  const int32_t tiles = parts_of(p.weight_rows(), kTile), turns = parts_of(tiles, most_blocks);
-  const int32_t blocks = parts_of(parts_of(tiles, turns), kCluster) * kCluster;
+  const Deal deal = deal_of(p.weight_rows());
   const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens / kCluster),
+                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
                       .product = p,
-                      .turns = turns};
-  const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
-  launch_cluster(ring_kernel<kTokens, kJoin>, grid, kCluster, Ring<kTokens>::kShared, stream, r);
+                      .turns = deal.turns,
+                      .next = next_weights(p.next)};
+  const dim3 grid(static_cast<uint32_t>(deal.blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
+  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
 }
 
 template <int32_t kTokens>
@@ -377,8 +357,7 @@ void multiply_ring(const Product& p, cudaStream_t stream) {
   if (p.room <= 8) return launch_joined<8>(p, stream);
   if (p.room <= 16) return launch_joined<16>(p, stream);
   if (p.room <= 32) return launch_joined<32>(p, stream);
-  if (p.room <= 64) return launch_joined<64>(p, stream);
-  launch_joined<128>(p, stream);
+  launch_joined<64>(p, stream);
 }
 
 }  // namespace quire::ops::cuda
