@@ -120,7 +120,6 @@ class GpuMatmulWorld {
                           .bf16 = reinterpret_cast<uint16_t*>(in_.data())},
                    .out = {reinterpret_cast<float*>(out_.data()), rows, matrix.columns(), matrix.columns()},
                    .store = matrix.store,
-                   .next = &weights_[(i + (only < 0 ? 1 : model_.matrices.size())) % weights_.size()],
                    .live_rows = reinterpret_cast<const int32_t*>(live_.data())},
                   exec_);
     }

@@ -164,13 +164,6 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
 #endif
 }
 
-// Asks for memory to come to L2: address and size are multiples of 16.
-inline __device__ void prefetch_l2([[maybe_unused]] const void* from, [[maybe_unused]] int32_t bytes) {
-#if QUIRE_HOPPER
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // Four matrices of 8 x 8 two-byte elements, laid over the warp as the sums of a product are: lane l gives the address
 // of row l % 8 of matrix l / 8.
 inline __device__ void stmatrix_x4([[maybe_unused]] uint32_t to, [[maybe_unused]] const uint32_t (&r)[4]) {

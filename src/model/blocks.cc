@@ -83,12 +83,10 @@ void composed::add_product(const ResidualBlock& block, const ops::ActivationRows
                         .out = rows.x,
                         .store = ops::Store::add,
                         .scale = scale,
-                        .next = block.next,
                         .live_rows = rows.live_rows},
                        exec);
   const Rows<float> result{rows.result, rows.x.rows, rows.x.dim, rows.x.dim};
-  ops::matmul({.weights = block.weights, .in = in, .out = result, .next = block.next, .live_rows = rows.live_rows},
-              exec);
+  ops::matmul({.weights = block.weights, .in = in, .out = result, .live_rows = rows.live_rows}, exec);
   ops::rms_norm({.in = result,
                  .weight = block.norm_after->data(),
                  .eps = rows.norm_eps,

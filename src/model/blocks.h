@@ -54,10 +54,9 @@ struct QkvBlock {
 struct ResidualBlock {
   const LayerSpec* spec;
   const ops::PackedMatrix* weights;
-  const Vector* norm_after;                 // of the result; empty: none
-  BlockRows rows;                           // x is added to
-  Rows<float> in;                           // attended rows, or gate_up's
-  const ops::PackedMatrix* next = nullptr;  // the weights of the product after this one; null: not known
+  const Vector* norm_after;  // of the result; empty: none
+  BlockRows rows;            // x is added to
+  Rows<float> in;            // attended rows, or gate_up's
 };
 
 struct GateUpBlock {

@@ -40,7 +40,6 @@ void qkv(const QkvBlock& block, Exec& exec) {
                    .in = {},
                    .out = block.qkv,
                    .bias = block.weights->qkv_bias.data(),
-                   .next = &block.weights->attention_out,
                    .live_rows = block.rows.live_rows},
                   block.weights->attention_norm, block.rows, exec);
   if (block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent())
@@ -64,7 +63,6 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                    .out = block.out,
                    .store = ops::Store::silu_mul,
                    .fusions = {.bf16_out = true},
-                   .next = &block.weights->down,
                    .live_rows = block.rows.live_rows},
                   block.weights->ffn_norm, block.rows, exec);
 }

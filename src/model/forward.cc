@@ -277,8 +277,7 @@ ResidualBlock Forward::Impl::attention_out_block(int32_t layer, const LayerRows&
           .weights = &model.layers()[layer].attention_out,
           .norm_after = &model.layers()[layer].attention_post_norm,
           .rows = through.block,
-          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width()),
-          .next = &model.layers()[layer].gate_and_up};
+          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width())};
 }
 
 GateUpBlock Forward::Impl::gate_up_block(int32_t layer, const LayerRows& through) const {
@@ -290,8 +289,7 @@ ResidualBlock Forward::Impl::down_block(int32_t layer, const LayerRows& through)
           .weights = &model.layers()[layer].down,
           .norm_after = &model.layers()[layer].ffn_post_norm,
           .rows = through.block,
-          .in = hidden_rows(layer, through),
-          .next = layer + 1 < config.layer_count() ? &model.layers()[layer + 1].qkv : &model.output()};
+          .in = hidden_rows(layer, through)};
 }
 
 HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) const {

@@ -123,7 +123,6 @@ struct MatmulArgs {
   Store store = Store::set;
   float scale = 1;           // of the result, after the bias, before it is set or added; silu_mul has none
   MatmulFusions fusions = {};
-  const PackedMatrix* next = nullptr;  // the weights of the next product, as a hint: a GPU asks for them ahead
   // Rows computed; the others of out are not touched (on a GPU up to most_own_rows). Read when the operation runs.
   const int32_t* live_rows;
 };

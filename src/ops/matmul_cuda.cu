@@ -33,8 +33,7 @@ Product product_of(const MatmulArgs& args) {
           .norm_eps = args.fusions.norm_eps,
           .store = args.store,
           .join = weights.join(),
-          .bf16_out = args.fusions.bf16_out,
-          .next = args.next};
+          .bf16_out = args.fusions.bf16_out};
 }
 
 void check_rows(const Product& p) {
@@ -118,7 +117,7 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
 void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
 
 int64_t most_own_rows(const PackedMatrix& weights) {
-  constexpr int64_t kRing = 16, kSmall = 64;
+  constexpr int64_t kRing = 8, kSmall = 64;
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kRing : kSmall;
 }

@@ -29,7 +29,6 @@ struct Product {
   Store store;
   PackedMatrix::Join join;
   bool bf16_out;
-  const PackedMatrix* next;  // the host's; null: not known
 
   int32_t weight_rows() const { return static_cast<int32_t>(row_count(join, outputs)); }
 };

@@ -5,8 +5,7 @@
 //   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up
 //   and
 //                    finishes while the second is at the next tile
-//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows; in the end it asks L2
-//                    for the first weights of the product after this one, so that memory does not idle in between
+//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows
 //
 // A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of
 // every fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a
@@ -44,19 +43,10 @@ struct Ring {
   static constexpr int32_t kShared = kStages * kStageBytes + kPartBytes + kBarrierBytes;
 };
 
-// Of the weights after these: the first `bytes` of the first `count` rows.
-struct NextWeights {
-  const std::byte* rows;
-  int64_t row_bytes;
-  int32_t count, bytes;
-};
-
 struct RingProduct {
   CUtensorMap weights, in;
   Product product;
   int32_t turns;  // tiles of a block
-
-  NextWeights next;
 };
 
 // Each warpgroup has a ring of its own, half of the stages: what it waits for is never further on than the next turn of
@@ -72,19 +62,14 @@ template <int32_t kTokens>
 __device__ void load_weights(const RingProduct& r, const Stages& s, int32_t stage, int32_t tile, int32_t step) {
   using R = Ring<kTokens>;
   arrive_expect_tx(&s.full[stage], R::kStageBytes);
-#pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i)
-    tma_load(s.memory + stage * R::kStageBytes + i * kWeightPanel, &r.weights, &s.full[stage],
-             step * kStep + i * kPanelColumns, 0, tile * kTile);
+  tma_load(s.memory + stage * R::kStageBytes, &r.weights, &s.full[stage], 0, tile * kTile, step * kPanels);
 }
 
 template <int32_t kTokens>
 __device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage, int32_t step) {
   using R = Ring<kTokens>;
-#pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i)
-    tma_load(s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel, &r.in, &s.full[stage],
-             step * kStep + i * kPanelColumns, 0, static_cast<int32_t>(blockIdx.y) * kTokens);
+  tma_load(s.memory + stage * R::kStageBytes + kWeightBytes, &r.in, &s.full[stage], 0,
+           static_cast<int32_t>(blockIdx.y) * kTokens, step * kPanels);
 }
 
 // A place in a warpgroup's own ring.
@@ -142,13 +127,6 @@ __device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
   }
 }
 
-// Rows of the next weights in turn, by all lanes of a warp.
-__device__ void prefetch_next(const RingProduct& r) {
-  const int32_t warps = gridDim.x * gridDim.y, warp = blockIdx.y * gridDim.x + blockIdx.x;
-  for (int32_t row = warp + threadIdx.x % 32 * warps; row < r.next.count; row += warps * 32)
-    prefetch_l2(r.next.rows + row * r.next.row_bytes, r.next.bytes);
-}
-
 // `count` stages of the warpgroup's ring: sums of both panels, added.
 template <int32_t kTokens>
 __device__ void multiply_tile(const Stages& s, Place& place, int32_t count, float (&sums)[kTokens / 2]) {
@@ -166,11 +144,13 @@ __device__ void multiply_tile(const Stages& s, Place& place, int32_t count, floa
     const uint64_t w = wgmma_descriptor(at), x = wgmma_descriptor(at + kWeightBytes);
     wgmma_fence();
 #pragma unroll
-    for (int32_t k = 0; k < 4; ++k) {
+    for (int32_t k = 0; k < kPanels / 2 * 4; ++k) {
       constexpr int32_t kSixteen = 32;  // bytes
-      wgmma_weights<kTokens>(sums, advance_descriptor(w, k * kSixteen), advance_descriptor(x, k * kSixteen), 1);
-      wgmma_weights<kTokens>(second, advance_descriptor(w, kWeightPanel + k * kSixteen),
-                             advance_descriptor(x, R::kTokenPanel + k * kSixteen), 1);
+      const int32_t panel = k / 4 * 2, column = k % 4 * kSixteen;
+      wgmma_weights<kTokens>(sums, advance_descriptor(w, panel * kWeightPanel + column),
+                             advance_descriptor(x, panel * R::kTokenPanel + column), 1);
+      wgmma_weights<kTokens>(second, advance_descriptor(w, (panel + 1) * kWeightPanel + column),
+                             advance_descriptor(x, (panel + 1) * R::kTokenPanel + column), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -245,8 +225,6 @@ __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant
   __syncthreads();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     if (elect_one()) produce<kTokens>(r, s, steps);
-    __syncwarp();
-    prefetch_next(r);
   } else {
     consume<kTokens, kJoin>(r, s, steps);
   }
@@ -267,11 +245,13 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
   return found;
 }
 
-// Rows of bf16 in boxes of `box` rows and 64 columns; what is past them is zeros.
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of kPanels of `box` rows: a box costs TMA much the
+// same whatever its size, so a stage is one of weights and one of tokens. What is past the last is zeros.
 CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box) {
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), 1, static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), static_cast<cuuint64_t>(stride * 2)};
-  const cuuint32_t box_sizes[] = {kPanelColumns, 1, static_cast<cuuint32_t>(box)}, steps[] = {1, 1, 1};
+  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
+                              static_cast<cuuint64_t>(columns / kPanelColumns)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
+  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), kPanels}, steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
       map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
@@ -308,19 +288,6 @@ Deal deal_of(int32_t weight_rows) {
   return {turns, parts_of(tiles, turns)};
 }
 
-// As much of the next weights as memory reads while nobody else asks it: of the rows that pass first, the first inputs.
-NextWeights next_weights(const PackedMatrix* next) {
-  constexpr int64_t kMostBytes = int64_t{20} << 20, kUnit = 256;
-  if (!next) return {};
-  const auto rows = static_cast<int32_t>(row_count(next->join(), next->outputs()));
-  const int32_t count = std::min(rows, deal_of(rows).blocks * kTile);
-  const int64_t row_bytes = next->inputs() * int64_t{sizeof(uint16_t)};
-  return {.rows = reinterpret_cast<const std::byte*>(next->rows()),
-          .row_bytes = row_bytes,
-          .count = count,
-          .bytes = static_cast<int32_t>(std::min(row_bytes, kMostBytes / count / kUnit * kUnit))};
-}
-
 template <int32_t kTokens, PackedMatrix::Join kJoin>
 void launch_ring(const Product& p, cudaStream_t stream) {
   static const bool allowed = [] {
@@ -334,8 +301,7 @@ void launch_ring(const Product& p, cudaStream_t stream) {
   const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
                       .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
                       .product = p,
-                      .turns = deal.turns,
-                      .next = next_weights(p.next)};
+                      .turns = deal.turns};
   const dim3 grid(static_cast<uint32_t>(deal.blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
   quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
 }
@@ -350,7 +316,7 @@ void launch_joined(const Product& p, cudaStream_t stream) {
 
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return gpu_kind().hopper && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
+  return gpu_kind().hopper && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {
