@@ -69,7 +69,7 @@ void launch_by_piece(void (*kernel)(Args), const Args& args, const int32_t* live
 // 1 / sqrt(mean(x^2) + eps) of numbers in shared memory, as ref::rms_scale adds them up: element i in lane i % 16, then
 // the lanes by halves. Called by a whole warp, which all get the result.
 __device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
-  constexpr int32_t kLanes = 16, kAhead = 8;  // numbers of a lane that are on their way while others are added
+  constexpr int32_t kLanes = 16, kAhead = 16;  // numbers of a lane that are on their way while others are added
   const int32_t lane = threadIdx.x % kLanes;
   float sum = 0;
   int64_t i = lane;

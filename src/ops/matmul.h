@@ -15,16 +15,15 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
-// On a GPU products of quantised weights have these bits too, with room for up to kMostOwnRows rows, and of q8x2 rows
+// On a GPU products of quantised weights have these bits too, with room for up to kMostExactRows rows, and q8x2 rows
 // always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
 // where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
-// the kernel's, which is chosen by the weights' shape: with room for up to kMostOwnRows rows a row's bits depend on
+// the kernel's, which is chosen by the weights' shape: with room for up to most_own_rows() rows a row's bits depend on
 // neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
-// else by the same kernels: cuBLASLt chooses a kernel for each number of rows, which may sum in another order. The live
-// rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room: there rows of out past the
-// live ones are overwritten with what has no meaning. So give views of as many rows as the step has room for, not of
-// all memory.
+// which may sum in another order for each number of rows. The live rows are counted where the kernel runs, except by
+// cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with what has no
+// meaning. So give views of as many rows as the step has room for, not of all memory.
 //
 // Memory   a product allocates nothing; on a CPU it uses the threads' scratch, on a GPU what was set apart for exec's
 //          stream when the weights were laid out, so it may be captured.
@@ -55,8 +54,9 @@ struct WeightView {
 };
 std::string to_string(const WeightView& weights);
 
-// Room in rows up to which products on a GPU have kernels of their own, one order of sums for each matrix.
-inline constexpr int64_t kMostOwnRows = 128;
+// Room in rows up to which products of quantised weights on a GPU have the CPU's bits. Beyond, widening the weights to
+// bf16 for cuBLASLt takes less time.
+inline constexpr int64_t kMostExactRows = 64;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
 // output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
@@ -133,8 +133,7 @@ struct MatmulArgs {
   Store store = Store::set;
   float scale = 1;  // of the result, after the bias, before it is set or added; silu_mul has none
   MatmulFusions fusions = {};
-  // Rows computed; the others of out are not touched (on a GPU up to kMostOwnRows of room). Read when the operation
-  // runs.
+  // Rows computed; the others of out are not touched (on a GPU up to most_own_rows). Read when the operation runs.
   const int32_t* live_rows;
 };
 using MatmulFn = void(const MatmulArgs&, Exec&);
@@ -146,6 +145,7 @@ MatmulFn matmul;  // by exec's instruction set
 }
 namespace cuda {
 MatmulFn matmul;
+int64_t most_own_rows(const PackedMatrix& weights);          // room up to which quire's own kernels multiply them
 bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
 }  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures

@@ -120,8 +120,8 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(MatmulBits, AreTheReferencesForAnyRowsAndThreads) {
-  std::vector<int32_t> rows = {100};
-  if (!GetParam().is_gpu()) rows.push_back(257);  // more than kMostOwnRows: see below
+  std::vector<int32_t> rows = {64};
+  if (!GetParam().is_gpu()) rows.insert(rows.end(), {100, 257});  // more than kMostExactRows: see below
   for (int32_t r = 1; r <= 40; ++r) rows.push_back(r);
   expect_bits({.outputs = 16 * 3, .inputs = some_inputs(3)}, rows, GetParam().type);
 }
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(All, MatmulBits, ::testing::ValuesIn(cases()), case_nam
 // With room for many rows a GPU reads both sides as bf16: no longer the reference's bits, but near them.
 class MatmulDequantised : public ::testing::TestWithParam<BlockType> {
  protected:
-  static constexpr int32_t kRoom = kMostOwnRows + 60, kLive = kMostOwnRows + 11;
+  static constexpr int32_t kRoom = kMostExactRows + 60, kLive = kMostExactRows + 11;
   static constexpr int64_t kOutputs = 37, kInputs = 512;
   // The sum of magnitudes |w x|, of which each may be off by two roundings to bf16.
   static constexpr double kTolerance = 0x1p-7;

@@ -175,8 +175,7 @@ __device__ Terms<T, kTiles, kColumns> terms_of(const Quad<T> (&weights)[2], cons
 #pragma unroll
       for (int32_t column = 0; column < kColumns; ++column)
 #pragma unroll
-        for (int32_t x = 0; x < 2; ++x)
-          terms.number[half][tile][column][x] = number_of<T>(sums[half][2 * x + column]);
+        for (int32_t x = 0; x < 2; ++x) terms.number[half][tile][column][x] = number_of<T>(sums[half][2 * x + column]);
   }
 #pragma unroll
   for (int32_t x = 0; x < 2; ++x) {
@@ -222,19 +221,29 @@ __device__ void add(Sums<kTiles, kColumns>& sums, const Terms<T, kTiles, kColumn
 }
 
 // The accumulators of a team's unit on their way from the warp of a group to the warp of the next. Groups of all the
-// team's units are numbered on.
+// team's units are numbered on, and each member has a barrier at which the one before it arrives. (Barriers order what
+// lies in shared memory and nothing else: a fence would also wait for the weights that are on their way.)
 class Baton {
  public:
-  static constexpr int32_t kMostSums = 4, kBytes = kWarp * kMostSums * 4 + 16;
+  static constexpr int32_t kMostSums = 4, kHeldBytes = kWarp * kMostSums * 4, kBytes = kHeldBytes + kMostTeam * 8;
 
-  __device__ Baton(std::byte* memory, int32_t team) : memory_(memory), team_(team) {}
+  __device__ Baton(std::byte* memory, int32_t team, int32_t member) : memory_(memory), team_(team), member_(member) {}
+
+  // By one thread, before any other call; the block meets in between.
+  __device__ void begin() const {
+    if (threadIdx.x % kWarp == 0 && team_ > 1)
+      asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier(member_)));
+  }
 
   // Waits for the number's turn; the sums stay as they are where they begin, or where the warp is alone.
   template <int32_t kColumns>
-  __device__ void take(Sums<1, kColumns>& sums, int32_t number, bool begins) const {
+  __device__ void take(Sums<1, kColumns>& sums, int32_t number, bool begins) {
     if (team_ == 1) return;
-    for (int32_t tries = 0; whose_turn() != number; ++tries)
-      if (tries > 1 << 22) __trap();
+    if (number > 0) {
+      while (!has_arrived()) {
+      }
+      parity_ ^= 1;
+    }
     if (begins) return;
 #pragma unroll
     for (int32_t column = 0; column < kColumns; ++column) {
@@ -243,7 +252,7 @@ class Baton {
     }
   }
   template <int32_t kColumns>
-  __device__ void pass(const Sums<1, kColumns>& sums, int32_t number) const {
+  __device__ void pass(const Sums<1, kColumns>& sums) const {
     if (team_ == 1) return;
 #pragma unroll
     for (int32_t column = 0; column < kColumns; ++column) {
@@ -251,32 +260,39 @@ class Baton {
       held()[column * 2 + 1] = sums.of[0][column][1];
     }
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) let_turn(number + 1);
+    if (threadIdx.x % kWarp == 0)
+      asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                       barrier(member_ + 1 == team_ ? 0 : member_ + 1))
+                   : "memory");
   }
-  __device__ void reset() const { let_turn(0); }
 
  private:
-  __device__ uint32_t turn() const { return quire::cuda::shared_address(memory_ + kWarp * kMostSums * 4); }
-  __device__ int32_t whose_turn() const {
-    int32_t number;
-    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(number) : "r"(turn()) : "memory");
-    return number;
+  __device__ uint32_t barrier(int32_t member) const {
+    return quire::cuda::shared_address(memory_ + kHeldBytes) + static_cast<uint32_t>(member) * 8;
   }
-  __device__ void let_turn(int32_t number) const {
-    asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(turn()), "r"(number) : "memory");
+  __device__ bool has_arrived() const {
+    uint32_t arrived;
+    asm volatile(
+        "{\n.reg .pred arrived;\nmbarrier.test_wait.parity.shared.b64 arrived, [%1], %2;\nselp.u32 %0, 1, 0, "
+        "arrived;\n}"
+        : "=r"(arrived)
+        : "r"(barrier(member_)), "r"(parity_)
+        : "memory");
+    return arrived;
   }
   __device__ float* held() const { return reinterpret_cast<float*>(memory_) + threadIdx.x % kWarp * kMostSums; }
 
   std::byte* memory_;
-  int32_t team_;
+  int32_t team_, member_;
+  uint32_t parity_ = 0;  // of the barrier's next phase
 };
 
 // A group of both tiles, which lie one after the other.
 template <BlockType T, int32_t kTiles, int32_t kColumns>
 __device__ void add_group(Sums<kTiles, kColumns>& sums, const std::byte* group, int32_t number, int32_t in_tile,
-                          const Activations& in, const Baton& baton) {
+                          const Activations& in, Baton& baton) {
   constexpr DeviceLayout kLayout = device_layout(T);
-  constexpr bool kAhead = kTiles == 1;  // all terms before the sums are there
+  constexpr bool kAhead = kTiles == 1;                                           // all terms before the sums are there
   constexpr bool kPinned = Terms<T, kTiles, kColumns>::kHalves * kColumns <= 2;  // else registers do not suffice
   constexpr int32_t kBlocks = kLayout.group_blocks();
   const std::byte* other = group + kLayout.group_bytes();
@@ -300,13 +316,13 @@ __device__ void add_group(Sums<kTiles, kColumns>& sums, const std::byte* group, 
     baton.take(sums, number, in_tile == 0);
 #pragma unroll
     for (int32_t block = 0; block < kBlocks; ++block) add(sums, terms[block], in_tile * kBlocks + block, in);
-    baton.pass(sums, number);
+    baton.pass(sums);
   }
 }
 
 template <int32_t kTiles, int32_t kColumns>
 __device__ void add_group_of(BlockType type, Sums<kTiles, kColumns>& sums, const std::byte* group, int32_t number,
-                             int32_t in_tile, const Activations& in, const Baton& baton) {
+                             int32_t in_tile, const Activations& in, Baton& baton) {
   switch (type) {
     case BlockType::q8_0:
       return add_group<BlockType::q8_0>(sums, group, number, in_tile, in, baton);
@@ -499,7 +515,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
   constexpr int32_t kRows = RowShape<kTiles, kColumns>::kRows;
   const int32_t warp = threadIdx.x / kWarp, teams = blockDim.x / kWarp / p.team, team = warp / p.team;
   std::byte* memory = reinterpret_cast<std::byte*>(block_memory);
-  const Baton baton(memory + team * Baton::kBytes, p.team);
+  const int32_t member = warp % p.team;
+  Baton baton(memory + team * Baton::kBytes, p.team, member);
   memory += batons_bytes();
   Activations in{.scales = reinterpret_cast<float2*>(memory),
                  .q = nullptr,
@@ -508,9 +525,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
   in.q = memory + kRows * in.scale_stride * sizeof(float2);
   std::byte* ring_memory = in.q + kRows * in.q_stride + warp * kStages * p.slot_bytes;
 
-  Groups groups(p, team * gridDim.x + blockIdx.x, teams * gridDim.x, warp % p.team);
+  Groups groups(p, team * gridDim.x + blockIdx.x, teams * gridDim.x, member);
   Ring ring(p, ring_memory, groups);  // weights: nobody writes them
-  if (threadIdx.x % kWarp == 0) baton.reset();
+  baton.begin();
   griddep_wait();
   griddep_launch_dependents();
   const int32_t first_row = blockIdx.y * kRows, rows = min(*p.live_rows, p.room) << p.halves;
@@ -522,7 +539,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
   __syncthreads();
 
   Sums<kTiles, kColumns> sums{};
-  for (int32_t number = warp % p.team; groups.more(); number += p.team, groups.advance()) {
+  for (int32_t number = member; groups.more(); number += p.team, groups.advance()) {
     add_group_of(groups.type(), sums, ring.take(), number, groups.group(), in, baton);
     if (groups.is_last()) {
       put_unit(p, groups, first_row, rows, sums);

@@ -1,5 +1,6 @@
 // Who computes a product on the GPU.
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "base/check.h"
@@ -126,6 +127,13 @@ void prepare_quantised_matmul(Exec& exec) {
   if (has_cublaslt()) prepare_dequantised(quire::cuda::stream_of(exec));
 }
 
+int64_t most_own_rows(const PackedMatrix& weights) {
+  constexpr int64_t kRing = 8, kSmall = 64;
+  if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
+  if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kRing : kSmall;
+}
+
 bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
   return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
 }
@@ -137,7 +145,7 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   check_rows(p);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (p.room > kMostOwnRows && has_cublaslt()) return multiply_by_library(p, stream);
+  if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
   (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
 }
 

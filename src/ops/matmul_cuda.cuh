@@ -94,7 +94,7 @@ class Finish {
   float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
 };
 
-constexpr int32_t kMostNormedRows = 8;
+constexpr int32_t kMostNormedRows = 16;
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);

@@ -11,6 +11,7 @@ namespace {
 }  // namespace
 
 void matmul(const MatmulArgs&, Exec&) { refuse_matmul(); }
+int64_t most_own_rows(const PackedMatrix&) { return 0; }
 bool fuses_norm(const PackedMatrix&, int64_t) { return false; }
 void prepare_matmul(Exec&) { refuse_matmul(); }
 void prepare_quantised_matmul(Exec&) { refuse_matmul(); }

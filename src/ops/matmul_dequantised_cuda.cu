@@ -238,7 +238,7 @@ void prepare_dequantised(cudaStream_t stream) { dequantised_memory(stream); }
 
 bool suits_dequantised(const MatmulArgs& args) {
   const bool pairs = args.store == Store::silu_mul;
-  return std::min(args.in.rows, args.out.rows) > kMostOwnRows && !args.in.forms.q8x2 && !(pairs && args.bias) &&
+  return std::min(args.in.rows, args.out.rows) > kMostExactRows && !args.in.forms.q8x2 && !(pairs && args.bias) &&
          has_cublaslt();
 }
 

@@ -2,16 +2,18 @@
 // through a ring of shared memory, which is filled before the kernel waits for its rows, and are the 64 rows of wgmma;
 // tokens are its columns.
 //
-//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up and
+//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up
+//   and
 //                    finishes while the second is at the next tile
-//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows; where these are many,
-//                    the blocks of a cluster ask for a share of them each, for all
+//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows
 //
-// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of every
-// fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a row's bits
-// depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole bandwidth,
-// so tiles are dealt out evenly, not to as many blocks as possible.
+// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of
+// every fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a
+// row's bits depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole
+// bandwidth, so tiles are dealt out evenly, not to as many blocks as possible.
 #include <cuda.h>
+
+#include <algorithm>
 
 #include "base/cuda_call.h"
 #include "base/hopper.cuh"
@@ -29,17 +31,13 @@ constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;  // inputs of a 
 constexpr int32_t kConsumers = 2, kThreads = kConsumers * kWarpgroup + 32;
 constexpr int32_t kWeightPanel = kTile * kLineBytes, kWeightBytes = kPanels * kWeightPanel;
 constexpr int32_t kBarrierBytes = 1024;
-#ifndef RING_KB
-#define RING_KB 227
-#endif
+constexpr int32_t kMostShared = 227 << 10;
 
 template <int32_t kTokens>
 struct Ring {
-  static constexpr int32_t kCluster = kTokens < 32 ? 1 : kTokens == 32 ? 2 : 4;
   static constexpr int32_t kTokenPanel = kTokens * kLineBytes, kTokenBytes = kPanels * kTokenPanel;
   static constexpr int32_t kStageBytes = kWeightBytes + kTokenBytes;
   static constexpr int32_t kPartBytes = kTile * kTokens * static_cast<int32_t>(sizeof(float));
-  static constexpr int32_t kMostShared = (kTokens < 64 ? RING_KB : 227) << 10;
   static constexpr int32_t kOwnStages = (kMostShared - kBarrierBytes - kPartBytes) / kStageBytes / kConsumers;
   static constexpr int32_t kStages = kOwnStages * kConsumers;
   static constexpr int32_t kShared = kStages * kStageBytes + kPartBytes + kBarrierBytes;
@@ -50,21 +48,6 @@ struct RingProduct {
   Product product;
   int32_t turns;  // tiles of a block
 };
-
-// A wait that ends, for as long as a mistake in the order of stages could make it endless.
-__device__ void wait_for(Barrier* barrier, uint32_t phase) {
-#if QUIRE_HOPPER
-  for (int32_t i = 0;; ++i) {
-    uint32_t done = 0;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(phase)
-                 : "memory");
-    if (done) return;
-    if (i > 1'000'000) __trap();
-  }
-#endif
-}
 
 // Each warpgroup has a ring of its own, half of the stages: what it waits for is never further on than the next turn of
 // what it has had itself, and two turns are all that a barrier tells apart.
@@ -79,29 +62,14 @@ template <int32_t kTokens>
 __device__ void load_weights(const RingProduct& r, const Stages& s, int32_t stage, int32_t tile, int32_t step) {
   using R = Ring<kTokens>;
   arrive_expect_tx(&s.full[stage], R::kStageBytes);
-#pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i)
-    tma_load(s.memory + stage * R::kStageBytes + i * kWeightPanel, &r.weights, &s.full[stage],
-             step * kStep + i * kPanelColumns, 0, tile * kTile);
+  tma_load(s.memory + stage * R::kStageBytes, &r.weights, &s.full[stage], 0, tile * kTile, step * kPanels);
 }
 
-// This block's share of the rows, to all blocks of its cluster.
 template <int32_t kTokens>
 __device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage, int32_t step) {
   using R = Ring<kTokens>;
-  constexpr int32_t kShare = kTokens / R::kCluster;
-  const int32_t rank = static_cast<int32_t>(blockIdx.x) % R::kCluster;
-  const int32_t first = static_cast<int32_t>(blockIdx.y) * kTokens + rank * kShare;
-#pragma unroll
-  for (int32_t i = 0; i < kPanels; ++i) {
-    const uint32_t to =
-        s.memory + stage * R::kStageBytes + kWeightBytes + i * R::kTokenPanel + rank * kShare * kLineBytes;
-    const int32_t input = step * kStep + i * kPanelColumns;
-    if constexpr (R::kCluster == 1)
-      tma_load(to, &r.in, &s.full[stage], input, 0, first);
-    else
-      tma_load_multicast(to, &r.in, &s.full[stage], input, 0, first, (1 << R::kCluster) - 1);
-  }
+  tma_load(s.memory + stage * R::kStageBytes + kWeightBytes, &r.in, &s.full[stage], 0,
+           static_cast<int32_t>(blockIdx.y) * kTokens, step * kPanels);
 }
 
 // A place in a warpgroup's own ring.
@@ -117,8 +85,7 @@ struct Place {
 };
 
 // The order in which a block's tiles pass: the steps of one after those of the other, in turn to one warpgroup and the
-// other. All blocks have as many tiles: some are past the last, where TMA finds zeros, so that a cluster's blocks keep
-// step.
+// other. All blocks have as many tiles: some are past the last, where TMA finds zeros.
 struct Cursor {
   int32_t turn = 0, step = 0;
   Place places[kConsumers];
@@ -154,20 +121,9 @@ __device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
     load_tokens<kTokens>(r, s, tokens.stage<kTokens>(), tokens.step);
   for (; weights.turn != r.turns; weights.next<kTokens>(steps)) {
     const int32_t stage = weights.stage<kTokens>();
-    wait_for(&s.empty[stage], weights.phase() ^ 1);
+    wait(&s.empty[stage], weights.phase() ^ 1);
     load_weights<kTokens>(r, s, stage, weights.tile(), weights.step);
     load_tokens<kTokens>(r, s, stage, weights.step);
-  }
-}
-
-// The stage is free, for this warp: for all blocks that may write to it.
-template <int32_t kTokens>
-__device__ void release(const Stages& s, int32_t stage, int32_t lane) {
-  using R = Ring<kTokens>;
-  if constexpr (R::kCluster == 1) {
-    if (lane == 0) arrive(&s.empty[stage]);
-  } else {
-    if (lane < R::kCluster) arrive_at(&s.empty[stage], lane);
   }
 }
 
@@ -175,31 +131,34 @@ __device__ void release(const Stages& s, int32_t stage, int32_t lane) {
 template <int32_t kTokens>
 __device__ void multiply_tile(const Stages& s, Place& place, int32_t count, float (&sums)[kTokens / 2]) {
   using R = Ring<kTokens>;
-  const int32_t lane = threadIdx.x % 32, own = threadIdx.x / kWarpgroup * R::kOwnStages;
+  const int32_t own = threadIdx.x / kWarpgroup * R::kOwnStages;
+  const bool speaks = threadIdx.x % 32 == 0;
   int32_t last = -1;
   float second[kTokens / 2];
 #pragma unroll
   for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] = second[i] = 0;
   for (int32_t i = 0; i < count; ++i, place.next(R::kOwnStages)) {
     const int32_t stage = own + place.stage;
-    wait_for(&s.full[stage], place.phase);
+    wait(&s.full[stage], place.phase);
     const uint32_t at = s.memory + stage * R::kStageBytes;
     const uint64_t w = wgmma_descriptor(at), x = wgmma_descriptor(at + kWeightBytes);
     wgmma_fence();
 #pragma unroll
-    for (int32_t k = 0; k < 4; ++k) {
+    for (int32_t k = 0; k < kPanels / 2 * 4; ++k) {
       constexpr int32_t kSixteen = 32;  // bytes
-      wgmma_weights<kTokens>(sums, advance_descriptor(w, k * kSixteen), advance_descriptor(x, k * kSixteen), 1);
-      wgmma_weights<kTokens>(second, advance_descriptor(w, kWeightPanel + k * kSixteen),
-                             advance_descriptor(x, R::kTokenPanel + k * kSixteen), 1);
+      const int32_t panel = k / 4 * 2, column = k % 4 * kSixteen;
+      wgmma_weights<kTokens>(sums, advance_descriptor(w, panel * kWeightPanel + column),
+                             advance_descriptor(x, panel * R::kTokenPanel + column), 1);
+      wgmma_weights<kTokens>(second, advance_descriptor(w, (panel + 1) * kWeightPanel + column),
+                             advance_descriptor(x, (panel + 1) * R::kTokenPanel + column), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (last >= 0) release<kTokens>(s, last, lane);
+    if (speaks && last >= 0) arrive(&s.empty[last]);
     last = stage;
   }
   wgmma_wait<0>();
-  if (last >= 0) release<kTokens>(s, last, lane);
+  if (speaks && last >= 0) arrive(&s.empty[last]);
 #pragma unroll
   for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] += second[i];
 }
@@ -259,20 +218,16 @@ __global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant
     prefetch_tensor_map(&r.in);
     for (int32_t i = 0; i < R::kStages; ++i) {
       init_barrier(&s.full[i], 1);
-      init_barrier(&s.empty[i], kWarpgroup / 32 * R::kCluster);
+      init_barrier(&s.empty[i], kWarpgroup / 32);
     }
     fence_proxy_async();
   }
-  if constexpr (R::kCluster == 1)
-    __syncthreads();
-  else
-    cluster_sync();
+  __syncthreads();
   if (threadIdx.x >= kConsumers * kWarpgroup) {
     if (elect_one()) produce<kTokens>(r, s, steps);
   } else {
     consume<kTokens, kJoin>(r, s, steps);
   }
-  if constexpr (R::kCluster > 1) cluster_sync();  // until then others write to this block's memory
 }
 
 // --- the host's side
@@ -290,11 +245,13 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
   return found;
 }
 
-// Rows of bf16 in boxes of `box` rows and 64 columns; what is past them is zeros.
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of kPanels of `box` rows: a box costs TMA much the
+// same whatever its size, so a stage is one of weights and one of tokens. What is past the last is zeros.
 CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box) {
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), 1, static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), static_cast<cuuint64_t>(stride * 2)};
-  const cuuint32_t box_sizes[] = {kPanelColumns, 1, static_cast<cuuint32_t>(box)}, steps[] = {1, 1, 1};
+  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
+                              static_cast<cuuint64_t>(columns / kPanelColumns)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
+  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), kPanels}, steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
       map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
@@ -322,21 +279,13 @@ const GpuKind& gpu_kind() {
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
-constexpr int32_t kMostCluster = 4;
-
-void launch_cluster(void (*kernel)(RingProduct), dim3 grid, int32_t cluster, int32_t shared, cudaStream_t stream,
-                    const RingProduct& r) {
-  cudaLaunchAttribute attributes[2] = {
-      quire::cuda::starts_early(reinterpret_cast<const void*>(kernel), "matmul")};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<uint32_t>(cluster), 1, 1};
-  const cudaLaunchConfig_t launch = {.gridDim = grid,
-                                     .blockDim = dim3(kThreads),
-                                     .dynamicSmemBytes = static_cast<size_t>(shared),
-                                     .stream = stream,
-                                     .attrs = attributes,
-                                     .numAttrs = cluster > 1 ? 2u : 1u};
-  check_cuda(cudaLaunchKernelEx(&launch, kernel, r), "a product was not launched");
+// How a matrix is dealt out.
+struct Deal {
+  int32_t turns, blocks;
+};
+Deal deal_of(int32_t weight_rows) {
+  const int32_t tiles = parts_of(weight_rows, kTile), turns = parts_of(tiles, gpu_kind().multiprocessors);
+  return {turns, parts_of(tiles, turns)};
 }
 
 template <int32_t kTokens, PackedMatrix::Join kJoin>
@@ -348,16 +297,13 @@ void launch_ring(const Product& p, cudaStream_t stream) {
     return true;
   }();
   (void)allowed;
-  constexpr int32_t kCluster = Ring<kTokens>::kCluster;
-  const int32_t most_blocks = gpu_kind().multiprocessors / kMostCluster * kMostCluster;
-  const int32_t tiles = parts_of(p.weight_rows(), kTile), turns = parts_of(tiles, most_blocks);
-  const int32_t blocks = parts_of(parts_of(tiles, turns), kCluster) * kCluster;
+  const Deal deal = deal_of(p.weight_rows());
   const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens / kCluster),
+                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
                       .product = p,
-                      .turns = turns};
-  const dim3 grid(static_cast<uint32_t>(blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
-  launch_cluster(ring_kernel<kTokens, kJoin>, grid, kCluster, Ring<kTokens>::kShared, stream, r);
+                      .turns = deal.turns};
+  const dim3 grid(static_cast<uint32_t>(deal.blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
+  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
 }
 
 template <int32_t kTokens>
@@ -370,15 +316,14 @@ void launch_joined(const Product& p, cudaStream_t stream) {
 
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return gpu_kind().hopper && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
+  return gpu_kind().hopper && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {
   if (p.room <= 8) return launch_joined<8>(p, stream);
   if (p.room <= 16) return launch_joined<16>(p, stream);
   if (p.room <= 32) return launch_joined<32>(p, stream);
-  if (p.room <= 64) return launch_joined<64>(p, stream);
-  launch_joined<128>(p, stream);
+  launch_joined<64>(p, stream);
 }
 
 }  // namespace quire::ops::cuda

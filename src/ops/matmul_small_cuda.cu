@@ -230,7 +230,7 @@ void launch_small(const Product& p, cudaStream_t stream) {
 
 template <PackedMatrix::Join kJoin>
 void launch_joined(const Product& p, cudaStream_t stream) {
-  if (p.norm) return launch_small<NormedRows, 1, true, kJoin>(p, stream);
+  if (p.norm) return launch_small<NormedRows, 1, true, kJoin>(p, stream);  // two groups do not need to stop early
   if (p.room <= kTileRows) return launch_small<PlainRows, 1, true, kJoin>(p, stream);
   if (p.room <= 2 * kTileRows) return launch_small<PlainRows, 2, true, kJoin>(p, stream);
   launch_small<PlainRows, 4, false, kJoin>(p, stream);

@@ -48,6 +48,6 @@ Buffer filled_on_device(int64_t units, int64_t unit_bytes, Exec& exec,
 namespace cuda {
 void prepare_matmul(Exec& exec);
 void prepare_quantised_matmul(Exec& exec);
-}
+}  // namespace cuda
 
 }  // namespace quire::ops
