@@ -40,7 +40,11 @@ class RowSampler {
   __device__ void run() {
     const SampleRecord& r = shared_record();
     const Slice::Likeliest raw = load();
-    if (r.task == SampleTask::skip) return finish_in_first(-1, SampleStatus::fine);
+    if (r.task == SampleTask::skip) {
+      if (row() == 0 && Slice::rank() == 0 && Slice::thread() == 0)
+        say(a_, __ldcg(a_.number), -1, SampleStatus::fine, 0, 0);
+      return;
+    }
     if (!raw.sound || raw.none())
       return finish_in_first(-1, raw.sound ? SampleStatus::no_logits : SampleStatus::broken_logits);
     if (r.top_count >= 0) add_logprobs(logit_of(raw.token.key));
@@ -54,28 +58,24 @@ class RowSampler {
   // By one thread.
   __device__ __noinline__ void finish(int32_t token, SampleStatus status) {
     const SampleRecord& r = shared_record();
-    if (r.task != SampleTask::skip) {
-      SampleOutcome outcome{token, status, 0, top_};
-      if (status == SampleStatus::fine && r.top_count >= 0) outcome.logprob = logprob_of(token);
-      a_.outcomes[int64_t{r.number % a_.slots} * a_.most_rows + row()] = outcome;
-      if (status == SampleStatus::fine && r.task == SampleTask::draw) {
-        a_.token_of_row[r.request_row] = token;
-        if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
-      }
+    const auto fine = status == SampleStatus::fine;
+    const float logprob = fine && r.top_count >= 0 ? logprob_of(token) : 0;
+    if (fine && r.task == SampleTask::draw) {
+      a_.token_of_row[r.request_row] = token;
+      if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
     }
-    arrive(a_);
+    if (r.top_count > 0 || r.ids_count > 0) __threadfence_system();  // the lists first
+    say(a_, r.number, token, status, logprob, top_);
   }
-
-  // A row is done; the last of the step says that the step is finished. What a row wrote is seen by who sees its
-  // arrival, and so by the host, who sees the last.
-  __device__ static void arrive(const SampleArgs& args) {
-    uint32_t arrived;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(arrived) : "l"(args.arrived) : "memory");
-    if (arrived + 1 != gridDim.y) return;
-    *args.arrived = 0;
-    const uint32_t number = __ldcg(args.number);
-    args.clocks[number % args.slots] = {*args.begun, device_clock()};
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(args.finished), "r"(number) : "memory");
+  // Also for a step of nobody, by its first row.
+  __device__ static void say(const SampleArgs& args, uint32_t number, int32_t token, SampleStatus status, float logprob,
+                             int32_t top) {
+    const uint64_t elapsed = device_clock() - __ldcg(args.begun);
+    SampleOutcome* const to = args.outcomes + int64_t{number % args.slots} * args.most_rows + blockIdx.y;
+    put(&to->token, static_cast<uint32_t>(token), number);
+    put(&to->logprob, __float_as_uint(logprob), number);
+    put(&to->status, static_cast<uint32_t>(status) + 4 * static_cast<uint32_t>(top), number);
+    put(&to->nanoseconds, static_cast<uint32_t>(elapsed < UINT32_MAX ? elapsed : UINT32_MAX), number);
   }
 
  private:
@@ -83,6 +83,10 @@ class RowSampler {
     if (Slice::rank() != 0) return;
     __syncthreads();  // logprobs that other threads of this block have written
     if (Slice::thread() == 0) finish(token, status);
+  }
+
+  __device__ static void put(NumberedWord* to, uint32_t value, uint32_t number) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(uint64_t{number} << 32 | value) : "memory");
   }
 
   __device__ static int32_t row() { return static_cast<int32_t>(blockIdx.y); }
@@ -389,7 +393,8 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_
   quire::cuda::griddep_launch_dependents();
   if (!is_padding) return row.run();
   cluster_wait();
-  if (blockIdx.x == 0 && threadIdx.x == 0) RowSampler::arrive(args);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+    RowSampler::say(args, __ldcg(args.number), -1, SampleStatus::fine, 0, 0);
 }
 
 __global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_constant__ FutureTokensArgs args) {

@@ -10,7 +10,7 @@
 
 namespace quire::ops::cuda {
 
-constexpr int32_t kBins = 1024;
+constexpr int32_t kBinBits = 9, kBins = 1 << kBinBits;
 constexpr int32_t kFewTokens = 512;  // in the list of one block; each is compared with each
 constexpr int32_t kSurelyFew = 256;  // that many of the likeliest, and those that lie in between, usually fit
 static_assert(kFewTokens <= kSampleThreads, "each token of the list has a thread");
@@ -42,17 +42,18 @@ inline __device__ CutShared& cut_shared() {
 // rest; then of equal numbers of keys in a range.
 class Bins {
  public:
-  __device__ static Bins of_width(float top, double per_logit) {  // 1/32 of a halving of the weight each
+  // From the largest logit to where weights are 2^-32.
+  __device__ static Bins of_width(float top, double per_logit) {
     Bins bins{};
     bins.by_width_ = true;
     bins.top_ = top;
-    bins.scale_ = fminf(fmaxf(static_cast<float>(per_logit * 32), 1e-30f), 1e30f);
+    bins.scale_ = fminf(fmaxf(static_cast<float>(per_logit * (kBins / 32)), 1e-30f), 1e30f);
     return bins;
   }
   __device__ static Bins of_range(const Slice::KeyRange& range) {
     Bins bins{};
     bins.range_ = range;
-    bins.shift_ = max(0, 32 - __clz(range.high - range.low) - 10);
+    bins.shift_ = max(0, 32 - __clz(range.high - range.low) - kBinBits);
     return bins;
   }
   __device__ int32_t of(float logit) const {  // -1: in none
@@ -179,6 +180,7 @@ class CutFinder {
   __device__ __noinline__ void gather(const Bins& bins, int32_t first, int32_t last, RankedToken cut = no_cut()) {
     uint32_t* const count = at_rank(&cut_shared().few_count, 0);
     RankedToken* const few = at_rank(cut_shared().few, 0);
+    bool is_full = false;
     slice_.for_each_four([&](int32_t id, const float4& four) {
       const float x[4] = {four.x, four.y, four.z, four.w};
       uint32_t wanted = 0;
@@ -189,9 +191,10 @@ class CutFinder {
         wanted |= uint32_t{is_wanted} << i;
       }
 #pragma unroll 1
-      for (; wanted != 0; wanted &= wanted - 1) {
+      for (; wanted != 0 && !is_full; wanted &= wanted - 1) {
         const int32_t token = id + __ffs(static_cast<int32_t>(wanted)) - 1;
         const uint32_t at = atomicAdd(count, 1u);
+        is_full = at >= kFewTokens;
         if (at < kFewTokens) few[at] = {key_of(slice_logits()[token - slice_.first_id()]), token};
 #pragma unroll 1
         for (int32_t rank = 0; at == kFewTokens && rank < Slice::blocks(); ++rank)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -53,6 +54,14 @@ bool has_reached(const uint32_t* word, uint32_t number) {
   return static_cast<int32_t>(reached - number) >= 0;
 }
 
+bool has_arrived(SampleOutcome& outcome, uint32_t number) {
+  for (NumberedWord* word : {&outcome.token, &outcome.logprob, &outcome.status, &outcome.nanoseconds}) {
+    const uint64_t bits = std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_acquire);
+    if (static_cast<uint32_t>(bits >> 32) != number) return false;
+  }
+  return true;
+}
+
 bool penalises_text(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
 }
@@ -79,8 +88,10 @@ struct DeviceSampler::Slot {
   PinnedLists<int32_t> ids;
   PinnedLists<TopLogprob> top;
   PinnedLists<float> wanted;
+  uint32_t number = 0;  // of its step
   int32_t rows = 0;
-  struct OnHost {  // a row whose logprobs the host computes
+  int32_t arrived = 0;  // of them, as far as somebody has looked
+  struct OnHost {       // a row whose logprobs the host computes
     int32_t row, top_logprobs;
     std::vector<int32_t> ids;
   };
@@ -89,25 +100,21 @@ struct DeviceSampler::Slot {
 
 struct DeviceSampler::State {
   State(const DeviceSamplerLimits& limits)
-      : clocks(static_cast<size_t>(limits.steps) * sizeof(SampleClock), Place::pinned),
-        records(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleRecord), Place::pinned),
+      : records(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleRecord), Place::pinned),
         outcomes(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleOutcome), Place::pinned),
-        words(2 * sizeof(uint32_t), Place::pinned),
+        recounted(sizeof(uint32_t), Place::pinned),
         texts(kTextCopies * static_cast<size_t>(limits.text) * sizeof(int32_t), Place::pinned),
-        device(2 * sizeof(uint64_t) + static_cast<size_t>(limits.request_rows) * sizeof(int32_t), Place::device),
+        device(sizeof(uint64_t) + static_cast<size_t>(limits.request_rows) * sizeof(int32_t), Place::device),
         counts(static_cast<size_t>(limits.penalty_slots) * limits.vocabulary * sizeof(uint32_t), Place::device),
         slots(static_cast<size_t>(limits.steps)) {}
 
-  uint32_t* finished() const { return elements<uint32_t>(words); }
-  uint32_t* recounted() const { return elements<uint32_t>(words) + 1; }
   uint64_t* begun() const { return elements<uint64_t>(device); }
-  uint32_t* arrived() const { return reinterpret_cast<uint32_t*>(begun() + 1); }
-  int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(begun() + 2); }
+  int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(begun() + 1); }
 
-  Buffer clocks, records, outcomes;  // pinned: [steps], [steps, rows], [steps, rows]
-  Buffer words;                      // pinned: the last step that is finished, the last text that was counted
-  Buffer texts;                      // pinned: [kTextCopies, text]
-  Buffer device;                     // when the step began, rows that have arrived, token_of_row
+  Buffer records, outcomes;  // pinned: [steps, rows]
+  Buffer recounted;          // pinned: the number of the last text that was counted
+  Buffer texts;              // pinned: [kTextCopies, text]
+  Buffer device;             // when the step began; token_of_row
   Buffer counts;
   std::vector<Slot> slots;
   uint32_t number = 0;  // of the step that was begun
@@ -124,7 +131,8 @@ DeviceSampler::DeviceSampler(const DeviceSamplerLimits& limits, Exec& exec) : li
   check(limits.rows > 0 && limits.request_rows > 0 && limits.penalty_slots >= 0 && limits.text >= 0 && limits.steps > 0,
         "a sampler of ", limits.rows, " rows of ", limits.request_rows, " requests, ", limits.steps, " steps");
   state_ = std::make_unique<State>(limits);
-  std::memset(state_->words.data(), 0, state_->words.size());
+  std::memset(state_->recounted.data(), 0, state_->recounted.size());
+  std::memset(state_->outcomes.data(), 0, state_->outcomes.size());
   std::fill_n(elements<SampleRecord>(state_->records), limits.steps * limits.rows, SampleRecord{});
   const std::vector<std::byte> zeros(state_->device.size());
   exec.stream()->copy(state_->device.data(), zeros.data(), zeros.size());
@@ -140,17 +148,17 @@ const int32_t* DeviceSampler::token_of_row() const { return state_->token_of_row
 // --- before a step is launched
 
 void DeviceSampler::begin(uint32_t number) {
-  // The slot's step before is over, unless somebody did not read its results: then at least nothing runs any more.
-  if (!has_reached(state_->finished(), number - static_cast<uint32_t>(limits_.steps))) exec_.wait();
-  state_->number = number;
   Slot& own = slot(number);
+  // The slot's step before is over, unless somebody did not read its results: then at least nothing runs any more.
+  if (own.number != 0 && !finished(own.number)) exec_.wait();
+  state_->number = own.number = number;
   for (int32_t row = 0; row < own.rows; ++row) record(number, row) = {};
   own.bias.clear();
   own.masks.clear();
   own.ids.clear();
   own.top.clear();
   own.wanted.clear();
-  own.rows = 0;
+  own.rows = own.arrived = 0;
   own.on_host.clear();
 }
 
@@ -245,7 +253,7 @@ void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> promp
       check(token >= 0 && token < limits_.vocabulary, "the text holds token ", token, ", outside the vocabulary of ",
             limits_.vocabulary);
   const uint32_t number = ++state_->recounts;
-  if (!has_reached(state_->recounted(), number - kTextCopies)) exec_.wait();
+  if (!has_reached(elements<uint32_t>(state_->recounted), number - kTextCopies)) exec_.wait();
   auto* const text = elements<int32_t>(state_->texts) + int64_t{number % kTextCopies} * limits_.text;
   std::copy(generated.begin(), generated.end(), std::copy(prompt.begin(), prompt.end(), text));
   cuda::recount({.text = text,
@@ -253,7 +261,7 @@ void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> promp
                  .generated = static_cast<int32_t>(generated.size()),
                  .counts = elements<uint32_t>(state_->counts) + int64_t{penalty_slot} * limits_.vocabulary,
                  .vocabulary = limits_.vocabulary,
-                 .recounted = state_->recounted(),
+                 .recounted = elements<uint32_t>(state_->recounted),
                  .number = number},
                 exec_);
 }
@@ -282,20 +290,30 @@ void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number, con
                      .number = number,
                      .slots = static_cast<uint32_t>(limits_.steps),
                      .most_rows = limits_.rows,
-                     .clocks = elements<SampleClock>(state_->clocks),
                      .records = elements<SampleRecord>(state_->records),
                      .outcomes = elements<SampleOutcome>(state_->outcomes),
-                     .finished = state_->finished(),
                      .token_of_row = state_->token_of_row(),
                      .counts = elements<uint32_t>(state_->counts),
-                     .arrived = state_->arrived(),
                      .begun = state_->begun()},
                     exec_);
 }
 
 // --- afterwards
 
-bool DeviceSampler::finished(uint32_t number) const { return has_reached(state_->finished(), number); }
+SampleOutcome& DeviceSampler::outcome(uint32_t number, int32_t row) const {
+  return elements<SampleOutcome>(state_->outcomes)[int64_t{number % limits_.steps} * limits_.rows + row];
+}
+
+bool DeviceSampler::finished(uint32_t number) const {
+  Slot& own = slot(number);
+  if (own.number != number) return static_cast<int32_t>(own.number - number) > 0;  // an older one
+  // A step of nobody has its first row said, too.
+  for (; own.arrived < std::max(own.rows, 1); ++own.arrived) {
+    const bool is_silent = own.arrived > 0 && record(number, own.arrived).task == SampleTask::skip;
+    if (!is_silent && !has_arrived(outcome(number, own.arrived), number)) return false;
+  }
+  return true;
+}
 
 void DeviceSampler::wait(uint32_t number) const {
   using Clock = std::chrono::steady_clock;
@@ -309,8 +327,10 @@ void DeviceSampler::wait(uint32_t number) const {
 }
 
 double DeviceSampler::seconds(uint32_t number) const {
-  const SampleClock& clock = elements<SampleClock>(state_->clocks)[number % limits_.steps];
-  return static_cast<double>(clock.end - clock.begin) * 1e-9;
+  uint32_t longest = 0;
+  for (int32_t row = 0; row < std::max(slot(number).rows, 1); ++row)
+    if (has_arrived(outcome(number, row), number)) longest = std::max(longest, outcome(number, row).nanoseconds.value);
+  return longest * 1e-9;
 }
 
 Sampled DeviceSampler::result(uint32_t number, int32_t row) {
@@ -318,14 +338,14 @@ Sampled DeviceSampler::result(uint32_t number, int32_t row) {
   const Slot& own = slot(number);
   check(row >= 0 && row < own.rows, "row ", row, " of a step of ", own.rows);
   const SampleRecord& asked = record(number, row);
-  const SampleOutcome& outcome =
-      elements<SampleOutcome>(state_->outcomes)[int64_t{number % limits_.steps} * limits_.rows + row];
   if (asked.task == SampleTask::skip) return {};
-  check_status(outcome.status);
+  const SampleOutcome& said = outcome(number, row);
+  check_status(static_cast<SampleStatus>(said.status.value % 4));
+  const auto token = static_cast<int32_t>(said.token.value), top = static_cast<int32_t>(said.status.value / 4);
   for (const Slot::OnHost& each : own.on_host)
-    if (each.row == row) return score_on_host(row, outcome.token, each.top_logprobs, each.ids);
-  Sampled sampled{.token = outcome.token, .logprob = outcome.logprob};
-  for (int32_t i = 0; i < outcome.top && i < asked.top_count; ++i)
+    if (each.row == row) return score_on_host(row, token, each.top_logprobs, each.ids);
+  Sampled sampled{.token = token, .logprob = std::bit_cast<float>(said.logprob.value)};
+  for (int32_t i = 0; i < std::min(top, asked.top_count); ++i)
     sampled.top.emplace_back(asked.top[i].token, asked.top[i].logprob);
   for (int32_t i = 0; i < asked.ids_count; ++i) sampled.wanted.emplace_back(asked.ids[i], asked.wanted[i]);
   return sampled;

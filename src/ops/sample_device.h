@@ -2,12 +2,11 @@
 // parameters. One kernel draws or scores all rows of a step, and what it has to be told and says goes through pinned
 // memory, so a step costs no copy:
 //
-//   host    begin(number), then draw(), score() or skip() for each row of logits, in order   > the step's slot of a
-//   ring stream  resolve_future_tokens()   first in the step: ids < 0 become what was drawn for their request row
+//   host    begin(number), then draw(), score() or skip() for each row of logits, in order: into the step's slot
+//   stream  resolve_future_tokens()   first in the step: ids < 0 become what was drawn for their request row
 //           ... the model ...
-//           launch()                  last in the step: reads the slot; token_of_row, counts of penalties; results,
-//           then
-//                                     the step's number into a pinned word
+//           launch()                  last in the step: reads the slot; writes token_of_row, counts of penalties, and
+//                                     into the slot its results, each with the step's number
 //   host    finished(number) or wait(number), then result(number, i) for each row
 //
 // A step names its slot by its number, which the kernel reads when it runs: both launches may be recorded into a graph,
@@ -39,6 +38,7 @@
 
 namespace quire::ops {
 
+struct SampleOutcome;
 struct SampleRecord;
 
 inline constexpr int32_t kMostTopLogprobs = 128;  // of a row, in the results
@@ -105,6 +105,7 @@ class DeviceSampler {
   struct Slot;
   Slot& slot(uint32_t number) const;
   SampleRecord& record(uint32_t number, int32_t row) const;
+  SampleOutcome& outcome(uint32_t number, int32_t row) const;
   SampleRecord& add_row(const SampleRow& row);
   Sampled score_on_host(int32_t row, int32_t token, int32_t top_logprobs, std::span<const int32_t> ids);
 

@@ -43,20 +43,20 @@ struct LogitBias {  // a row's are in the order of tokens, those of one token in
 
 enum class SampleStatus : int32_t { fine, broken_logits, no_logits, no_token };
 
-struct alignas(16) SampleOutcome {
-  int32_t token;
-  SampleStatus status;
-  float logprob;
-  int32_t top;  // how many there are of the wanted ones: fewer where fewer are above -inf
+// What the kernel says comes word by word, each with the step's number beside it: whoever sees that sees the word.
+struct alignas(8) NumberedWord {
+  uint32_t value, number;
+};
+struct alignas(32) SampleOutcome {
+  NumberedWord token;
+  NumberedWord logprob;      // the bits of a float
+  NumberedWord status;       // and 4 * how many of the top there are: fewer than wanted where fewer are above -inf
+  NumberedWord nanoseconds;  // since the step began
 };
 
 struct TopLogprob {
   int32_t token;
   float logprob;
-};
-
-struct SampleClock {  // the device's, in nanoseconds
-  uint64_t begin, end;
 };
 
 struct SampleArgs {
@@ -68,13 +68,10 @@ struct SampleArgs {
   const uint32_t* number;  // [1] of the step; modulo `slots` it is the slot
   uint32_t slots;
   int32_t most_rows;            // of a slot
-  SampleClock* clocks;          // [slots] pinned
   const SampleRecord* records;  // [slots, most_rows] pinned
   SampleOutcome* outcomes;      // [slots, most_rows] pinned
-  uint32_t* finished;           // [1] pinned: the step's number, when all else is there
   int32_t* token_of_row;        // [request_rows] the device's, as all below
   uint32_t* counts;             // [penalty slots, vocabulary] kInPrompt, and how often it was generated
-  uint32_t* arrived;            // [1] rows of the step that are done; 0 before and after
   const uint64_t* begun;        // [1] when the step began
 };
 inline constexpr uint32_t kInPrompt = uint32_t{1} << 31;

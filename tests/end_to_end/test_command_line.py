@@ -14,7 +14,7 @@ COMMANDS = [
     [], ["serve"], ["chat"], ["generate"], ["tokenize"], ["template"], ["completion"], ["help"], ["version"],
     ["models"], ["models", "fetch"], ["models", "remove"],
     ["inspect"], ["inspect", "attention"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
-    ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "throughput"], ["bench", "sampling"],
+    ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "sampling"], ["bench", "throughput"],
     ["bench", "serving"], ["bench", "profile"],
 ]  # fmt: skip
 
