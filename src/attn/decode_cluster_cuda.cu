@@ -1,12 +1,13 @@
-// One query of each of few sequences, keys of 16 bits: what counts is how long it takes from the queries to the
-// results, so everything else is done before the queries are there, and nothing goes through memory on the way.
+// One query of one sequence, keys of 16 bits: what counts is how long it takes from the queries to the results, so
+// everything else is done before the queries are there, and nothing goes through memory on the way.
 //
 // A cluster of blocks has one sequence and kv head. Each of its blocks has a stretch of the keys by its rank in the
 // cluster, kRoundKeys of them at a time:
 //
-//   keys      a warp has 32 of them, which go through its stage of shared memory into its registers
-//   values    of all warps lie in their stages, half of them where the keys were; each warp multiplies 16 columns of
-//             them with all probabilities, so that no sums of several warps have to be added up
+//   keys      a warp has 32 of them, and loads them straight into registers, as products want them
+//   values    of all warps lie in shared memory; each warp multiplies 16 columns of them with all probabilities, so
+//   that
+//             no sums of several warps have to be added up
 //   results   every block sends its own to the others, to each of them the columns that it is to write, and adds up
 //             those that it is sent, in the order of the blocks
 //
@@ -38,16 +39,12 @@ struct ClusterDecode {
   int32_t cluster_shift;           // log2 of its blocks
   int32_t key_bytes, value_bytes;  // from one slot to the next
   bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
-
-  __device__ bool loads_much() const { return cluster_shift > 2; }  // so do its blocks together
 };
 
 template <class Stored, int32_t kHeadDim>
 struct ClusterElements {
   using Product = Stored;
   static constexpr int32_t kDim = kHeadDim, kRowBytes = kDim * 2, kPieces = kRowBytes / 16;
-  // A warp's: room for its keys, then for half of its values. The other half comes where the keys were.
-  static constexpr int32_t kKeyBytes = kKeysOfWarp * kRowBytes, kStageBytes = kKeyBytes + kKeyBytes / 2;
 };
 
 // A block's share of a cluster's results, as it is sent: what it is relative to and its sum of probabilities, for each
@@ -59,7 +56,7 @@ struct Share {
 template <class E>
 struct ClusterStorage {
   static constexpr int32_t kProbStride = kRoundKeys + 8;  // rows in different banks
-  alignas(1024) std::byte stages[kClusterWarps][E::kStageBytes];
+  alignas(1024) std::byte values[kRoundKeys * E::kRowBytes];
   alignas(16) typename E::Product probs[kRows][kProbStride];
   alignas(16) float row_max[kRows][kClusterWarps], sum[kRows][kClusterWarps];  // of each warp's keys
   // What the cluster's blocks sent: [blocks, columns that this one writes, kRows], [blocks, kRows].
@@ -73,7 +70,7 @@ struct ClusterStorage {
 struct Stretch {
   const PageId* pages;
   int32_t first, end;  // keys
-  int32_t newest;      // this step's key, in this stretch or behind it
+  int32_t newest;      // this step's key; none of the stretch's if that is no matter
 };
 
 // Lengths and such may be read while the kernel before still runs, which is too early to trust L1.
@@ -101,122 +98,108 @@ __device__ Stretch stretch_of(const ClusterDecode& d, int32_t b, int32_t rank) {
 
 // --- loading
 
-// As ldmatrix gives them: word t % 4 of all pieces of key t / 4 of each eight, t being the lane. The words of two
-// pieces are a product's operand.
+__device__ uint4 load_piece(const std::byte* from, uint64_t policy) {
+  uint4 piece;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+               : "l"(from), "l"(policy)
+               : "memory");
+  return piece;
+}
+
+// Of key t / 4 of each eight, t being the lane: pieces t % 4, t % 4 + 4, ... Two words of each are a product's operand.
 template <class E>
 struct Keys {
-  uint32_t words[kEights][E::kPieces / 4][4];
+  uint4 pieces[kEights][E::kPieces / 4];
 };
 
-// A warp's keys and values of one round after the other.
 template <class E>
 class RoundLoader {
  public:
-  __device__ RoundLoader(const ClusterDecode& d, const Stretch& stretch, int32_t kv_head, std::byte* stage)
-      : d_(d), stretch_(stretch), head_bytes_(kv_head * E::kRowBytes), stage_(shared_address(stage)) {}
+  __device__ RoundLoader(const ClusterDecode& d, const Stretch& stretch, int32_t kv_head, std::byte* values)
+      : d_(d),
+        stretch_(stretch),
+        keys_(d.args.kv.keys + kv_head * E::kRowBytes + lane() % 4 * 16),
+        values_(d.args.kv.values + kv_head * E::kRowBytes + lane() % E::kPieces * 16),
+        policy_(evict_first_policy()),
+        to_(shared_address(values) + warp() * kKeysOfWarp * E::kRowBytes) {}
 
-  __device__ int32_t warps_keys(int32_t round, int32_t end) const { return end - round - warp() * kKeysOfWarp; }
-
-  // Of the lane's key of the warp; in place of keys past the end the warp's first is read again. There is one at least.
-  __device__ int32_t look_up(int32_t round) const {
-    const int32_t first = round + warp() * kKeysOfWarp, key = first + lane() < stretch_.end ? first + lane() : first;
+  // Of the lane's key of the warp; in place of keys past `end` the warp's first is read again. There is one at least.
+  __device__ int32_t look_up(int32_t round, int32_t end) const {
+    const int32_t first = round + warp() * kKeysOfWarp, key = first + lane() < end ? first + lane() : first;
     const int32_t shift = d_.args.keys.page_size.shift();
     return slot_in_page(read_early(&stretch_.pages[key >> shift].value), shift, key);
   }
 
+  __device__ void load_keys(int32_t slot, Keys<E>& keys) const {
+#pragma unroll
+    for (int32_t n = 0; n < kEights; ++n) load_key(__shfl_sync(~0u, slot, n * 8 + lane() / 4), keys.pieces[n]);
+  }
+
   // `but`: one of the warp's keys that is left out, or none of them.
-  __device__ void load(int32_t slot, int32_t but, Keys<E>& keys) const {
-    load_rows<0, kKeysOfWarp>(keys_at(), d_.key_bytes, slot, but, stage_);
-    cp_async_commit();
-    load_rows<0, kKeysOfWarp / 2>(values_at(), d_.value_bytes, slot, but, stage_ + E::kKeyBytes);
-    cp_async_commit();
-    cp_async_wait<1>();
-    __syncwarp();
-    take_keys(keys);
-    __syncwarp();
-    load_rows<kKeysOfWarp / 2, kKeysOfWarp>(values_at(), d_.value_bytes, slot, but, stage_);
-  }
-
-  // All of them; zeros where the warp has none.
-  __device__ void load_if(bool has_keys, int32_t slot, Keys<E>& keys) const {
-    if (has_keys)
-      load(slot, -1, keys);
-    else
-      keys = {};
-  }
-
-  // The one that was left out, of the first round.
-  __device__ void load_one(int32_t slot, int32_t which, Keys<E>& keys) const {
-    const auto of_one = static_cast<uint32_t>(__shfl_sync(~0u, slot, which));
-    const std::byte* const key = address_of(keys_at(), of_one, static_cast<uint32_t>(d_.key_bytes)) + lane() % 4 * 4;
+  __device__ void load_values(int32_t slot, int32_t but) const {
 #pragma unroll
-    for (int32_t n = 0; n < kEights; ++n) {
-      if (n * 8 + lane() / 4 != which) continue;
-#pragma unroll
-      for (int32_t i = 0; i < E::kPieces; ++i)
-        keys.words[n][i / 4][i % 4] = __ldcg(reinterpret_cast<const uint32_t*>(key + i * 16));
+    for (int32_t i = 0; i < kKeysOfWarp; i += kRowsAtOnce) {
+      const int32_t row = i + lane() / E::kPieces;
+      const int32_t of_row = __shfl_sync(~0u, slot, row);
+      if (row != but) load_value(of_row, row);
     }
-    const bool is_first_half = which < kKeysOfWarp / 2;
-    const uint32_t to = stage_ + (is_first_half ? E::kKeyBytes : 0);
-    if (lane() < E::kPieces)
-      cp_async(to + piece_at<E>(which % (kKeysOfWarp / 2), lane()),
-               address_of(values_at(), of_one, static_cast<uint32_t>(d_.value_bytes)) + lane() * 16);
   }
+
+  // One of the warp's keys.
+  __device__ void load_one(int32_t slot, int32_t which, Keys<E>& keys) const {
+    const int32_t of_one = __shfl_sync(~0u, slot, which);
+#pragma unroll
+    for (int32_t n = 0; n < kEights; ++n)
+      if (n * 8 + lane() / 4 == which) load_key(of_one, keys.pieces[n]);
+    if (lane() < E::kPieces) load_value(of_one, which);
+  }
+
+  __device__ int32_t warps_keys(int32_t round, int32_t end) const { return end - round - warp() * kKeysOfWarp; }
 
  private:
   static constexpr int32_t kRowsAtOnce = kWarp / E::kPieces;
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
   static __device__ int32_t warp() { return threadIdx.x / kWarp; }
-  __device__ const std::byte* keys_at() const { return d_.args.kv.keys + head_bytes_; }
-  __device__ const std::byte* values_at() const { return d_.args.kv.values + head_bytes_; }
 
-  template <int32_t kFirst, int32_t kLast>
-  __device__ void load_rows(const std::byte* from, int32_t bytes, int32_t slot, int32_t but, uint32_t to) const {
-    const uint64_t policy = evict_first_policy();
-    const int32_t row = lane() / E::kPieces, piece = lane() % E::kPieces;
-    const uint32_t place = to + piece_at<E>(row, piece);
-    from += piece * 16;
+  __device__ void load_key(int32_t slot, uint4 (&pieces)[E::kPieces / 4]) const {
+    const std::byte* const from = address_of(keys_, static_cast<uint32_t>(slot), static_cast<uint32_t>(d_.key_bytes));
 #pragma unroll
-    for (int32_t i = 0; i < kLast - kFirst; i += kRowsAtOnce) {
-      const int32_t of_row = __shfl_sync(~0u, slot, kFirst + i + row);
-      const std::byte* const at = address_of(from, static_cast<uint32_t>(of_row), static_cast<uint32_t>(bytes));
-      if (kFirst + i + row != but) cp_async_by_policy(piece_from<E>(place, i, 0), at, 0, policy);
-    }
+    for (int32_t i = 0; i < E::kPieces / 4; ++i) pieces[i] = load_piece(from + i * 64, policy_);
   }
-
-  __device__ void take_keys(Keys<E>& keys) const {
-    const uint32_t place = stage_ + piece_at<E>(lane() % 8, lane() / 8);
-#pragma unroll
-    for (int32_t n = 0; n < kEights; ++n)
-#pragma unroll
-      for (int32_t i = 0; i < E::kPieces / 4; ++i) ldmatrix_x4(keys.words[n][i], piece_from<E>(place, n * 8, i * 4));
+  __device__ void load_value(int32_t slot, int32_t row) const {
+    cp_async_by_policy(to_ + piece_at<E>(row, lane() % E::kPieces),
+                       address_of(values_, static_cast<uint32_t>(slot), static_cast<uint32_t>(d_.value_bytes)), 0,
+                       policy_);
   }
 
   const ClusterDecode& d_;
   const Stretch& stretch_;
-  int32_t head_bytes_;
-  uint32_t stage_;
+  const std::byte *keys_, *values_;
+  uint64_t policy_;
+  uint32_t to_;
 };
 
-// As the left operand: row t / 4 of the queries, and in the place of the row 8 below it the same one with the next 16
-// dims.
+// As the left operand: rows t / 4 of the queries, and in the place of the rows 8 below them the same with other dims.
 template <class E>
 struct ClusterQueries {
   uint32_t words[E::kPieces / 4][4];
 };
 
-// Where this lane's lie: in the place of rows that are not there, the last one's.
 template <class E>
-__device__ const uint32_t* queries_at(const ClusterDecode& d, int32_t b, int32_t kv_head) {
+__device__ void load_queries(const ClusterDecode& d, int32_t b, int32_t kv_head, ClusterQueries<E>& q) {
   const int32_t lane = threadIdx.x % kWarp, head = kv_head * d.group + min(lane / 4, d.group - 1);
   const ConstHeadRows& rows = d.args.q;
-  return reinterpret_cast<const uint32_t*>(rows.data + (b * rows.row_stride + head * E::kDim) * 2) + lane % 4;
-}
-
-template <class E>
-__device__ void load_queries(const uint32_t* from, ClusterQueries<E>& q) {
+  const auto* const from = reinterpret_cast<const uint4*>(
+      rows.data + (int64_t{b} * rows.row_stride + int64_t{head} * E::kDim) * 2 + lane % 4 * 16);
 #pragma unroll
-  for (int32_t i = 0; i < E::kPieces; ++i) q.words[i / 4][i % 2 * 2 + i / 2 % 2] = __ldcg(from + i * 4);
+  for (int32_t i = 0; i < E::kPieces / 4; ++i) {
+    const uint4 piece = __ldcg(from + i * 4);
+    q.words[i][0] = piece.x;
+    q.words[i][1] = piece.z;
+    q.words[i][2] = piece.y;
+    q.words[i][3] = piece.w;
+  }
 }
 
 // --- products
@@ -233,9 +216,9 @@ __device__ void scores_of(const ClusterDecode& d, const ClusterQueries<E>& q, co
     float even[4] = {}, odd[4] = {};
 #pragma unroll
     for (int32_t i = 0; i < E::kPieces / 4; ++i) {
-      const uint32_t(&words)[4] = keys.words[n][i];
-      mma_m16n8k16<Product>(even, q.words[i], words[0], words[1]);
-      mma_m16n8k16<Product>(odd, q.words[i], words[2], words[3]);
+      const uint4& piece = keys.pieces[n][i];
+      mma_m16n8k16<Product>(even, q.words[i], piece.x, piece.y);
+      mma_m16n8k16<Product>(odd, q.words[i], piece.z, piece.w);
     }
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
@@ -304,32 +287,30 @@ __device__ void softmax(KeyScores& scores, ClusterStorage<E>& storage, Running& 
   for (int32_t i = 0; i < 4; ++i) running.out[i] *= factors[i % 2];
 }
 
-// The warp's columns of the first `count` values. Those of several products are fetched before the first of them; past
-// the count, whose probabilities are zeros, the first values stand in for what may be anything.
+// The warp's columns of the first `count` values.
 template <class E>
 __device__ void add_values(const ClusterStorage<E>& storage, int32_t count, Running& running) {
   using Product = typename E::Product;
-  constexpr int32_t kAtOnce = 4, kKeysAtOnce = 16 * kAtOnce;
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const uint32_t values =
-      shared_address(storage.stages) + piece_at<E>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
-  const uint32_t probs = shared_address(&storage.probs[lane % 8][lane / 8 * 8]);
-  float out[kAtOnce][4] = {};
-  for (int32_t first = 0; first < count; first += kKeysAtOnce) {
-    uint32_t p[kAtOnce / 2][4], v[kAtOnce][4];
-#pragma unroll
-    for (int32_t i = 0; i < kAtOnce / 2; ++i) ldmatrix_x4(p[i], probs + (first + i * 32) * 2);
-#pragma unroll
-    for (int32_t i = 0; i < kAtOnce; ++i) {
-      const int32_t key = first + i * 16 < count ? first + i * 16 : 0;
-      ldmatrix_x4_trans(v[i], values + key / kKeysOfWarp * E::kStageBytes + (key % kKeysOfWarp ? 0 : E::kKeyBytes));
+  uint32_t value = shared_address(storage.values) +
+                   piece_at<E>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);  // 16 keys, two pieces
+  uint32_t prob = shared_address(&storage.probs[lane % 8][lane / 8 * 8]);           // 32 keys
+  float odd[4] = {};
+#pragma unroll 4
+  for (int32_t first = 0; first < count; first += 32) {
+    uint32_t p[4], v[4];
+    ldmatrix_x4(p, prob);
+    ldmatrix_x4_trans(v, value);
+    mma_m16n8k16<Product>(running.out, v, p[0], p[1]);
+    if (first + 16 < count) {
+      ldmatrix_x4_trans(v, value + 16 * E::kRowBytes);
+      mma_m16n8k16<Product>(odd, v, p[2], p[3]);
     }
-#pragma unroll
-    for (int32_t i = 0; i < kAtOnce; ++i)
-      mma_m16n8k16<Product>(out[i], v[i], p[i / 2][i % 2 * 2], p[i / 2][i % 2 * 2 + 1]);
+    prob += 32 * sizeof(Product);
+    value += 32 * E::kRowBytes;
   }
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) running.out[i] += (out[0][i] + out[1][i]) + (out[2][i] + out[3][i]);
+  for (int32_t i = 0; i < 4; ++i) running.out[i] += odd[i];
 }
 
 // --- the cluster's results
@@ -450,48 +431,51 @@ __global__ void __launch_bounds__(kClusterThreads, 2) decode_cluster_kernel(cons
   const int32_t rank = block & ((1 << d.cluster_shift) - 1), cluster = block >> d.cluster_shift;
   const int32_t b = cluster / d.args.kv.kv_heads, kv_head = cluster - b * d.args.kv.kv_heads;
   const Stretch stretch = stretch_of(d, b, rank);
-  const RoundLoader<E> loader(d, stretch, kv_head, storage.stages[threadIdx.x / kWarp]);
-  const uint32_t* const queries = queries_at<E>(d, b, kv_head);
+  const RoundLoader<E> loader(d, stretch, kv_head, storage.values);
   Keys<E> keys;
-  ClusterQueries<E> q;
-  int32_t slot = 0;
-  // Of the warp's first keys, whether any are there and some are old, and which is this step's.
-  const bool has_keys = loader.warps_keys(stretch.first, stretch.end) > 0;
+  // What may be read of the first round.
+  const int32_t old_end = d.keys_are_old ? min(stretch.end, stretch.newest) : 0;
   const int32_t newest = stretch.newest - stretch.first - static_cast<int32_t>(threadIdx.x) / kWarp * kKeysOfWarp;
-  const bool begins_early = d.keys_are_old && has_keys && newest > 0;
-  if (has_keys) slot = loader.look_up(stretch.first);
-  if (begins_early) loader.load(slot, newest, keys);
+  int32_t slot = 0;
+  const bool has_keys = loader.warps_keys(stretch.first, stretch.end) > 0;
+  const bool begins_early = loader.warps_keys(stretch.first, old_end) > 0;
+  if (has_keys) slot = loader.look_up(stretch.first, stretch.end);
+  if (begins_early) {
+    loader.load_keys(slot, keys);
+    loader.load_values(slot, newest);
+  }
   griddep_wait();
-  load_queries<E>(queries, q);
-  // Where many blocks load, the next layer's copies would be before the queries in every queue.
-  if (!d.loads_much()) griddep_launch_dependents();
-  if (begins_early && newest < kKeysOfWarp) loader.load_one(slot, newest, keys);
-  if (!begins_early) loader.load_if(has_keys, slot, keys);
+  griddep_launch_dependents();
+  ClusterQueries<E> q;
+  load_queries<E>(d, b, kv_head, q);
+  if (!begins_early && has_keys) {
+    loader.load_keys(slot, keys);
+    loader.load_values(slot, -1);
+  } else if (begins_early && old_end < stretch.end && newest < kKeysOfWarp) {
+    loader.load_one(slot, newest, keys);
+  }
 
   Running running;
-  for (int32_t round = stretch.first; round < stretch.end;) {
-    const int32_t count = loader.warps_keys(round, stretch.end), left = stretch.end - round;
+  for (int32_t round = stretch.first; round < stretch.end; round += kRoundKeys) {
+    const int32_t next = round + kRoundKeys, count = loader.warps_keys(round, stretch.end);
+    const bool has_next = loader.warps_keys(next, stretch.end) > 0;
     KeyScores scores;
-    scores_of<E>(d, q, keys, scores);
+    if (has_next) slot = loader.look_up(next, stretch.end);
+    if (count > 0) scores_of<E>(d, q, keys, scores);
     if (count < kKeysOfWarp) hide_from(count, scores);
-    if (d.loads_much()) griddep_launch_dependents();  // the queries are there
+    if (has_next) loader.load_keys(slot, keys);
     softmax<E>(scores, storage, running);
     cp_async_wait_all();
     __syncthreads();
     running.share.sum += sum_of(storage.sum[threadIdx.x % kWarp / 4]);
-    if (threadIdx.x / kWarp < E::kDim / 16) add_values<E>(storage, min(left, kRoundKeys), running);
-    round += kRoundKeys;
-    if (round >= stretch.end) break;
-    __syncthreads();
-    const bool has_more = loader.warps_keys(round, stretch.end) > 0;
-    if (has_more) slot = loader.look_up(round);
-    loader.load_if(has_more, slot, keys);
+    if (threadIdx.x / kWarp < E::kDim / 16) add_values<E>(storage, min(stretch.end - round, kRoundKeys), running);
+    if (next < stretch.end) __syncthreads();
+    if (has_next) loader.load_values(slot, -1);
   }
-  if (d.loads_much()) griddep_launch_dependents();  // also where there are no keys
   cluster_wait();
   send_results<E>(d, storage, rank, running);
   wait(&storage.all_sent, 0);
-  if (d.loads_much())
+  if (d.cluster_shift > 2)
     write_results<E, 4>(d, storage, b, kv_head, rank);
   else
     write_results<E, 1>(d, storage, b, kv_head, rank);

@@ -114,13 +114,18 @@ std::optional<GpuChoice> decode_choice_of_few(const AttendArgs& args, const GpuD
 
 // --- decode by clusters
 
+// 16-byte pieces of keys, values and queries are loaded.
+bool has_cluster_strides(const AttendArgs& args) {
+  return has_decode_strides(args) && is_multiple(args.q.data, 16) && args.q.row_stride % 8 == 0;
+}
+
 // A cluster's blocks share one sequence's keys, so they are for one sequence: of several, one may be much longer than
 // the others, and only decode shares them all out. As many blocks as the longest context fills, or the device has room
 // for.
 std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool is_one_query = args.keys.most_queries == 1 && args.q.rows == 1 && !args.keys.branch_lengths;
   if (!is_hopper(device) || !is_one_query || !is_for_decode(args) || !is_half(args.kv.type) ||
-      args.q.heads / args.kv.kv_heads > kMostClusterRows)
+      args.q.heads / args.kv.kv_heads > kMostClusterRows || !has_cluster_strides(args))
     return {};
   const int32_t context =
       args.keys.set == Set::encoder ? args.arena->limits().encoder_context : args.arena->limits().text_tokens();

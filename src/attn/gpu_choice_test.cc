@@ -85,6 +85,8 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   EXPECT_EQ(kernel_for(one(Dtype::f8e4m3, 32, 8, 128, 4096)), GpuKernel::decode);
   EXPECT_EQ(kernel_for(one(Dtype::bf16, 9, 1, 128, 4096)), GpuKernel::decode);
   EXPECT_EQ(kernel_for(c, kA100), GpuKernel::decode);
+  const auto unaligned = [](AttendArgs& args) { args.q.data += 4; };
+  EXPECT_EQ(chosen(c, kH200, unaligned).kernel, GpuKernel::decode);
   Case other = c;
   other.captured = 2;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode) << "of two sequences one may be much longer";
