@@ -106,43 +106,35 @@ class RowSampler {
 
   // --- the logits as they come
 
-  __device__ float4 load_four(int32_t at) const {
-    const int32_t id = slice_.first_id() + at;
-    const float* const from = raw() + id;
-    if (id + 4 <= a_.vocabulary && reinterpret_cast<uintptr_t>(from) % 16 == 0)
-      return __ldcg(reinterpret_cast<const float4*>(from));
-    float x[4];
-    for (int32_t i = 0; i < 4; ++i) x[i] = id + i < a_.vocabulary ? __ldcg(from + i) : -INFINITY;
-    return {x[0], x[1], x[2], x[3]};
+  // All at once, so that their way is gone once.
+  __device__ void copy_logits() const {
+    const bool aligned = reinterpret_cast<uintptr_t>(raw()) % 16 == 0;
+#pragma unroll 4
+    for (int32_t group = 0; group < slice_.groups(); ++group) {
+      const int32_t at = slice_.place(Slice::warp(), group), id = slice_.first_id() + at;
+      if (aligned && id + 4 <= a_.vocabulary) {
+        copy_16(&Slice::four(at), raw() + id);
+        continue;
+      }
+#pragma unroll 1
+      for (int32_t i = 0; i < 4; ++i)
+        slice_logits()[at + i] = id + i < a_.vocabulary ? __ldcg(raw() + id + i) : -INFINITY;
+    }
+    copies_wait();
   }
 
   __device__ Slice::Likeliest load() {
-    constexpr int32_t kAtOnce = 4;  // on their way
+    copy_logits();
     float best = -INFINITY;
     int32_t best_id = INT_MAX;
     bool sound = true;
-#pragma unroll 1
-    for (int32_t first = 0; first < slice_.groups(); first += kAtOnce) {
-      float4 fours[kAtOnce];
-#pragma unroll
-      for (int32_t i = 0; i < kAtOnce; ++i)
-        if (first + i < slice_.groups()) fours[i] = load_four(slice_.place(Slice::warp(), first + i));
-#pragma unroll
-      for (int32_t i = 0; i < kAtOnce; ++i) {
-        if (first + i >= slice_.groups()) break;
-        const int32_t at = slice_.place(Slice::warp(), first + i);
-        Slice::four(at) = fours[i];
-        const float x[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
-#pragma unroll
-        for (int32_t k = 0; k < 4; ++k) {
-          sound &= x[k] <= FLT_MAX;  // false for NaN too
-          if (x[k] > best) {
-            best = x[k];
-            best_id = slice_.first_id() + at + k;
-          }
-        }
+    slice_.for_each([&](int32_t id, float logit) {
+      sound &= logit <= FLT_MAX;  // false for NaN too
+      if (logit > best) {
+        best = logit;
+        best_id = id;
       }
-    }
+    });
     cluster_wait();  // all blocks are there to be told
     if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
       for (int32_t rank = 0; rank < Slice::blocks(); ++rank)
@@ -332,47 +324,61 @@ class RowSampler {
     if (!cuts_.gather_likeliest(bins, best_, r.top_k > 0 ? r.top_k : kNucleus).fits) return false;
 
     const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
-    RankedToken mine{0, INT_MAX};
     uint64_t own = 0;
-    if (i < count) {
-      mine = cuts_.few(i);
-      cuts_.few_weight(i) = own = weight_of(mine, scale);
-    }
+    if (i < count) cuts_.few_weight(i) = own = weight_of(cuts_.few(i), scale);
     if (wanted > 0) {
       const bool suffices = cuts_.block_sum(own) >= wanted;
       slice_.tell_from_one(Slice::rank() == 0 && i == 0, suffices, 0);
       if (slice_.told(0) == 0) return false;
     }
-    if (Slice::rank() == 0) draw_from_list(mine, own, wanted);
+    if (Slice::rank() == 0) draw_from_list(wanted);
     return true;
   }
 
-  // In the first block, each thread with its token of the list, if there is one for it.
-  __device__ void draw_from_list(const RankedToken& mine, uint64_t own, uint64_t wanted) {
+  // In the first block: from the list and its weights. A token has several threads, each of which looks at a part of
+  // the others.
+  __device__ void draw_from_list(uint64_t wanted) {
     const SampleRecord& r = shared_record();
-    const int32_t i = Slice::thread(), count = cuts_.few_count();
+    const int32_t count = cuts_.few_count();
+    int32_t parts = 1;
+    while (parts < 32 && count * parts * 2 <= kSampleThreads) parts *= 2;
+    const int32_t i = Slice::thread() / parts, part = Slice::thread() % parts;
     __syncthreads();
+    const bool is_there = i < count;
+    const RankedToken mine = is_there ? cuts_.few(i) : RankedToken{0, INT_MAX};
+    uint64_t own = is_there ? cuts_.few_weight(i) : 0;
+
     int32_t before = 0;
     uint64_t weight_before = 0;
-    for (int32_t other = 0; i < count && other < count; ++other)
+#pragma unroll 2
+    for (int32_t other = part; is_there && other < count; other += parts)
       if (cuts_.few(other).before(mine)) {
         ++before;
         weight_before += cuts_.few_weight(other);
       }
-    bool stays = i < count && (r.top_k == 0 || before < r.top_k);
+    before = sum_of_parts(before, parts);
+    weight_before = sum_of_parts(weight_before, parts);
+    bool stays = is_there && (r.top_k == 0 || before < r.top_k);
     if (r.top_p < 1) {
-      if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays ? own : 0));
+      if (wanted == 0) wanted = least_of_top_p(cuts_.block_sum(stays && part == 0 ? own : 0));
       stays = stays && weight_before < wanted;
     }
     if (!stays || own < r.least_weight) own = 0;
-    const uint64_t left = draw_threshold(r.random, cuts_.block_sum(own));
-    if (i < count) cuts_.few_weight(i) = own;
+    const uint64_t left = draw_threshold(r.random, cuts_.block_sum(part == 0 ? own : 0));
+    if (is_there && part == 0) cuts_.few_weight(i) = own;
     __syncthreads();
-    if (own == 0) return;
     uint64_t lower_ids = 0;
-    for (int32_t other = 0; other < count; ++other)
+#pragma unroll 2
+    for (int32_t other = part; is_there && other < count; other += parts)
       if (cuts_.few(other).id < mine.id) lower_ids += cuts_.few_weight(other);
-    if (lower_ids <= left && left < lower_ids + own) finish(mine.id, SampleStatus::fine);
+    lower_ids = sum_of_parts(lower_ids, parts);
+    if (part == 0 && lower_ids <= left && left < lower_ids + own) finish(mine.id, SampleStatus::fine);
+  }
+  template <class T>
+  __device__ static T sum_of_parts(T x, int32_t parts) {
+#pragma unroll 1
+    for (int32_t mask = 1; mask < parts; mask *= 2) x += __shfl_xor_sync(~0u, x, mask);
+    return x;
   }
 
   const SampleArgs& a_;
@@ -430,11 +436,11 @@ constexpr size_t kGroupBytes = kSampleWarps * kGroup * sizeof(float) + kMaskWord
 static_assert(kMostGroups * kGroupBytes + sizeof(SliceShared) + sizeof(CutShared) + sizeof(SampleRecord) <= 227 * 1024,
               "the largest vocabulary's logits do not fit into shared memory");
 
-// Few rows: many blocks each, because time is latency, as long as all rows run at once. Many rows: few, whose barriers
-// then cost less.
+// Few rows: many blocks each, because time is latency, as long as all rows run at once. Many rows: one each, or few
+// where the logits are too many for one.
 int32_t blocks_for(int32_t rows, int32_t vocabulary) {
   constexpr int32_t kMultiprocessors = 132, kLargeVocabulary = 65536;
-  const int32_t least = vocabulary > kLargeVocabulary ? 8 : rows * 2 <= kMultiprocessors ? 2 : 4;
+  const int32_t least = vocabulary > kLargeVocabulary ? 8 : 1;
   int32_t blocks = kMostSampleBlocks;
   while (blocks > least && rows * blocks > kMultiprocessors) blocks /= 2;
   while (blocks < kMostSampleBlocks && groups_for(vocabulary, blocks) > kMostGroups) blocks *= 2;

@@ -20,7 +20,7 @@ namespace quire::ops::cuda {
 
 constexpr int32_t kMostSampleBlocks = 16, kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
 constexpr int32_t kGroup = 128;      // ids: four of each lane
-constexpr int32_t kMostGroups = 23;  // that shared memory holds
+constexpr int32_t kMostGroups = 24;  // that shared memory holds
 
 // Of each warp, when so many blocks share a row.
 constexpr int32_t groups_for(int32_t vocabulary, int32_t blocks) {
@@ -55,6 +55,12 @@ __device__ T* at_rank(T* here, [[maybe_unused]] int32_t rank) {
   return here;
 #endif
 }
+// 16 bytes into shared memory; the thread sees its own after copies_wait().
+inline __device__ void copy_16(float4* to, const float* from) {
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+inline __device__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 inline __device__ uint64_t device_clock() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
