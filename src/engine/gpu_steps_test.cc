@@ -21,7 +21,8 @@ using model::testing::TinyModel;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kContext = 256;
-constexpr float kTolerance = 0.05f;  // of logprobs: rows are rounded to bf16 before each product
+// Of logprobs: rows are rounded before each product, to bf16 or 8 bits, and sums have another order.
+constexpr float kTolerance = 0.1f;
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,
@@ -115,7 +116,7 @@ void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
   ASSERT_EQ(scored.prompt_logprobs.size(), heard.tokens.size());
   for (size_t i = 0; i < heard.tokens.size(); ++i) {
     const TokenLogprob& at = scored.prompt_logprobs[i];
-    EXPECT_GE(at.logprob, at.top[0].second - 2 * kTolerance) << "token " << i << " of " << heard.tokens.size();
+    EXPECT_GE(at.logprob, at.top[0].second - kTolerance) << "token " << i << " of " << heard.tokens.size();
   }
 }
 
