@@ -129,7 +129,7 @@ void Runner::sample(const Batch& batch) { sample(std::max(1, batch.with_logits()
 void Runner::sample(int32_t most_rows) {
   Rows<const float> logits = forward_.logits();
   logits.rows = std::min<int64_t>(logits.rows, most_rows);
-  sampler_->launch(logits, upload_.inputs().number);
+  sampler_->launch(logits, upload_.inputs().number, upload_.inputs().logits_count);
 }
 
 // --- the mirror of the request table
