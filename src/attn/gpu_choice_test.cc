@@ -76,8 +76,9 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   const Case c = one(Dtype::bf16, 32, 8, 128, 4096);
   EXPECT_EQ(to_string(chosen(c)), "decode_cluster, 128 blocks, row by row, clusters of 16");
   EXPECT_EQ(to_string(chosen(one(Dtype::f16, 9, 3, 64, 512))), "decode_cluster, 6 blocks, row by row, clusters of 2");
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 256)).cluster, 1);
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 257)).cluster, 2);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 16)).cluster, 2) << "one block is no cluster";
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 512)).cluster, 2);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 513)).cluster, 4);
   EXPECT_EQ(chosen(one(Dtype::bf16, 32, 32, 128, 2048)).cluster, 4) << "as many blocks as multiprocessors";
   EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 32, 128, 2049)), GpuKernel::decode) << "more than two rounds";
   EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 8192)).cluster, 16);
