@@ -144,7 +144,8 @@ void GpuSteps::read_oldest() {
 }
 
 void GpuSteps::read_rows(const Launched& launched) {
-  auto& [batch, results, error] = *launched.step;
+  const Batch& batch = launched.step->batch;
+  StepResults& results = launched.step->results;
   const auto draws = std::ssize(batch.drawn);
   for (int64_t i = 0; i < batch.with_logits(); ++i) {
     RowResult& result = i < draws ? results.drawn[i] : results.scored[i - draws];
