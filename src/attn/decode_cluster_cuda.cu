@@ -492,16 +492,8 @@ void launch(const ClusterDecode& d, const GpuChoice& choice, cudaStream_t stream
       "attention needs room for two blocks");
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              "attention needs clusters of 16 blocks");
-  cudaLaunchAttribute attributes[2] = {starts_early(reinterpret_cast<const void*>(kernel), "attention"), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {.x = static_cast<uint32_t>(choice.cluster), .y = 1, .z = 1};
-  const cudaLaunchConfig_t config = {.gridDim = dim3(static_cast<uint32_t>(choice.blocks)),
-                                     .blockDim = dim3(kClusterThreads),
-                                     .dynamicSmemBytes = kShared,
-                                     .stream = stream,
-                                     .attrs = attributes,
-                                     .numAttrs = 2};
-  check_cuda(cudaLaunchKernelEx(&config, kernel, d), "attention was not launched");
+  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), kClusterThreads, kShared, stream, "attention", d,
+               choice.cluster);
 }
 
 template <class Stored>

@@ -807,18 +807,8 @@ void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
   check_base(reinterpret_cast<const void*>(kernel));
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
              "attention needs ", sizeof(Shared), " bytes of shared memory");
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {.x = static_cast<unsigned>(d.place.pair), .y = 1, .z = 1};
-  const cudaLaunchConfig_t config = {.gridDim = dim3(static_cast<uint32_t>(blocks)),
-                                     .blockDim = dim3(kThreads),
-                                     .dynamicSmemBytes = sizeof(Shared),
-                                     .stream = stream,
-                                     .attrs = attributes,
-                                     .numAttrs = 2};
-  check_cuda(cudaLaunchKernelEx(&config, kernel, d), "attention was not launched");
+  launch_after(kernel, dim3(static_cast<uint32_t>(blocks)), kThreads, sizeof(Shared), stream, "attention", d,
+               d.place.pair);
 }
 
 }  // namespace

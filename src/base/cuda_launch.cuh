@@ -45,16 +45,19 @@ inline cudaLaunchAttribute starts_early(const void* kernel, const char* name) {
   return early;
 }
 
+// cluster: blocks of a cluster, neighbours in x; 0: none.
 template <class Args>
 void launch_after(void (*kernel)(Args), dim3 grid, int32_t threads, size_t shared, cudaStream_t stream,
-                  const char* name, const Args& args) {
-  cudaLaunchAttribute early = starts_early(reinterpret_cast<const void*>(kernel), name);
+                  const char* name, const Args& args, int32_t cluster = 0) {
+  cudaLaunchAttribute attributes[2] = {starts_early(reinterpret_cast<const void*>(kernel), name), {}};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {.x = static_cast<uint32_t>(cluster), .y = 1, .z = 1};
   const cudaLaunchConfig_t launch = {.gridDim = grid,
                                      .blockDim = dim3(static_cast<uint32_t>(threads)),
                                      .dynamicSmemBytes = shared,
                                      .stream = stream,
-                                     .attrs = &early,
-                                     .numAttrs = 1};
+                                     .attrs = attributes,
+                                     .numAttrs = cluster > 0 ? 2u : 1u};
   check_cuda(cudaLaunchKernelEx(&launch, kernel, args), name, " was not launched");
 }
 

@@ -3,7 +3,7 @@
 //
 //   a step of one token each    one graph: the table's changes, tokens, metadata, all layers, sampling
 //   with masks                  the same without sampling; the host computes masks meanwhile; sampling
-//   with chunks of prompts      operation by operation
+//   with chunks of prompts      the same, by the rows of all; operation by operation where they are more than 1024
 //
 // All rows are drawn and scored on the GPU. Rows that are pooled come to the host by a copy. A row whose mask is not
 // ready, or throws, is skipped.

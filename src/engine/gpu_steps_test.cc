@@ -95,7 +95,7 @@ class Side {
 class GpuEngine : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or the build no CUDA";
+    if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
     stream_ = std::make_unique<cuda::Stream>();
   }
   std::unique_ptr<cuda::Stream> stream_;

@@ -1,8 +1,11 @@
 // In place of the *_cuda.cu where the build has no CUDA.
 #include "base/check.h"
 #include "ops/embed.h"
+#include "ops/matmul.h"
+#include "ops/packed_rows.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/sample_record.h"
 
 namespace quire::ops::cuda {
 namespace {
@@ -18,5 +21,16 @@ void rms_norm(const RmsNormArgs&, Exec&) { refuse(); }
 void add_rows(const AddRowsArgs&, Exec&) { refuse(); }
 void rope_angles(const RopeAnglesArgs&, Exec&) { refuse(); }
 void rope(const RopeArgs&, Exec&) { refuse(); }
+
+void matmul(const MatmulArgs&, Exec&) { refuse(); }
+int64_t most_own_rows(const PackedMatrix&) { return 0; }
+bool fuses_norm(const PackedMatrix&, int64_t) { return false; }
+void prepare_matmul(Exec&) { refuse(); }
+void prepare_quantised_matmul(Exec&) { refuse(); }
+
+int32_t most_vocabulary() { refuse(); }
+void sample_rows(const SampleArgs&, Exec&) { refuse(); }
+void resolve_future_tokens(const FutureTokensArgs&, Exec&) { refuse(); }
+void recount(const RecountArgs&, Exec&) { refuse(); }
 
 }  // namespace quire::ops::cuda

@@ -72,23 +72,11 @@ __device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage
            static_cast<int32_t>(blockIdx.y) * kTokens, step * kPanels);
 }
 
-// A place in a warpgroup's own ring.
-struct Place {
-  int32_t stage = 0;
-  uint32_t phase = 0;
-  __device__ void next(int32_t stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // The order in which a block's tiles pass: the steps of one after those of the other, in turn to one warpgroup and the
 // other. All blocks have as many tiles: some are past the last, where TMA finds zeros.
 struct Cursor {
   int32_t turn = 0, step = 0;
-  Place places[kConsumers];
+  PipelineState places[kConsumers];  // in each warpgroup's own ring
 
   __device__ int32_t tile() const { return static_cast<int32_t>(blockIdx.x + turn * gridDim.x); }
   __device__ int32_t group() const { return step % kConsumers; }
@@ -129,7 +117,7 @@ __device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
 
 // `count` stages of the warpgroup's ring: sums of both panels, added.
 template <int32_t kTokens>
-__device__ void multiply_tile(const Stages& s, Place& place, int32_t count, float (&sums)[kTokens / 2]) {
+__device__ void multiply_tile(const Stages& s, PipelineState& place, int32_t count, float (&sums)[kTokens / 2]) {
   using R = Ring<kTokens>;
   const int32_t own = threadIdx.x / kWarpgroup * R::kOwnStages;
   const bool speaks = threadIdx.x % 32 == 0;
@@ -186,7 +174,7 @@ __device__ void consume(const RingProduct& r, const Stages& s, int32_t steps) {
   const int32_t group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   quire::cuda::griddep_wait();
   const int32_t first_token = blockIdx.y * kTokens, live = live_rows_of(r.product);
-  Place place;
+  PipelineState place;
   for (int32_t turn = 0; turn < r.turns; ++turn) {
     float sums[kTokens / 2];
     multiply_tile<kTokens>(s, place, (steps + 1 - group) / kConsumers, sums);

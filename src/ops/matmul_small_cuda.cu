@@ -52,6 +52,22 @@ __device__ void multiply(float (&sums)[4], const uint4 (&w)[2], const uint4& x) 
 
 // --- rows
 
+// Calls each(i, t, h, token, at, exists) for the lane's pieces of the rows: chunk i of those ahead, tile t of tokens,
+// half h of the chunk, which begins at input `at` of the token.
+template <int32_t kTiles, int32_t kAhead, class Each>
+__device__ void for_each_piece(const Product& p, int32_t first_token, int32_t input, int32_t step, const Each& each) {
+#pragma unroll
+  for (int32_t i = 0; i < kAhead; ++i)
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int32_t h = 0; h < 2; ++h) {
+        const int32_t at = input + i * step + h * kHalfChunk;
+        const int32_t token = first_token + t * kTileRows + static_cast<int32_t>(threadIdx.x) % 32 / 4;
+        each(i, t, h, token, at, token < p.room && at < p.inputs);
+      }
+}
+
 // Of bf16, as they are.
 template <int32_t kTiles, int32_t kAhead>
 class PlainRows {
@@ -59,17 +75,11 @@ class PlainRows {
   static constexpr bool kNormed = false;
   __device__ void load_norm(const Product&, int32_t, int32_t) {}
   __device__ void load(const Product& p, int32_t first_token, int32_t input, int32_t step) {
-#pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i)
-#pragma unroll
-      for (int32_t t = 0; t < kTiles; ++t)
-#pragma unroll
-        for (int32_t h = 0; h < 2; ++h) {
-          const int32_t at = input + i * step + h * kHalfChunk;
-          const int32_t token = first_token + t * kTileRows + static_cast<int32_t>(threadIdx.x) % 32 / 4;
-          const uint16_t* x = p.in + token * p.in_stride + at;
-          rows_[i][t][h] = token < p.room && at < p.inputs ? __ldcg(reinterpret_cast<const uint4*>(x)) : uint4{};
-        }
+    for_each_piece<kTiles, kAhead>(p, first_token, input, step,
+                                   [&](int32_t i, int32_t t, int32_t h, int32_t token, int32_t at, bool exists) {
+                                     const uint16_t* x = p.in + token * p.in_stride + at;
+                                     rows_[i][t][h] = exists ? __ldcg(reinterpret_cast<const uint4*>(x)) : uint4{};
+                                   });
   }
   __device__ uint4 row(int32_t i, int32_t t, int32_t h) const { return rows_[i][t][h]; }
 
@@ -94,19 +104,12 @@ class NormedRows {
         }
   }
   __device__ void load(const Product& p, int32_t first_token, int32_t input, int32_t step) {
-#pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i)
-#pragma unroll
-      for (int32_t t = 0; t < kTiles; ++t)
-#pragma unroll
-        for (int32_t h = 0; h < 2; ++h) {
-          const int32_t at = input + i * step + h * kHalfChunk;
-          const int32_t token = first_token + t * kTileRows + static_cast<int32_t>(threadIdx.x) % 32 / 4;
+    for_each_piece<kTiles, kAhead>(
+        p, first_token, input, step, [&](int32_t i, int32_t t, int32_t h, int32_t token, int32_t at, bool exists) {
           const auto* x = reinterpret_cast<const float4*>(p.norm_in + static_cast<int64_t>(token) * p.inputs + at);
-          const bool exists = token < p.room && at < p.inputs;
 #pragma unroll
           for (int32_t j = 0; j < 2; ++j) rows_[i][t][h][j] = exists ? __ldcg(x + j) : float4{};
-        }
+        });
   }
   __device__ uint4 row(int32_t i, int32_t t, int32_t h) {
     const float4 first = times_norm(rows_[i][t][h][0], norm_[i][h][0], squares[t]);

@@ -455,22 +455,15 @@ void sample_rows(const SampleArgs& args, Exec& exec) {
   const auto kernel = reinterpret_cast<const void*>(sample_kernel);
   const int32_t blocks = blocks_for(args.rows, args.vocabulary);
   const size_t bytes = groups_for(args.vocabulary, blocks) * kGroupBytes;
-  cudaLaunchAttribute attributes[2] = {quire::cuda::starts_early(kernel, "sampling"), {}};
-  check(attributes[0].val.programmaticStreamSerializationAllowed != 0, "sampling on a GPU needs one of Hopper's kind");
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<uint32_t>(blocks), 1, 1};
+  check(quire::cuda::starts_early(kernel, "sampling").val.programmaticStreamSerializationAllowed != 0,
+        "sampling on a GPU needs one of Hopper's kind");
   quire::cuda::check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       "sampling from a vocabulary of ", args.vocabulary);
   quire::cuda::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                           "sampling by clusters of ", blocks, " blocks");
-  const cudaLaunchConfig_t launch = {.gridDim = dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>(args.rows)),
-                                     .blockDim = dim3(kSampleThreads),
-                                     .dynamicSmemBytes = bytes,
-                                     .stream = quire::cuda::stream_of(exec),
-                                     .attrs = attributes,
-                                     .numAttrs = 2};
-  quire::cuda::check_cuda(cudaLaunchKernelEx(&launch, sample_kernel, args), "sampling was not launched");
+  quire::cuda::launch_after(sample_kernel, dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>(args.rows)),
+                            kSampleThreads, bytes, quire::cuda::stream_of(exec), "sampling", args, blocks);
 }
 
 void resolve_future_tokens(const FutureTokensArgs& args, Exec& exec) {

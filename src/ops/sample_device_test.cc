@@ -15,38 +15,12 @@
 #include "base/testing/expect_refused.h"
 #include "ops/sample_weight.h"
 #include "ops/testing_rows.h"
+#include "ops/testing_sample.h"
 
 namespace quire::ops {
 namespace {
 
 using namespace testing;
-
-// What a row asks for, with memory of its own.
-struct DeviceRequest {
-  std::vector<float> logits;
-  SamplingParams params = {};
-  std::vector<int32_t> prompt = {}, generated = {};
-  int64_t position = 0;
-  std::vector<uint32_t> mask = {};
-  int32_t top_logprobs = -1;
-  std::vector<int32_t> logprob_ids = {};
-  int32_t scored = -1;  // this token is scored, none is drawn
-
-  int32_t vocabulary() const { return static_cast<int32_t>(logits.size()); }
-  bool penalises() const {
-    return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
-  }
-  SampleRow row() const {
-    return {.logits = logits.data(),
-            .params = &params,
-            .prompt = prompt,
-            .generated = generated,
-            .position = position,
-            .mask = mask.empty() ? nullptr : mask.data(),
-            .top_logprobs = top_logprobs,
-            .logprob_ids = logprob_ids};
-  }
-};
 
 // A row's result, or why there is none.
 struct DeviceAnswer {
@@ -63,7 +37,7 @@ DeviceAnswer answer_of(Compute compute) {
   }
 }
 
-DeviceAnswer on_cpu(const DeviceRequest& request) {
+DeviceAnswer on_cpu(const SampleRequest& request) {
   static const Exec exec(ExecOptions{.threads = 1});
   const Sampler sampler(request.vocabulary(), exec);
   return answer_of([&] {
@@ -92,7 +66,7 @@ void expect_same_answer(const DeviceAnswer& gpu, const DeviceAnswer& cpu) {
   expect_same_logprobs(gpu.sampled.wanted, cpu.sampled.wanted);
 }
 
-std::string description(const DeviceRequest& request) {
+std::string description(const SampleRequest& request) {
   const SamplingParams& p = request.params;
   return cat("vocabulary ", request.logits.size(), ", temperature ", p.temperature, ", top-k ", p.top_k, ", top-p ",
              p.top_p, ", min-p ", p.min_p, ", biases ", p.logit_bias.size(), ", penalises ", request.penalises(),
@@ -123,7 +97,7 @@ class GpuSampler {  // of one vocabulary
   void launch(int64_t captured, const int32_t* live = nullptr) { sampler_.launch(logits(captured), &number(), live); }
 
   // Row i is request row i, and its penalties are in slot i.
-  void begin(const std::vector<DeviceRequest>& requests, bool recount = true) {
+  void begin(const std::vector<SampleRequest>& requests, bool recount = true) {
     std::vector<float> all(requests.size() * static_cast<size_t>(stride_), std::nanf(""));
     for (size_t i = 0; i < requests.size(); ++i)
       std::copy(requests[i].logits.begin(), requests[i].logits.end(),
@@ -132,7 +106,7 @@ class GpuSampler {  // of one vocabulary
     exec_.wait();
     sampler_.begin(number() + 1);
     for (size_t i = 0; i < requests.size(); ++i) {
-      const DeviceRequest& request = requests[i];
+      const SampleRequest& request = requests[i];
       const auto slot = static_cast<int32_t>(i);
       if (request.scored >= 0) {
         sampler_.score(request.row(), request.scored);
@@ -150,7 +124,7 @@ class GpuSampler {  // of one vocabulary
       out.push_back(answer_of([&] { return sampler_.result(number(), static_cast<int32_t>(i)); }));
     return out;
   }
-  std::vector<DeviceAnswer> run(const std::vector<DeviceRequest>& requests) {
+  std::vector<DeviceAnswer> run(const std::vector<SampleRequest>& requests) {
     begin(requests);
     launch(rows_);
     return answers(requests.size());
@@ -183,7 +157,7 @@ class DeviceSample : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Machines, DeviceSample, ::testing::Values("cuda"),
                          [](const auto& test) { return test.param; });
 
-void expect_as_cpu(const std::vector<DeviceRequest>& requests, int32_t padding = 0) {
+void expect_as_cpu(const std::vector<SampleRequest>& requests, int32_t padding = 0) {
   GpuSampler gpu(requests[0].vocabulary(), static_cast<int32_t>(requests.size()), padding);
   const std::vector<DeviceAnswer> answers = gpu.run(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -194,7 +168,7 @@ void expect_as_cpu(const std::vector<DeviceRequest>& requests, int32_t padding =
 }
 
 // Parameters and logits that hurt: many ties, extremes, few tokens.
-DeviceRequest hostile(int32_t vocabulary, std::mt19937_64& random) {
+SampleRequest hostile(int32_t vocabulary, std::mt19937_64& random) {
   const auto one_of = [&](const auto& values) { return values[random() % std::size(values)]; };
   constexpr float kMost = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::denorm_min();
   const float palette[] = {0.0f, -0.0f, 1.0f, -1.0f, 1e-20f, 5.0f, -30.0f, -kInfinity, kMost, -kMost, kLeast};
@@ -202,7 +176,7 @@ DeviceRequest hostile(int32_t vocabulary, std::mt19937_64& random) {
   const float top_ps[] = {1.0f, 1.0f, kLeast, 0x1p-41f, 0.25f, 0.5f, 0.9f, 0.99f, 0x0.ffffffp0f};
   const float min_ps[] = {0.0f, 0.0f, 0.0f, kLeast, 0x1p-41f, 0.01f, 0.5f, 1.0f};
   const int32_t top_ks[] = {0, 0, 0, 1, 2, 40, 63, 64, 65, 255, 256, 257, 1000, vocabulary - 1, vocabulary + 7};
-  DeviceRequest request{.logits = random_floats(static_cast<size_t>(vocabulary), random(),
+  SampleRequest request{.logits = random_floats(static_cast<size_t>(vocabulary), random(),
                                                 one_of(std::array{0.0f, 1e-6f, 1.0f, 3.0f, 30.0f}))};
   const size_t drawn_from = 1 + random() % std::size(palette);
   if (random() % 3 == 0)
@@ -237,9 +211,9 @@ DeviceRequest hostile(int32_t vocabulary, std::mt19937_64& random) {
   return request;
 }
 
-std::vector<DeviceRequest> hostile_batch(int32_t vocabulary, size_t rows, uint64_t seed) {
+std::vector<SampleRequest> hostile_batch(int32_t vocabulary, size_t rows, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<DeviceRequest> requests;
+  std::vector<SampleRequest> requests;
   for (size_t i = 0; i < rows; ++i) requests.push_back(hostile(vocabulary, random));
   return requests;
 }
@@ -255,7 +229,7 @@ TEST_P(DeviceSample, HostileRowsOfLargeVocabularies) {
 }
 
 TEST_P(DeviceSample, TheReferenceSaysTheSame) {
-  const std::vector<DeviceRequest> requests = hostile_batch(1000, 60, 5);
+  const std::vector<SampleRequest> requests = hostile_batch(1000, 60, 5);
   GpuSampler gpu(1000, 60);
   const std::vector<DeviceAnswer> answers = gpu.run(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -278,7 +252,7 @@ TEST_P(DeviceSample, UsualParameters) {
                                   {.top_k = 5000},
                                   {.top_k = 30000, .top_p = 0.9f}};
   for (const int32_t vocabulary : {49152, 128256}) {
-    std::vector<DeviceRequest> requests;
+    std::vector<SampleRequest> requests;
     for (const SamplingParams& params : usual)
       for (const float spread : {1.0f, 4.0f}) {
         requests.push_back(
@@ -292,7 +266,7 @@ TEST_P(DeviceSample, UsualParameters) {
 
 // Each part of the kernel once, in one small step: what sanitizers, which are slow, look at.
 TEST_P(DeviceSample, ARowOfEachPath) {
-  std::vector<DeviceRequest> requests;
+  std::vector<SampleRequest> requests;
   for (const SamplingParams& params :
        {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 20, .top_p = 0.9f},
         SamplingParams{.top_p = 0.3f}, SamplingParams{.top_k = 2000, .top_p = 0.99f}, SamplingParams{.min_p = 0.1f},
@@ -309,7 +283,7 @@ TEST_P(DeviceSample, ARowOfEachPath) {
 }
 
 TEST_P(DeviceSample, ManyEqualTokens) {
-  std::vector<DeviceRequest> requests;
+  std::vector<SampleRequest> requests;
   for (const SamplingParams& params :
        {SamplingParams{.temperature = 0}, SamplingParams{}, SamplingParams{.top_k = 1}, SamplingParams{.top_k = 777},
         SamplingParams{.top_k = 20'000}, SamplingParams{.top_p = 0.5f}, SamplingParams{.top_p = 1e-45f},
@@ -318,7 +292,7 @@ TEST_P(DeviceSample, ManyEqualTokens) {
       requests.push_back({.logits = std::vector<float>(49'152, -3.5f), .params = params, .top_logprobs = top});
       requests.back().params.seed = requests.size();
     }
-  DeviceRequest alone{.logits = std::vector<float>(49'152, -kInfinity), .params = {.top_k = 3, .top_p = 0.5f}};
+  SampleRequest alone{.logits = std::vector<float>(49'152, -kInfinity), .params = {.top_k = 3, .top_p = 0.5f}};
   alone.logits[40'000] = -1e38f;
   alone.top_logprobs = 20;
   requests.push_back(alone);
@@ -328,8 +302,8 @@ TEST_P(DeviceSample, ManyEqualTokens) {
 }
 
 TEST_P(DeviceSample, ARowFailsAlone) {
-  std::vector<DeviceRequest> requests = hostile_batch(1000, 8, 3);
-  for (DeviceRequest& request : requests) request = {.logits = random_floats(1000, 7)};
+  std::vector<SampleRequest> requests = hostile_batch(1000, 8, 3);
+  for (SampleRequest& request : requests) request = {.logits = random_floats(1000, 7)};
   requests[1].logits[999] = std::nanf("");
   requests[2].logits[3] = kInfinity;
   requests[3].logits.assign(1000, -kInfinity);
@@ -351,8 +325,8 @@ TEST_P(DeviceSample, ARowFailsAlone) {
 }
 
 TEST_P(DeviceSample, MoreLogprobsThanTheResultsHoldComeFromTheHost) {
-  DeviceRequest request{.logits = random_floats(1000, 3, 2), .params = {.seed = 4}, .top_logprobs = 1000};
-  std::vector<DeviceRequest> requests = {request, request, request};
+  SampleRequest request{.logits = random_floats(1000, 3, 2), .params = {.seed = 4}, .top_logprobs = 1000};
+  std::vector<SampleRequest> requests = {request, request, request};
   requests[1].top_logprobs = 0;
   requests[1].logprob_ids.assign(3000, 7);
   requests[2].top_logprobs = 2;
@@ -370,9 +344,9 @@ TEST_P(DeviceSample, MoreLogprobsThanTheResultsHoldComeFromTheHost) {
 
 // Drawn tokens are counted on the device: the text is told once.
 TEST_P(DeviceSample, PenaltiesFollowTheText) {
-  std::vector<DeviceRequest> requests;
+  std::vector<SampleRequest> requests;
   for (int i = 0; i < 6; ++i) {
-    DeviceRequest request{.logits = random_floats(300, static_cast<uint64_t>(i), 1)};
+    SampleRequest request{.logits = random_floats(300, static_cast<uint64_t>(i), 1)};
     request.params = {.temperature = i % 2 ? 0.8f : 0.0f,
                       .repetition_penalty = i % 3 ? 1.2f : 1.0f,
                       .frequency_penalty = i == 0 ? 1.5f : 0.25f,
@@ -384,7 +358,7 @@ TEST_P(DeviceSample, PenaltiesFollowTheText) {
   }
   GpuSampler gpu(300, 6);
   for (int step = 0; step < 12; ++step) {
-    for (DeviceRequest& request : requests)
+    for (SampleRequest& request : requests)
       request.position = std::ssize(request.prompt) + std::ssize(request.generated);
     gpu.begin(requests, step == 0 || step == 7);
     gpu.launch(6);
@@ -414,7 +388,7 @@ TEST_P(DeviceSample, ReplaysFeedTokensBack) {
   std::vector<int32_t> newest(kRows, 0);
   for (int step = 0; step < 8; ++step) {
     live = 1 + step * 5 % kRows;
-    std::vector<DeviceRequest> requests = hostile_batch(1000, static_cast<size_t>(live), static_cast<uint64_t>(step));
+    std::vector<SampleRequest> requests = hostile_batch(1000, static_cast<size_t>(live), static_cast<uint64_t>(step));
     std::vector<int32_t> expected;
     for (int32_t i = 0; i < live; ++i) {
       id[i] = (i + step) % 3 ? future_token({i}) : 500 + i;
@@ -437,7 +411,7 @@ TEST_P(DeviceSample, ReplaysFeedTokensBack) {
 
 TEST_P(DeviceSample, SkippedRowsAndEmptySteps) {
   GpuSampler gpu(100, 3);
-  const DeviceRequest request{.logits = random_floats(100, 3)};
+  const SampleRequest request{.logits = random_floats(100, 3)};
   gpu.begin({});
   gpu.launch(3);
   EXPECT_TRUE(gpu.answers(0).empty());
@@ -451,7 +425,7 @@ TEST_P(DeviceSample, SkippedRowsAndEmptySteps) {
 TEST_P(DeviceSample, RefusesAtTheDoor) {
   GpuSampler gpu(100, 1);
   DeviceSampler& sampler = gpu.sampler();
-  DeviceRequest request{.logits = std::vector<float>(100)};
+  SampleRequest request{.logits = std::vector<float>(100)};
   sampler.begin(1);
   const auto drawing = [&] { sampler.draw(request.row(), {0}); };
   request.params.repetition_penalty = 2;

@@ -12,51 +12,27 @@
 #include "base/testing/expect_refused.h"
 #include "ops/sample_weight.h"
 #include "ops/testing_rows.h"
+#include "ops/testing_sample.h"
 
 namespace quire::ops {
 namespace {
 
 using namespace testing;
 
-// What a row asks for, with memory of its own.
-struct Request {
-  std::vector<float> logits;
-  SamplingParams params = {};
-  std::vector<int32_t> prompt = {}, generated = {};
-  int64_t position = 0;
-  std::vector<uint32_t> mask = {};
-  int32_t top_logprobs = -1;
-  std::vector<int32_t> logprob_ids = {};
-
-  SampleRow row() const {
-    return {.logits = logits.data(),
-            .params = &params,
-            .prompt = prompt,
-            .generated = generated,
-            .position = position,
-            .mask = mask.empty() ? nullptr : mask.data(),
-            .top_logprobs = top_logprobs,
-            .logprob_ids = logprob_ids};
-  }
-  bool allows(size_t id) const { return mask.empty() || (mask[id / 32] >> (id % 32) & 1) != 0; }
-};
+using Request = SampleRequest;
 
 std::vector<Sampled> sample_all(const std::vector<Request>& requests, Exec& exec) {
-  const Sampler sampler(static_cast<int32_t>(requests[0].logits.size()), exec);
+  const Sampler sampler(requests[0].vocabulary(), exec);
   std::vector<Sampled> out(requests.size());
   exec.parallel(std::ssize(requests),
                 [&](int64_t i, int thread) { out[i] = sampler.sample(requests[i].row(), thread); });
   return out;
 }
 
-Sampler sampler_for(const Request& request) {
-  return Sampler(static_cast<int32_t>(request.logits.size()), *every_exec().back());
-}
+Sampler sampler_for(const Request& request) { return Sampler(request.vocabulary(), *every_exec().back()); }
 Sampled sample_one(const Request& request) { return sampler_for(request).sample(request.row(), 0); }
 
-int32_t reference_token(const Request& request) {
-  return ref::sample(request.row(), static_cast<int32_t>(request.logits.size()));
-}
+int32_t reference_token(const Request& request) { return ref::sample(request.row(), request.vocabulary()); }
 uint64_t random_of(const Request& request) {
   return random_bits(request.params.seed, static_cast<uint64_t>(request.position));
 }
@@ -321,7 +297,7 @@ TEST(Sample, AgreesWithTheReferenceOnHostileInput) {
   for (int i = 0; i < 3000; ++i) {
     const Request request = hostile_request(random);
     const auto& exec = *every_exec()[i % every_exec().size()];
-    const Sampler sampler(static_cast<int32_t>(request.logits.size()), exec);
+    const Sampler sampler(request.vocabulary(), exec);
     ASSERT_EQ(sampler.sample(request.row(), 0).token, reference_token(request))
         << i << ": " << request.logits.size() << " logits, temperature " << request.params.temperature << ", top-k "
         << request.params.top_k << ", top-p " << request.params.top_p << ", min-p " << request.params.min_p;
