@@ -180,8 +180,8 @@ void Forward::Impl::run(const Call& call) const {
   const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
     const LayerWeights& weights = model.layers()[layer];
-    const BlockChoice blocks = choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(weights),
-                                             most_fused_rows(weights));
+    const BlockChoice blocks =
+        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(weights), most_fused_rows(weights));
     through.block.streamed &= blocks.streams;
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);

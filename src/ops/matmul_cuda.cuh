@@ -140,9 +140,10 @@ class RowFactor {
   float ahead_[kAhead];
 };
 
-// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much the
-// same whatever its size. What is past the last is zeros.
-CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box, int32_t panels);
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much
+// the same whatever its size. What is past the last is zeros.
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels);
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);

@@ -402,7 +402,8 @@ struct PinnedNumbers {
 // Rooms that products fuse for, with those that fall between two kernels' sizes.
 constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 64;
 // outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
-constexpr int64_t kFusedShapes[][2] = {{48, 48}, {80, 576}, {96, 1536}, {48, 4096}, {656, 4096}, {208, 14336}, {1296, 2112}};
+constexpr int64_t kFusedShapes[][2] = {{48, 48},    {80, 576},    {96, 1536},  {48, 4096},
+                                       {656, 4096}, {208, 14336}, {1296, 2112}};
 
 TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
   for (const auto& [outputs, inputs] : kFusedShapes) {
@@ -500,7 +501,8 @@ TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
       for (int64_t row = 0; row < room; ++row)
         ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), outputs * sizeof(float)), 0) << row;
       EXPECT_EQ(std::memcmp(rows.data() + most * outputs, rows.data(), room * outputs * sizeof(uint16_t)), 0);
-      EXPECT_EQ(std::memcmp(squares.data() + most * outputs / 16, squares.data(), room * outputs / 16 * sizeof(float)), 0);
+      EXPECT_EQ(std::memcmp(squares.data() + most * outputs / 16, squares.data(), room * outputs / 16 * sizeof(float)),
+                0);
     }
   }
 }

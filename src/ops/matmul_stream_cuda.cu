@@ -1,9 +1,11 @@
 // Products of up to 8 rows with large matrices on Hopper, where reading the weights is what takes the time: weights
 // stream through a ring of shared memory, which is full before the kernel waits for its rows.
 //
-//   a tile      16 weight rows, the longest stretch of memory that an output's sum lets a block read. Every block has as
+//   a tile      16 weight rows, the longest stretch of memory that an output's sum lets a block read. Every block has
+//   as
 //               many tiles as any other, if possible, so that all end at once
-//   a piece     up to 1024 inputs of a tile, a stage of the ring: two boxes of 8 rows by TMA. (Copies by row would cost 40 ns
+//   a piece     up to 1024 inputs of a tile, a stage of the ring: two boxes of 8 rows by TMA. (Copies by row would cost
+//   40 ns
 //               each, 4 us until the ring is full.)
 //   a warp      has every eighth group of 32 inputs, and what it needs of the tokens' rows in registers; products are
 //               m16n8k16, weights as rows, tokens as columns
@@ -34,8 +36,8 @@ constexpr int32_t kEightLines = kHalfTile * kLineBytes;  // of a panel
 constexpr int32_t kBoxBytes = kMostPanels * kEightLines, kStageBytes = 2 * kBoxBytes;
 constexpr int32_t kStages = 6;
 constexpr int32_t kEarlyStages = 3;  // that are asked for before the tokens' rows, which would queue behind more
-constexpr int32_t kHeldTiles = 2;   // whose sums a warp has at a time
-constexpr int32_t kHeldPieces = 4;  // of the tokens' rows, which a warp has in registers; longer rows come in passes
+constexpr int32_t kHeldTiles = 2;    // whose sums a warp has at a time
+constexpr int32_t kHeldPieces = 4;   // of the tokens' rows, which a warp has in registers; longer rows come in passes
 
 // A block's pieces in the order in which they pass: for each kHeldTiles tiles, for each kHeldPieces pieces of a row,
 // tile by tile.
@@ -120,13 +122,14 @@ __device__ uint4 load_shared(uint32_t at) {
   return x;
 }
 
-// Lanes of a product's row lane / 4 read the line of this number: so that eight lanes at a time meet no bank twice, pieces
-// of line i lie permuted by i. And where such a line's sums are.
+// Lanes of a product's row lane / 4 read the line of this number: so that eight lanes at a time meet no bank twice,
+// pieces of line i lie permuted by i. And where such a line's sums are.
 __device__ int32_t line_of(int32_t row) { return row % 2 * 4 + row / 2; }
 __device__ int32_t row_of(int32_t line) { return line % 4 * 2 + line / 4; }
 
 // The warp's groups of one stage, of which so many inputs are there.
-__device__ void multiply_piece(float (&sums)[2][4], uint32_t stage, int32_t inputs, const uint4 (&rows)[kGroupsOfWarp]) {
+__device__ void multiply_piece(float (&sums)[2][4], uint32_t stage, int32_t inputs,
+                               const uint4 (&rows)[kGroupsOfWarp]) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t at = piece_at(stage + warp / 2 * kEightLines, line_of(lane / 4), warp % 2 * 4 + lane % 4);
 #pragma unroll
@@ -142,7 +145,8 @@ __device__ void multiply_piece(float (&sums)[2][4], uint32_t stage, int32_t inpu
 
 // grid: blocks that share the tiles
 template <class End>
-__global__ void __launch_bounds__(kStreamThreads, kStages > 3 ? 1 : 2) stream_kernel(const __grid_constant__ StreamProduct s) {
+__global__ void __launch_bounds__(kStreamThreads, kStages > 3 ? 1 : 2)
+    stream_kernel(const __grid_constant__ StreamProduct s) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<StreamShared*>(memory);
   const Product& p = s.product;
@@ -189,7 +193,8 @@ __global__ void __launch_bounds__(kStreamThreads, kStages > 3 ? 1 : 2) stream_ke
         for (int32_t c = 0; c < kHeldPieces; ++c) {
           if (pass + c >= pieces) break;
           wait(&shared.full[place.stage], place.phase);
-          multiply_piece(sums[of], shared_address(shared.ring[place.stage]), min(piece, p.inputs - (pass + c) * piece), rows[c]);
+          multiply_piece(sums[of], shared_address(shared.ring[place.stage]), min(piece, p.inputs - (pass + c) * piece),
+                         rows[c]);
           __syncwarp();
           if (lane == 0) arrive(&shared.empty[place.stage]);
           if (threadIdx.x == 0 && shared.ahead.left > 0) {
