@@ -30,6 +30,7 @@ class GpuSteps : public StepDevice {
     Step* step;
     uint32_t number;
     bool wants_logits;  // to be read before the next launch
+    bool is_behind;     // another step, not read yet
   };
   struct Counted {  // what the penalties' slot of a request row holds
     RequestId id = 0;

@@ -42,14 +42,14 @@ attn::Limits step_limits(const model::ModelConfig& config, const SchedulerLimits
 }  // namespace
 
 Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table,
-               Exec& exec, ops::DeviceSampler* sampler)
+               Exec& exec, ops::DeviceSampler* sampler, bool deterministic)
     : table_(table),
       exec_(exec),
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
              place_of(exec.device(), Place::host_huge_pages)),
       arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
       upload_(arena_.limits(), kInputCopies, exec),
-      forward_(model, arena_.limits(), kv_type),
+      forward_(model, arena_.limits(), kv_type, deterministic),
       sampler_(sampler),
       token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
       extend_captured_(0) {

@@ -38,7 +38,7 @@ class Runner {
  public:
   // The model, the table, exec and the sampler, which a GPU has, outlive the runner.
   Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table, Exec& exec,
-         ops::DeviceSampler* sampler = nullptr);
+         ops::DeviceSampler* sampler = nullptr, bool deterministic = false);
 
   // Valid until the next run.
   struct Outputs {

@@ -35,6 +35,7 @@ struct BlockRows {
   // Scratch of the composition: what the next product reads, and a product's result before its norm [rows, width].
   const ops::ActivationBuffer* activations;
   float* result;
+  bool deterministic = false;  // products as MatmulArgs::deterministic has them
 };
 
 struct QkvBlock {

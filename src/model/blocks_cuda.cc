@@ -22,7 +22,9 @@ ops::ActivationRows rows_in_place(const Rows<float>& rows) {
 
 // A product of the residual stream, normed where the layer has a norm there.
 void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& rows, Exec& exec) {
-  const bool fuses = !norm.empty() && rows.x.stride == rows.x.dim && ops::cuda::fuses_norm(*args.weights, rows.x.rows);
+  // How many rows there are decides whether it can, and a norm apart rounds otherwise.
+  const bool fuses = !rows.deterministic && !norm.empty() && rows.x.stride == rows.x.dim &&
+                     ops::cuda::fuses_norm(*args.weights, rows.x.rows);
   if (fuses) {
     args.in = {.forms = {.f32 = true}, .rows = rows.x.rows, .dim = rows.x.dim, .f32 = rows.x.data};
     args.fusions.norm = norm.data();
@@ -30,6 +32,7 @@ void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& 
   } else {
     args.in = composed::normed_input(*args.weights, norm, rows, exec);
   }
+  args.deterministic = rows.deterministic;
   ops::matmul(args, exec);
 }
 

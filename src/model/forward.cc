@@ -95,7 +95,7 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
 }
 
 struct Forward::Impl {
-  Impl(const Model& of, const attn::Limits& up_to, Dtype type);
+  Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic);
 
   void run(const Call& call) const;  // after the metadata is written
   int64_t room_for(const attn::StepShape& shape) const;
@@ -119,6 +119,7 @@ struct Forward::Impl {
   const AttentionSpec& heads;  // the shape that all layers have
   attn::Limits limits;
   Dtype kv_type;
+  bool deterministic;
   Place place;  // of what follows: the device's memory
 
   // One step's intermediate rows.
@@ -139,12 +140,13 @@ struct Forward::Impl {
   Array<float> logits;           // [wanted_rows, vocabulary]
 };
 
-Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
+Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic)
     : model(of),
       config(of.config()),
       heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
+      deterministic(is_deterministic),
       place(place_of(limits.device)),
       cos(limits.query_rows * most_angles(config), place),
       sin(limits.query_rows * most_angles(config), place),
@@ -226,7 +228,8 @@ LayerRows Forward::Impl::step_rows(const Call& call) const {
                     .precise = false,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .deterministic = deterministic},
           .attended = attended.data(),
           .hidden = hidden.data()};
 }
@@ -237,7 +240,8 @@ LayerRows Forward::Impl::wanted_rows(const Call& call) const {
                     .precise = true,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .deterministic = deterministic},
           .attended = wanted_attended.data(),
           .hidden = wanted_hidden.data()};
 }
@@ -270,6 +274,7 @@ attn::AttendArgs Forward::Impl::attention_block(int32_t layer, const Call& call)
                   .row_stride = heads.out_width()},
           .scale = config.layers[layer].attention.scale,
           .window = config.layers[layer].attention.window,
+          .deterministic = deterministic,
           .keys_are_settled = true};  // the kernel before stored this layer's keys and values
 }
 
@@ -323,8 +328,8 @@ Rows<float> Forward::Impl::hidden_rows(int32_t layer, const LayerRows& through) 
   return dense_rows(through.hidden, through.block.x.rows, config.layers[layer].feed_forward.width);
 }
 
-Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type)
-    : impl_(std::make_unique<Impl>(model, limits, kv_type)) {}
+Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic)
+    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic)) {}
 Forward::~Forward() = default;
 
 Rows<const float> Forward::hidden() const {

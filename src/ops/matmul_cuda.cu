@@ -79,7 +79,7 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
 
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
   check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
-  (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
+  (suits_dequantised(args) && !args.deterministic ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
@@ -145,7 +145,7 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   check_rows(p);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
+  if (p.room > most_own_rows(*args.weights) && !args.deterministic) return multiply_by_library(p, stream);
   (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
 }
 
