@@ -170,7 +170,7 @@ TEST_P(GpuDeterministic, ARetractedRequestGoesOnWithTheBitsOfItsDecoding) {
   std::vector<RequestId> all;
   for (const Request& request : requests) all.push_back(stepped->submit(request));
   stepped->drain();
-  EXPECT_GT(stepped->engine().stats().retractions, 2);
+  EXPECT_GT(stepped->engine().stats().retractions, 1);
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i;
 }
 
