@@ -94,6 +94,34 @@ TEST_F(GpuFaults, MemoryThatIsMissingSaysWhatToLowerAndNothingIsLost) {
   EXPECT_EQ(refusal(), "none");
 }
 
+// A step's own lists may want more pinned memory: here for the first row that is scored.
+TEST_F(GpuFaults, AStepWithoutMemoryFailsAloneAndTheNextIsRight) {
+  std::map<RequestId, Output> ends;
+  const auto listener = [&](const Output& output) {
+    if (output.finish != Finish::none) ends[output.id] = output;
+  };
+  Engine engine(*model_, options(), *exec_);
+  const auto finish = [&](const Request& asked) {
+    const RequestId id = engine.submit(asked, listener);
+    while (engine.step()) {
+    }
+    return ends[id];
+  };
+  Request scored = request(1);
+  scored.max_new_tokens = 0;
+  scored.prompt_logprobs_from = 0;
+  scored.top_logprobs = 5;
+  fail_cuda_call({"cudaHostAlloc", 1, cudaErrorMemoryAllocation});
+  const Output failed = finish(scored);
+  EXPECT_EQ(failed.finish, Finish::failed);
+  EXPECT_NE(failed.error.find("cannot pin"), std::string::npos) << failed.error;
+  EXPECT_TRUE(engine.accepts());
+  const Output first = finish(scored), again = finish(scored);
+  EXPECT_EQ(first.finish, Finish::length);
+  ASSERT_EQ(first.prompt_logprobs.size(), 29u);
+  for (size_t i = 0; i < 29; ++i) EXPECT_EQ(first.prompt_logprobs[i].logprob, again.prompt_logprobs[i].logprob);
+}
+
 TEST_F(GpuFaults, WeightsThatDoNotFitAreOutOfMemory) {
   fail_cuda_call({"cudaMalloc", 3, cudaErrorMemoryAllocation});
   EXPECT_THROW(load(), cuda::OutOfMemory);

@@ -46,6 +46,17 @@ void GpuSteps::launch(Step& step) {
   const bool is_behind = !launched_.empty();
   begin_masks(step.batch, masks_);
   const uint32_t number = runner_.prepare(step.batch);
+  try {
+    launch(step, number);
+  } catch (...) {
+    runner_.abandon();
+    throw;
+  }
+  launched_.push_back(
+      {.step = &step, .number = number, .wants_logits = sampler_.wants_logits(), .is_behind = is_behind});
+}
+
+void GpuSteps::launch(Step& step, uint32_t number) {
   make_room(number);
   const bool is_cut = has_masks(step.batch) || !step.batch.pooled.empty();
   if (!is_cut) tell_sampler(step, number);
@@ -56,8 +67,6 @@ void GpuSteps::launch(Step& step) {
     tell_sampler(step, number);
     runner_.sample(step.batch);
   }
-  launched_.push_back(
-      {.step = &step, .number = number, .wants_logits = sampler_.wants_logits(), .is_behind = is_behind});
 }
 
 // Steps whose places in rings this one takes, and whose logits it overwrites, are read first.

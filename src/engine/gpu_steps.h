@@ -36,6 +36,7 @@ class GpuSteps : public StepDevice {
     RequestId id = 0;
     int64_t tokens = 0;
   };
+  void launch(Step& step, uint32_t number);
   void make_room(uint32_t number);
   void read_oldest();
   void copy_pooled(const Batch& batch, const Rows<const float>& rows);

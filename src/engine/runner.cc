@@ -88,10 +88,15 @@ uint32_t Runner::prepare(const Batch& batch) {
     fill(batch, inputs);
     attn::check_step(shape(batch), inputs.inputs(), arena_.limits());
   } catch (...) {
-    if (mirror_) table_.keep_journal();  // the changes in these inputs are not sent
+    abandon();
     throw;
   }
   return upload_.next_number();
+}
+
+// The table's changes in these inputs may not have been sent: all of it will be.
+void Runner::abandon() {
+  if (mirror_) table_.keep_journal();
 }
 
 Runner::Outputs Runner::compute(const Batch& batch, Part part) {

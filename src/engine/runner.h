@@ -56,6 +56,7 @@ class Runner {
   uint32_t prepare(const Batch& batch);
   Outputs compute(const Batch& batch, Part part);
   void sample(const Batch& batch);
+  void abandon();  // what was prepared, if it cannot be computed
 
  private:
   void sample(int32_t most_rows);
