@@ -16,6 +16,7 @@
 #include "gpu_limits.h"
 #include "machine_limits.h"
 #include "model_client.h"
+#include "progress.h"
 #include "report.h"
 #include "session.h"
 #include "throughput_lines.h"
@@ -78,9 +79,12 @@ void warm_up(Session& session) {
 
 // What was measured is said at once: the table comes at the end, which somebody may not wait for.
 void measure(std::vector<Experiment>& experiments, int rounds, LimitSampler& limits) {
+  Progress progress;
   for (int round = 0; round < rounds; ++round)
     for (Experiment& experiment : experiments) {
+      progress.say(cat("round ", round + 1, " of ", rounds, ": ", experiment.lines.front().name));
       const std::vector<double> seconds = experiment.run();
+      progress.clear();
       for (size_t i = 0; i < seconds.size(); ++i) {
         experiment.lines[i].samples.push_back(seconds[i]);
         std::fprintf(stderr, "quire: round %d of %d: %s: %.1f us\n", round + 1, rounds,

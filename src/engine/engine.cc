@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/size_text.h"
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
@@ -29,14 +28,6 @@ namespace {
 // How long it waits for a mask, where there is nothing else to do, before it looks for mail again.
 constexpr std::chrono::milliseconds kIdleMaskWait{5};
 
-void check_pool_fits_gpu(const EngineOptions& options, const model::ModelConfig& config, int64_t room, bool is_given) {
-  const int64_t bytes = pool_bytes(config, options.kv_type, options.max_total_tokens);
-  if (bytes <= room) return;
-  throw cuda::OutOfMemory(cat("the keys and values of ", options.max_total_tokens, " tokens take ", size_text(bytes),
-                              ", and the GPU has ", size_text(room),
-                              " for them: ", is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static"));
-}
-
 // On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
 void size_pool(EngineOptions& options, const model::ModelConfig& config, Device device) {
   const bool is_given = options.max_total_tokens > 0;
@@ -44,7 +35,8 @@ void size_pool(EngineOptions& options, const model::ModelConfig& config, Device 
     const cuda::Memory memory = cuda::memory();
     const int64_t room = memory_for_pool(memory.free, memory.total, options.mem_fraction_static);
     if (!is_given) options.max_total_tokens = most_pool_tokens(config, options.kv_type, options.page_size, room);
-    return check_pool_fits_gpu(options, config, is_given ? memory.free : room, is_given);
+    return check_pool_fits_gpu(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room,
+                               is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
   }
   const std::optional<int64_t> memory = available_memory();
   if (!is_given)
@@ -105,7 +97,7 @@ void check_request(const Request& request, const SchedulerLimits& limits, int32_
   ops::check_sampling(request.sampling, vocabulary);
 }
 
-// The pool is there when it is made, a step's rows and the graphs are not.
+// Which takes memory for the pool, for a step's rows and for graphs.
 std::unique_ptr<StepDevice> made_by(const StepDeviceMaker& make_device, const StepDeviceParts& parts) {
   try {
     return make_device ? make_device(parts) : make_step_device(parts);
@@ -184,7 +176,7 @@ struct Engine::Impl {
   Step spare;                          // a settled one, for its memory
   int64_t steps = 0, overlapped_steps = 0;
   std::chrono::duration<double, std::micro> device_idle{};  // before those, in all
-  Clock::duration scheduling{}, elsewhere{};         // in all steps; what this one computed, or waited for masks
+  Clock::duration scheduling{}, elsewhere{};                // in all steps; what this one computed, or waited for masks
 
   // Of all threads, behind the mutex.
   mutable std::mutex mutex;
