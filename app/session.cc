@@ -89,7 +89,12 @@ model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_
     if (percent == std::exchange(shown, percent)) return;
     progress.say(cat("loading ", name, ": ", percent, " %"));
   };
-  return model::Model(path, exec, say_how_far, format);
+  try {
+    return model::Model(path, exec, say_how_far, format);
+  } catch (const cuda::OutOfMemory& error) {
+    throw cuda::OutOfMemory(cat("the weights of ", name, " do not fit: ", error.what(),
+                                ": free the GPU's memory, take a smaller or a quantised model, or --device cpu"));
+  }
 }
 
 CLI::Option* add_model_option(CLI::App& app, std::string& model) {
@@ -146,6 +151,9 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));
   add_isa_option(app, options.isa);
   add_device_option(app, options.device);
+  app.add_flag("--deterministic", options.engine.deterministic,
+               "on a GPU, too, the same bits in any batch, with any cached prefix and however a prompt is cut; prompts "
+               "are slower (a CPU does so always)");
   app.add_option("--load-format", options.load_format,
                  "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
       ->capture_default_str()

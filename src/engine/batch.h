@@ -60,7 +60,7 @@ struct Batch {
   std::vector<Share> shares = {};
   std::vector<int32_t> token_ids = {};                          // [rows]
   std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
-  std::vector<int32_t> history = {};                            // all tokens of those that draw with penalties
+  std::vector<int32_t> history = {};  // tokens of those that draw with penalties, as far as they are known
 
   bool empty() const { return shares.empty(); }
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }

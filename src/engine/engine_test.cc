@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
 #include "engine/runner.h"
+#include "engine/step_device.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -409,6 +410,123 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
     EXPECT_TRUE(stepped.finish(plain).same_output(expected));
     EXPECT_TRUE(stepped.finish(masked()).same_output(expected_masked));
     expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+// --- a device that fails
+
+// The CPU, of which one call fails.
+class FailingDevice final : public StepDevice {
+ public:
+  enum class Call : uint8_t { launch, finish };
+  template <class Error>
+  static StepDeviceMaker failing(Call call, int number, const Error& error) {
+    return [=](const StepDeviceParts& parts) {
+      auto device = std::make_unique<FailingDevice>();
+      device->works_ = make_step_device(parts);
+      device->before_ = [=, calls = 0](Call made) mutable {
+        if (made == call && ++calls == number) throw error;
+      };
+      return device;
+    };
+  }
+  void launch(Step& step) override {
+    before_(Call::launch);
+    works_->launch(step);
+  }
+  void finish(Step& step) override {
+    before_(Call::finish);
+    works_->finish(step);
+  }
+
+ private:
+  std::unique_ptr<StepDevice> works_;
+  std::function<void(Call)> before_;
+};
+
+// Callers of a running loop: who was told what, and that all were.
+class Callers {
+ public:
+  Listener listener() {
+    return [this](const Output& output) {
+      const std::lock_guard lock(mutex_);
+      heard_[output.id].hear(output);
+      ended_ += output.finish != Finish::none;
+      changed_.notify_all();
+    };
+  }
+  std::map<RequestId, Heard> wait_for_ends(int count) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return ended_ == count; }));
+    return heard_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Heard> heard_;
+  int ended_ = 0;
+};
+
+TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
+  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::finish})
+    for (const int32_t depth : {0, 1, 2}) {
+      SCOPED_TRACE(cat(depth, " steps in flight"));
+      EngineOptions options = small_options();
+      options.steps_in_flight = depth;
+      options.max_running_requests = 2;
+      std::promise<void> broken;
+      options.on_broken = [&] { broken.set_value(); };
+      Callers callers;
+      Exec exec({.threads = 2});
+      Engine engine(model(), options, exec,
+                    FailingDevice::failing(call, 7, cuda::DeviceError("the device failed: an illegal address")));
+      for (int i = 0; i < 3; ++i) engine.submit(greedy(ids(20, 1 + i), 100), callers.listener());  // one waits
+      engine.start();
+      broken.get_future().wait();
+      for (const auto& [id, heard] : callers.wait_for_ends(3)) {
+        EXPECT_EQ(heard.finish, Finish::failed);
+        EXPECT_EQ(heard.ends, 1);
+        EXPECT_EQ(heard.error.find("the device failed: an illegal address; in flight: step "), 0u) << heard.error;
+        EXPECT_NE(heard.error.find(", 2 rows of 2 requests, 2 wanted"), std::string::npos) << heard.error;
+      }
+      EXPECT_FALSE(engine.accepts());
+      EXPECT_THROW(engine.submit(greedy(ids(20, 1), 1), [](const Output&) {}), EngineStopped);
+    }
+}
+
+// All is as it was before.
+TEST_F(EngineTest, AStepWithoutMemoryFailsAlone) {
+  Exec exec({.threads = 2});
+  Callers callers;
+  Engine engine(model(), small_options(), exec,
+                FailingDevice::failing(FailingDevice::Call::launch, 3, cuda::OutOfMemory("cannot pin 8 bytes")));
+  const RequestId failed = engine.submit(greedy(ids(20, 1), 100), callers.listener());
+  while (engine.step()) {
+  }
+  const RequestId next = engine.submit(greedy(ids(20, 1), 5), callers.listener());
+  while (engine.step()) {
+  }
+  auto heard = callers.wait_for_ends(2);
+  EXPECT_EQ(heard[failed].error, "cannot pin 8 bytes");
+  EXPECT_EQ(heard[next].finish, Finish::length);
+  expect_all_pages_are_back(engine.stats());
+}
+
+TEST_F(EngineTest, ADeviceWithoutMemorySaysWhatToLower) {
+  Exec exec({.threads = 1});
+  const auto make = [&] {
+    Engine engine(model(), small_options(), exec, [](const StepDeviceParts&) -> std::unique_ptr<StepDevice> {
+      throw cuda::OutOfMemory("cannot allocate 8 bytes on the device: out of memory");
+    });
+  };
+  try {
+    make();
+    FAIL() << "it was made";
+  } catch (const cuda::OutOfMemory& error) {
+    EXPECT_EQ(error.what(),
+              std::string("cannot allocate 8 bytes on the device: out of memory: lower --mem-fraction-static, "
+                          "--max-total-tokens, --max-running-requests or --chunked-prefill-size"));
   }
 }
 

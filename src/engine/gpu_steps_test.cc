@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "engine/engine.h"
 #include "model/testing.h"
@@ -265,6 +267,29 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
     retractions += stats.retractions;
   }
   EXPECT_GT(retractions, 0);
+}
+
+// A listener that takes its time keeps the next step from the GPU, whose clock notices.
+TEST_F(GpuEngine, CountsHowLongItDidNothing) {
+  const TinyFile file(tiny("llama"));
+  Exec exec({.threads = 2, .stream = stream_.get()});
+  const model::Model model(file.path(), exec);
+  Engine engine(model, options_of(1), exec);
+  const auto idle_us = [&](std::chrono::milliseconds pause) {
+    const EngineStats before = engine.stats();
+    engine.submit(greedy(random_ids(20, model.config().vocabulary, 1), 30),
+                  [=](const Output&) { std::this_thread::sleep_for(pause); });
+    while (engine.step()) {
+    }
+    const EngineStats after = engine.stats();
+    const int64_t steps = after.overlapped_steps - before.overlapped_steps;
+    EXPECT_GE(steps, 27);
+    return (after.idle_us - before.idle_us) / static_cast<double>(std::max<int64_t>(steps, 1));
+  };
+  EXPECT_GT(idle_us(std::chrono::milliseconds(4)), 2000);
+  const double alone = idle_us(std::chrono::milliseconds(0));
+  EXPECT_GT(alone, 0);
+  EXPECT_LT(alone, 1000);
 }
 
 // More changes of the page table than a step's inputs have room for.

@@ -110,6 +110,7 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   sequence->submitted = submitted;
   sequence->turn = plans_ - int64_t{kStepsOfALevel} * request.priority;
   if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
+  sequence->draws_by_history = request.mask || (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();

@@ -19,7 +19,8 @@
 //     in flight that may read them is settled. Until then whoever lacks them sits out.
 //   - Only pages whose rows are settled are cached.
 //   - A retracted request keeps the tokens that come of its rows in flight, and is not admitted before.
-//   - A request that draws by its text, under a mask or with penalties, is not launched while a token is pending.
+//   - A request that draws by its text, under a mask or with penalties that the host counts, is not launched while a
+//     token is pending.
 //   - What fails a step fails the steps in flight behind it.
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
@@ -65,6 +66,7 @@ struct SchedulerLimits {
   int32_t prefill_chunk;  // most rows of prompts in a step in which nobody decodes
   int32_t mixed_chunk;    // and in one in which somebody does
   bool prefix_cache;
+  bool device_counts = false;  // tokens for penalties, as it draws them: these need no token that the host has read
 
   static constexpr int32_t kMostKeptRows = 64;  // their logits take memory
 

@@ -943,6 +943,26 @@ TEST(StepsInFlight, PagesComeBackWhenTheLastStepThatReadsThemIsSettled) {
   }
 }
 
+// Where the device counts, penalties are as free as anybody; a mask is not.
+TEST(StepsInFlight, PenaltiesThatTheDeviceCountsWaitForNoToken) {
+  SchedulerLimits limits = limits_of(40);
+  limits.device_counts = true;
+  World world(limits, 1);
+  const RequestId penalised = world.add({.prompt = text(20), .sampling = {.presence_penalty = 1}, .max_new_tokens = 9});
+  const RequestId masked = world.add({.prompt = text(20, 1), .max_new_tokens = 9, .mask = std::make_shared<Unused>()});
+  EXPECT_EQ(world.step(), (Planned{{penalised, 20}, {masked, 20}}));
+  const Batch batch = world.plan();
+  ASSERT_EQ(batch.shares.size(), 1u);
+  EXPECT_EQ(batch.shares[0].id, penalised);
+  EXPECT_EQ(batch.token_ids, Tokens{kFutureToken});
+  EXPECT_EQ(batch.history, text(20)) << "as far as it is known";
+  EXPECT_EQ(batch.shares[0].generated, 1);
+  world.launch(batch);
+  world.settle_answered(false);
+  world.drain();
+  world.expect_all_right();
+}
+
 // A mask, like penalties, has to be told the token before the next is drawn.
 TEST(StepsInFlight, WhoDrawsByItsTextWaitsForItsTokens) {
   World world(limits_of(40), 2);
@@ -1108,7 +1128,8 @@ class RandomSchedule {
             .running = 1 + below(8),
             .prefill_chunk = 1 + below(64),
             .mixed_chunk = 1 + below(64),
-            .prefix_cache = below(5) > 0};
+            .prefix_cache = below(5) > 0,
+            .device_counts = below(2) > 0};
   }
   Tokens random_tokens(int32_t length) {
     Tokens tokens(length);

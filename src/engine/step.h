@@ -2,6 +2,7 @@
 // up to so many later as its device answers late; until then a step is in flight (scheduler.h).
 #pragma once
 #include <chrono>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct StepResults {
   std::vector<float> pooled = {};                  // [pooled, width]
   int32_t width = 0;
   std::chrono::duration<double> time = {};  // that the device computed; 0: not measured
+  // That it did nothing between the step before and this one, where this one was launched before that one was read.
+  std::optional<std::chrono::duration<double>> idle = {};
 
   void set_pooled(const Rows<const float>& rows) {
     width = static_cast<int32_t>(rows.dim);

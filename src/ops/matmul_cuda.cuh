@@ -3,6 +3,7 @@
 // matmul_cuda.cu chooses who computes a product; matmul_small_cuda.cu and matmul_ring_cuda.cu are the kernels,
 // cublaslt.h the library for many rows.
 #pragma once
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -15,9 +16,7 @@ namespace quire::ops::cuda {
 
 struct Product {
   const uint16_t* weights;  // rows, packed_rows.h
-  const uint16_t* in;       // [room, in_stride], or:
-  const float* norm_in;     // [room, inputs] f32 rows that are normed on the way; null: none
-  const float* norm;        // [inputs] their weight
+  const uint16_t* in;       // [room, in_stride]
   float* out;               // [room, out_stride]
   const float* bias;        // [outputs] or null
   const int32_t* live_rows;
@@ -29,6 +28,10 @@ struct Product {
   Store store;
   PackedMatrix::Join join;
   bool bf16_out;
+  const float* squares = nullptr;  // [room, inputs / 16] whose factors (RowFactor) the sums come times; null: none
+  NormedStream next = {};          // of Store::add
+  bool has_heads = false;
+  HeadTargets heads = {};
 
   int32_t weight_rows() const { return static_cast<int32_t>(row_count(join, outputs)); }
 };
@@ -70,17 +73,26 @@ class Finish {
 
   // What it is given are the sums; the token is alive.
   __device__ void store(const Product& p, float low, float high) const {
-    low = __fadd_rn(low, low_bias_);
-    high = __fadd_rn(high, high_bias_);
     if (kJoin == PackedMatrix::Join::gate_and_up && p.store == Store::silu_mul) {
+      low = __fadd_rn(low, low_bias_);
+      high = __fadd_rn(high, high_bias_);
       if (has_low_) put(p, low_, silu(low) * high);
       return;
     }
-    if (has_low_) put(p, low_, __fadd_rn(low_old_, __fmul_rn(low, p.scale)));
-    if (has_high_) put(p, high_, __fadd_rn(high_old_, __fmul_rn(high, p.scale)));
+    put_results(p, results(p, low, high));
   }
 
- private:
+ protected:
+  // Of rows that are set or added to.
+  __device__ float2 results(const Product& p, float low, float high) const {
+    return {__fadd_rn(low_old_, __fmul_rn(__fadd_rn(low, low_bias_), p.scale)),
+            __fadd_rn(high_old_, __fmul_rn(__fadd_rn(high, high_bias_), p.scale))};
+  }
+  __device__ void put_results(const Product& p, float2 x) const {
+    if (has_low_) put(p, low_, x.x);
+    if (has_high_) put(p, high_, x.y);
+  }
+
   __device__ void put(const Product& p, int32_t column, float x) const {
     if (p.bf16_out)
       reinterpret_cast<__nv_bfloat16*>(out_)[column] = __float2bfloat16_rn(x);
@@ -94,12 +106,47 @@ class Finish {
   float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
 };
 
-constexpr int32_t kMostNormedRows = 16;
+// 1 / rms of a token's row, from the squares of its groups: a lane adds up every 32nd, then the lanes by halves, so its
+// bits depend on the row alone. By a whole warp. The first kAhead groups of a lane are on their way when it is made.
+template <int32_t kAhead>
+class RowFactor {
+ public:
+  __device__ RowFactor(const Product& p, int32_t token) : token_(token) {
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) ahead_[i] = group(p, threadIdx.x % 32 + i * 32);
+  }
+  // All lanes get it; 1 where the product has no squares.
+  __device__ float value(const Product& p) const {
+    if (!p.squares) return 1;
+    float sum = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) sum += ahead_[i];
+    for (int32_t i = threadIdx.x % 32 + kAhead * 32; i < groups(p); i += 32) sum += group(p, i);
+#pragma unroll
+    for (int32_t half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(~0u, sum, half);
+    return rsqrtf(__fdividef(sum, static_cast<float>(p.inputs)) + p.norm_eps);
+  }
+
+ private:
+  static __device__ int32_t groups(const Product& p) { return p.inputs / static_cast<int32_t>(kRowGroup); }
+  __device__ float group(const Product& p, int32_t index) const {
+    if (!p.squares || token_ >= p.room || index >= groups(p)) return 0;
+    return __ldcg(p.squares + static_cast<int64_t>(token_) * groups(p) + index);
+  }
+  int32_t token_;
+  float ahead_[kAhead];
+};
+
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much the
+// same whatever its size. What is past the last is zeros.
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box, int32_t panels);
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
+inline constexpr int32_t kMostSmallRows = 64, kMostStreamRows = 8;
+void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);
 

@@ -70,12 +70,14 @@ class RowSampler {
   // Also for a step of nobody, by its first row.
   __device__ static void say(const SampleArgs& args, uint32_t number, int32_t token, SampleStatus status, float logprob,
                              int32_t top) {
-    const uint64_t elapsed = device_clock() - __ldcg(args.begun);
+    const uint64_t now = device_clock(), elapsed = now - __ldcg(&args.clock->begun);
     SampleOutcome* const to = args.outcomes + int64_t{number % args.slots} * args.most_rows + blockIdx.y;
     put(&to->token, static_cast<uint32_t>(token), number);
     put(&to->logprob, __float_as_uint(logprob), number);
     put(&to->status, static_cast<uint32_t>(status) + 4 * static_cast<uint32_t>(top), number);
-    put(&to->nanoseconds, static_cast<uint32_t>(elapsed < UINT32_MAX ? elapsed : UINT32_MAX), number);
+    if (blockIdx.y == 0) put(&to->idle, clamped(__ldcg(&args.clock->idle)), number);
+    put(&to->nanoseconds, clamped(elapsed), number);
+    atomicMax(&args.clock->ended, now);
   }
 
  private:
@@ -84,6 +86,8 @@ class RowSampler {
     __syncthreads();  // logprobs that other threads of this block have written
     if (Slice::thread() == 0) finish(token, status);
   }
+
+  __device__ static uint32_t clamped(uint64_t x) { return static_cast<uint32_t>(x < UINT32_MAX ? x : UINT32_MAX); }
 
   __device__ static void put(NumberedWord* to, uint32_t value, uint32_t number) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(uint64_t{number} << 32 | value) : "memory");
@@ -407,7 +411,11 @@ __global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_co
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
   const int32_t i = static_cast<int32_t>(blockIdx.x * kSampleThreads + threadIdx.x);
-  if (i == 0) *args.begun = device_clock();
+  if (i == 0) {
+    const uint64_t now = device_clock();
+    args.clock->idle = now - __ldcg(&args.clock->ended);
+    args.clock->begun = now;
+  }
   if (i >= __ldcg(args.count)) return;
   const int32_t id = __ldcg(args.ids + i);
   args.tokens[i] = id >= 0 ? id : __ldcg(args.token_of_row + (-1 - id));
