@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
 #include "engine/runner.h"
+#include "engine/testing.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -84,6 +85,7 @@ struct Heard {
   double queued = 0;
   Finish finish = Finish::none;
   int32_t cached = 0;
+  Speculated speculated;
   std::string error;
   int ends = 0, events = 0;
 
@@ -103,6 +105,7 @@ struct Heard {
     queued = output.queued_seconds;
     finish = output.finish;
     cached = output.cached_tokens;
+    speculated = output.speculated;
     error = output.error;
     ends += finish != Finish::none;
   }
@@ -724,9 +727,12 @@ class SameOutput {
     for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
       if (come < 14 && below(3) == 0) {
-        const Asked asked = random_request();
+        Asked asked = random_request();
+        asked.alone = alone_->finish(with_mask(asked));
+        asked_ = &asked;
         requests.emplace(stepped.submit(with_mask(asked)), asked);
         ++come;
+        stepped.engine().step();  // which makes the request's drafter
       }
       if (come < 14) stepped.engine().step();
       if (below(150) == 0 && !requests.empty()) {
@@ -738,15 +744,18 @@ class SameOutput {
     for (const auto& [id, asked] : requests) expect_same(stepped.heard(id), asked, cancelled[id]);
     retractions += stepped.engine().stats().retractions;
     cached += stepped.engine().stats().cached_prompt_tokens;
+    drafts += stepped.engine().stats().speculated.drafts;
+    correct_drafts += stepped.engine().stats().speculated.correct;
   }
 
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct_drafts = 0;
 
  private:
   struct Asked {
     Request request;
     uint64_t mask_seed = 0;  // 0: no mask
     int mask_ends = 1 << 30;
+    Heard alone = {};
   };
 
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
@@ -769,6 +778,14 @@ class SameOutput {
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
     options.steps_in_flight = below(3);
+    if (below(2)) {
+      options.make_drafter = [this, right = below(4) / 3.0](const Request& request) {
+        Tokens whole = request.prompt;
+        whole.insert(whole.end(), asked_->alone.tokens.begin(), asked_->alone.tokens.end());
+        return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
+      };
+      options.speculative_num_draft_tokens = 2 + below(12);
+    }
     return options;
   }
   Asked random_request() {
@@ -808,7 +825,7 @@ class SameOutput {
     const Request& request = asked.request;
     SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
                      request.sampling.temperature));
-    const Heard alone = alone_->finish(with_mask(asked));
+    const Heard& alone = asked.alone;
     EXPECT_EQ(heard.ends, 1);
     if (heard.finish == Finish::cancelled) {
       EXPECT_TRUE(cancelled);
@@ -823,6 +840,7 @@ class SameOutput {
   const model::Model& model_;
   std::mt19937 random_;
   std::unique_ptr<Stepped> alone_;
+  const Asked* asked_ = nullptr;  // the newest
   std::vector<Tokens> themes_;
 };
 
@@ -833,20 +851,24 @@ struct Kind {
 
 class SameOutputTest : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkAndRetraction) {
+TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
   Exec exec({.threads = 2});
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
   for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     SameOutput same(model, seed);
     same.run();
     retractions += same.retractions;
     cached += same.cached;
+    drafts += same.drafts;
+    correct += same.correct_drafts;
   }
   EXPECT_GT(retractions, 3);
   EXPECT_GT(cached, 500);
+  EXPECT_GT(drafts, 1000);
+  EXPECT_GT(correct, 200);
 }
 
 TinyModel with_window(int32_t window) {
@@ -859,6 +881,54 @@ INSTANTIATE_TEST_SUITE_P(, SameOutputTest,
                          ::testing::Values(Kind{"Dense", tiny()}, Kind{"Quantised", tiny(BlockType::q8_0)},
                                            Kind{"Window", with_window(24)}),
                          [](const auto& parameter) { return parameter.param.name; });
+
+// --- drafts
+
+MakeDrafter knowing(const Tokens& answer, double right) {
+  return [answer, right](const Request& request) {
+    Tokens whole = request.prompt;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
+  };
+}
+
+// Greedy, and seeded with penalties at several temperatures: each draft is compared with what the request's own sampler
+// draws at its place.
+TEST_F(EngineTest, DraftsThatAreRightAreAcceptedWholeAtEveryTemperature) {
+  for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+    SCOPED_TRACE(temperature);
+    Request request = greedy(ids(40, 1), 65);
+    request.sampling = {.temperature = temperature, .top_p = 0.9f, .presence_penalty = 0.5f, .seed = 7};
+    EngineOptions options = small_options();
+    const Heard alone = Stepped(model(), options).finish(request);
+    options.make_drafter = knowing(alone.tokens, 1);
+    Stepped stepped(model(), options);
+    EXPECT_TRUE(stepped.finish(request).same_output(alone));
+    const Speculated speculated = stepped.engine().stats().speculated;
+    EXPECT_GT(speculated.drafts, 0);
+    EXPECT_EQ(speculated.correct, speculated.drafts);
+    EXPECT_EQ(stepped.heard(1).speculated.correct, speculated.correct);
+    expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+TEST_F(EngineTest, ARequestMaySwitchDraftsOff) {
+  Request request = greedy(ids(40, 1), 30);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = knowing(alone.tokens, 1);
+  Stepped stepped(model(), options);
+  request.speculative = false;
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  EXPECT_EQ(stepped.engine().stats().speculated.verifications, 0);
+  EXPECT_EQ(stepped.engine().stats().steps, 30);
+}
+
+TEST_F(EngineTest, RefusesFewerThanTwoTokensToVerify) {
+  EngineOptions options = small_options();
+  options.speculative_num_draft_tokens = 1;
+  expect_refused([&] { Stepped(model(), options); }, "--speculative-num-draft-tokens is 1");
+}
 
 // --- threads
 

@@ -16,6 +16,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
 
@@ -31,7 +32,9 @@ struct Sequence {
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens, the context and the pool
   PromptResults results = {};
-  std::shared_ptr<AheadMask> mask = {};  // of the request's own; null: it has none
+  std::shared_ptr<AheadMask> mask = {};   // of the request's own; null: it has none
+  std::unique_ptr<Drafter> drafter = {};  // null: it does not speculate
+  Speculated speculated = {};
   Clock::time_point submitted = {};
   int64_t turn = 0;  // the lower, the sooner: the step in which it came, less those that its priority is worth
 
@@ -58,7 +61,7 @@ struct Sequence {
   bool awaits_mask() const { return late && !mask->ready(); }
   bool has_run() const { return prefix_hit >= 0; }
   // Whether the host has to know all tokens before the next is drawn.
-  bool draws_by_history() const { return mask || penalises(request->sampling); }
+  bool draws_by_history() const { return mask || drafter || penalises(request->sampling); }
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.
   bool can_launch() const {
     if (remaining() == 0 || awaits_mask()) return false;

@@ -8,6 +8,7 @@
 //
 // Errors   cuda::DeviceError: the device computes nothing any more. Any other exception concerns that step alone.
 #pragma once
+#include <chrono>
 #include <memory>
 
 #include "base/exec.h"
@@ -37,6 +38,8 @@ struct StepDeviceParts {
   Exec& exec;
 };
 std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts);  // for exec's device
+
+inline constexpr std::chrono::milliseconds kMaskPatience{2};  // that a step has for masks that are not ready
 
 // Masks that the rows of a step are drawn under: they are computed beside its forward pass, and for those that are not
 // ready after it the step waits a little; a row whose mask is still not ready has no token.
