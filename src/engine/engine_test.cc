@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
+#include "engine/ngram_drafter.h"
 #include "engine/runner.h"
 #include "engine/testing.h"
 #include "model/testing.h"
@@ -778,14 +779,15 @@ class SameOutput {
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
     options.steps_in_flight = below(3);
-    if (below(2)) {
+    options.speculative_num_draft_tokens = 2 + below(12);
+    const int drafters = below(3);
+    if (drafters == 1) options.make_drafter = ngram_drafters();
+    if (drafters == 2)
       options.make_drafter = [this, right = below(4) / 3.0](const Request& request) {
         Tokens whole = request.prompt;
         whole.insert(whole.end(), asked_->alone.tokens.begin(), asked_->alone.tokens.end());
         return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
       };
-      options.speculative_num_draft_tokens = 2 + below(12);
-    }
     return options;
   }
   Asked random_request() {
@@ -868,7 +870,7 @@ TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
   EXPECT_GT(retractions, 3);
   EXPECT_GT(cached, 500);
   EXPECT_GT(drafts, 1000);
-  EXPECT_GT(correct, 200);
+  EXPECT_GT(correct, 50) << "the pools are tight, but not always";
 }
 
 TinyModel with_window(int32_t window) {
@@ -910,6 +912,22 @@ TEST_F(EngineTest, DraftsThatAreRightAreAcceptedWholeAtEveryTemperature) {
     EXPECT_EQ(stepped.heard(1).speculated.correct, speculated.correct);
     expect_all_pages_are_back(stepped.engine().stats());
   }
+}
+
+// A tiny model loops when it is greedy: then its own text says what comes.
+TEST_F(EngineTest, OwnTextDraftsForATextThatRepeatsItself) {
+  Tokens prompt;
+  for (int i = 0; i < 3; ++i)
+    for (const int32_t token : ids(16, 3)) prompt.push_back(token);
+  const Request request = greedy(prompt, 150);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = ngram_drafters();
+  Stepped stepped(model(), options);
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  const Speculated speculated = stepped.engine().stats().speculated;
+  EXPECT_GT(speculated.accept_length(), 2);
+  EXPECT_LT(stepped.engine().stats().steps, 110);
 }
 
 TEST_F(EngineTest, ARequestMaySwitchDraftsOff) {
