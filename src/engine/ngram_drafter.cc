@@ -79,9 +79,9 @@ void NgramDrafter::propose(std::span<const int32_t> text, int32_t most, std::vec
   add(text);
   proposed_.clear();
   path_.assign(text.end() - std::min<int64_t>(kLongest, std::ssize(text)), text.end());
-  const double factor = this->factor();
+  const double luck = factor();
   while (std::ssize(proposed_) < most && propose_next(text)) {
-    const double hit = std::min(0.99, hits_->rate(proposed_.back().match) * factor);
+    const double hit = std::min(0.99, hits_->rate(proposed_.back().match) * luck);
     drafts.push_back({.token = proposed_.back().token, .hit = static_cast<float>(hit)});
   }
 }

@@ -266,6 +266,7 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
 
 // Those that decode are planned, and so is everything else: what is left of the pool is left over.
 void Scheduler::plan_drafts() {
+  if (!make_drafter_) return;
   DraftBudget::StepAhead step{.decoding = 0, .most = limits_.draft_rows()};
   std::vector<std::vector<DraftToken>*> chains;
   for (Planned& planned : planned_) {

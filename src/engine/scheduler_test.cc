@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
@@ -1122,6 +1123,19 @@ TEST(Drafts, ThatAreAlwaysWrongCostRowsAndNothingElse) {
     world.expect_right(id);
     EXPECT_EQ(world.scheduler().counters().speculated.correct, 0);
     EXPECT_EQ(world.heard(id).speculated.verifications, 38);
+  }
+}
+
+// A drafter that is right with probability q gives 1 + q + q^2 + ... tokens a verification: a wrong position, or a
+// draft that is compared with the wrong draw, would give fewer.
+TEST(Drafts, AreAcceptedAsOftenAsTheyAreRight) {
+  for (const auto& [right, least, most] : {std::tuple{0.5, 1.8, 2.2}, std::tuple{0.8, 3.6, 4.4}}) {
+    World world(limits_with_drafts(7, 60), 0, right);
+    for (int i = 0; i < 6; ++i) world.add(text(20, i), 120);
+    world.drain();
+    world.expect_all_right();
+    EXPECT_GT(world.scheduler().counters().speculated.accept_length(), least);
+    EXPECT_LT(world.scheduler().counters().speculated.accept_length(), most);
   }
 }
 

@@ -8,7 +8,8 @@ namespace {
 using std::chrono::duration;
 
 // A machine whose rows cost so much of a step, taken by steps of these rows.
-void measure(StepTimes& times, std::initializer_list<int32_t> rows, double row, double level = 0.003, int steps = 60) {
+void take_steps(StepTimes& times, std::initializer_list<int32_t> rows, double row, double level = 0.003,
+                int steps = 60) {
   for (int i = 0; i < steps; ++i)
     for (const int32_t n : rows) times.measured(n, duration<double>(level * (1 + row * (n - 1))));
 }
@@ -17,7 +18,7 @@ TEST(StepTimes, BeginWithAGuessAndLearn) {
   StepTimes times(16, 0.15);
   EXPECT_DOUBLE_EQ(times.of(1), 1);
   EXPECT_DOUBLE_EQ(times.of(5), 1.6);
-  measure(times, {1, 4, 8}, 0.4);
+  take_steps(times, {1, 4, 8}, 0.4);
   EXPECT_NEAR(times.of(4) / times.of(1), 2.2, 0.1);
   EXPECT_NEAR(times.of(8) / times.of(1), 3.8, 0.2);
   EXPECT_GE(times.of(9), times.of(8)) << "though nobody measured it";
@@ -26,17 +27,17 @@ TEST(StepTimes, BeginWithAGuessAndLearn) {
 // Texts get longer, or the machine slower: what was not measured meanwhile keeps its proportion.
 TEST(StepTimes, KeepTheirProportionsWhenAllStepsGetSlower) {
   StepTimes times(16, 0.15);
-  measure(times, {1, 8}, 0.2);
+  take_steps(times, {1, 8}, 0.2);
   const double before = times.of(8) / times.of(1);
-  measure(times, {1}, 0.2, 0.009);
+  take_steps(times, {1}, 0.2, 0.009);
   EXPECT_NEAR(times.of(8) / times.of(1), before, 0.3 * before);
-  measure(times, {1}, 0.2, 0.003);
+  take_steps(times, {1}, 0.2, 0.003);
   EXPECT_NEAR(times.of(8) / times.of(1), before, 0.1 * before);
 }
 
 TEST(StepTimes, OneOddStepChangesLittle) {
   StepTimes times(16, 0.15);
-  measure(times, {1, 4}, 0.2);
+  take_steps(times, {1, 4}, 0.2);
   const double before = times.of(4) / times.of(1);
   times.measured(4, duration<double>(10));
   EXPECT_NEAR(times.of(4) / times.of(1), before, 0.1 * before);

@@ -83,6 +83,9 @@ TEST(SglangGenerate, TellsWhatCameOfDraftsAndDoesNotDraftWhereACallSaysSo) {
   EXPECT_GE(meta.at("spec_num_proposed_drafts").get<int>(), correct);
   EXPECT_DOUBLE_EQ(meta.at("spec_accept_length").get<double>(), 1 + static_cast<double>(correct) / rounds);
   EXPECT_LE(meta.at("spec_accept_rate").get<double>(), 1);
+  json constrained = body;
+  constrained["sampling_params"]["regex"] = "(abc|abd)+";
+  EXPECT_EQ(answer(tiny, constrained.dump()).at("output_ids"), answer(plain, constrained.dump()).at("output_ids"));
   body["speculative"] = false;
   const json without = answer(tiny, body.dump());
   EXPECT_EQ(without.at("output_ids"), expected.at("output_ids"));
