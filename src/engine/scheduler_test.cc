@@ -1184,10 +1184,10 @@ TEST(Drafts, GiveTheirPagesBackAndAreNeverCached) {
   world.expect_all_right();
 }
 
-// Steps are longer than the stride after which pages are cached again.
+// Of 21 tokens and 11 with each step: the 64 after which pages are cached again are stepped over.
 TEST(Drafts, WhatIsGeneratedIsSharedWhileItsRequestRuns) {
   World world(limits_with_drafts(10, 40));
-  const RequestId id = world.add(text(20), 200);
+  const RequestId id = world.add(text(21), 200);
   while (world.heard(id).tokens.size() < 60) world.step();
   EXPECT_EQ(world.scheduler().cached_pages(), 4) << "of 64 tokens and more";
   world.drain();

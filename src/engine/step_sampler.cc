@@ -4,12 +4,16 @@
 
 #include "engine/allowed_tokens.h"
 #include "engine/row_result.h"
-#include "engine/step_device.h"
 
 namespace quire::engine {
 
-StepSampler::StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec)
-    : vocabulary_(vocabulary), mask_threads_(masks), exec_(exec), sampler_(vocabulary, exec), masks_(exec.threads()) {}
+StepSampler::StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec, std::chrono::microseconds patience)
+    : vocabulary_(vocabulary),
+      mask_threads_(masks),
+      patience_(patience),
+      exec_(exec),
+      sampler_(vocabulary, exec),
+      masks_(exec.threads()) {}
 
 void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults& results) {
   results.drawn.resize(batch.drawn.size());
@@ -56,7 +60,7 @@ bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
   for (const Walk& walk : walks_)
     if (walk.share->mask) mask_threads_.begin(walk.share->mask);
   const auto is_ready = [](const Walk& walk) { return !walk.share->mask || walk.share->mask->ready(); };
-  mask_threads_.wait([&] { return std::all_of(walks_.begin(), walks_.end(), is_ready); }, kMaskPatience);
+  mask_threads_.wait([&] { return std::all_of(walks_.begin(), walks_.end(), is_ready); }, patience_);
   std::erase_if(walks_, [&](const Walk& walk) { return !is_ready(walk); });
   return !walks_.empty();
 }

@@ -8,6 +8,7 @@
 // with that token would; the first that gives another, a stop id, or whose mask is not ready in time ends the walk.
 // Walks go on together, a draft at a time, so that their masks are computed beside each other.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -15,13 +16,15 @@
 #include "base/tensor.h"
 #include "engine/ahead_masks.h"
 #include "engine/step.h"
+#include "engine/step_device.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
 
 class StepSampler {
  public:
-  StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec);  // masks and exec outlive it
+  // masks and exec outlive it; so long it waits for those that a walk needs next.
+  StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec, std::chrono::microseconds patience = kMaskPatience);
 
   // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business. results may be those
   // of an earlier step, whose memory is used again.
@@ -41,6 +44,7 @@ class StepSampler {
 
   int32_t vocabulary_;
   MaskThreads& mask_threads_;
+  std::chrono::microseconds patience_;
   Exec& exec_;
   ops::Sampler sampler_;
   std::vector<Walk> walks_;                   // those that go on
