@@ -4,13 +4,13 @@
     python3 bench/compare_speculation.py --model FILE --threads 2
 
 The server runs with --speculative-algorithm, and each prompt of bench/texts/prompts.json (40 of five kinds) is answered
-in pairs: once with "speculative": false, once without it. Both answers must be the same text. Prompts are in the prefix
-cache before, so the time is that of decoding. A kind's speedup is the geometric mean over its prompts of the median over
-the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
+in pairs: once with "speculative": false, once with true. Both answers must be the same text. Prompts are in the prefix
+cache before, so the time is that of decoding. A kind's speedup is the geometric mean over its prompts of the median
+over the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
 
-Three ways to draw: greedy; greedy with loops cut, each answer ending where a run of 12 tokens comes a second time, since
-small models repeat themselves and loops are drafted for nothing; and temperature 0.7. With --concurrency 16 each pair is
-16 answers at once.
+Three ways to draw: greedy; greedy with loops cut, each answer ending where a run of 12 tokens comes a second time,
+since small models repeat themselves and loops are drafted for nothing; and temperature 0.7. With --concurrency 16 each
+pair is 16 answers at once.
 """
 
 import concurrent.futures
@@ -129,7 +129,8 @@ def main():
         for way, temperature, cut_loops in (("greedy", 0, False), ("loops_cut", 0, True), ("t=0.7", 0.7, False)):
             every = []
             for kind, prompts in prompts_by_kind().items():
-                of_kind = [log_ratios(server, args, prompt, temperature, cut_loops) for prompt in prompts[: args.prompts]]
+                asked = prompts[: args.prompts]
+                of_kind = [log_ratios(server, args, prompt, temperature, cut_loops) for prompt in asked]
                 every += of_kind
                 results.append(result_of(f"speculation/batch={args.concurrency}/{way}/{kind}", of_kind))
                 show(results[-1])
