@@ -383,12 +383,19 @@ int32_t Scheduler::tokens_that_fit(const Sequence& sequence, int32_t wanted) {
 // Pages for the sequence's first `tokens`: from the pool, from the cache, from those that run behind it.
 Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   while (!table_.reserve(sequence.row, {tokens})) {
-    if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages()) > 0) continue;
+    if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages() + pages_for_drafts()) > 0) continue;
     if (!retired_.empty()) return Pages::awaited;
     if (running_.back() == &sequence) return Pages::none;
     retract(*running_.back());
   }
   return Pages::reserved;
+}
+
+// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took.
+int32_t Scheduler::pages_for_drafts() const {
+  const auto drafting =
+      std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->drafter != nullptr; });
+  return static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts);
 }
 
 // At once when they are settled, so that others share them while this one still runs. Where the tree has other pages

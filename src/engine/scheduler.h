@@ -28,7 +28,8 @@
 //
 // Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
 // pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
-// never cached. A request that speculates is not launched while a token is pending.
+// never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
+// may use, which then go around among them. A request that speculates is not launched while a token is pending.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -163,6 +164,7 @@ class Scheduler {
   Pages reserve_pages(Sequence& sequence, int32_t tokens);
   int32_t tokens_that_fit(const Sequence& sequence, int32_t wanted);
   int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
+  int32_t pages_for_drafts() const;
 
   void measure(const Batch& batch, std::chrono::duration<double> time);
   void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
