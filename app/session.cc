@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "dummy_vocabulary.h"
 #include "engine/available_memory.h"
+#include "engine/ngram_drafter.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
 
@@ -61,6 +62,7 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   engine::EngineOptions engine = options.engine;
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
+  if (!options.speculative_algorithm.empty()) engine.make_drafter = engine::ngram_drafters();
   return engine;
 }
 
@@ -154,6 +156,14 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_flag("--deterministic", options.engine.deterministic,
                "on a GPU, too, the same bits in any batch, with any cached prefix and however a prompt is cut; prompts "
                "are slower (a CPU does so always)");
+  app.add_option("--speculative-algorithm", options.speculative_algorithm,
+                 "guess several tokens and verify them in one step, on a CPU: NGRAM guesses by what the text has said "
+                 "before. The output is the same; default: one token a step")
+      ->check(CLI::IsMember({"NGRAM"}));
+  app.add_option("--speculative-num-draft-tokens", options.engine.speculative_num_draft_tokens,
+                 "most tokens of a text that a step verifies, the newest included; fewer where they would not pay")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 64));
   app.add_option("--load-format", options.load_format,
                  "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
       ->capture_default_str()

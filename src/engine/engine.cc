@@ -58,6 +58,10 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   const bool is_cpu = device == Device::cpu;
+  check(is_cpu || !options.make_drafter,
+        "--speculative-algorithm is for the CPU so far: leave it out, or compute with --device cpu");
+  check(options.speculative_num_draft_tokens >= 2, "--speculative-num-draft-tokens is ",
+        options.speculative_num_draft_tokens, ", and the newest token is one of them");
   if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
   if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
@@ -76,7 +80,8 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .prefill_chunk = options.prefill_chunk,
           .mixed_chunk = options.mixed_chunk,
           .prefix_cache = options.prefix_cache,
-          .device_counts = device == Device::cuda};
+          .device_counts = device == Device::cuda,
+          .drafts = options.make_drafter ? options.speculative_num_draft_tokens - 1 : 0};
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
@@ -139,7 +144,7 @@ struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on, const StepDeviceMaker& make_device)
       : options(filled_in(given, model.config(), on.device())),
         limits(limits_of(options, on.device())),
-        scheduler(limits),
+        scheduler(limits, options.make_drafter),
         device(made_by(make_device, {.model = model,
                                      .limits = limits,
                                      .kv_type = options.kv_type,
@@ -318,6 +323,7 @@ void Engine::Impl::publish() {
            .started = counters.started,
            .finished = counters.finished,
            .cancelled = counters.cancelled,
+           .speculated = counters.speculated,
            .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0,
            .overlapped_steps = overlapped_steps,
            .idle_us = device_idle.count()};

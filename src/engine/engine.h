@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/exec.h"
+#include "engine/drafter.h"
 #include "engine/request.h"
 #include "model/model.h"
 
@@ -46,7 +47,9 @@ struct EngineOptions {
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
                                  // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
   bool deterministic = false;    // of a GPU: the same bits in any batch; a CPU's are
-  std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
+  MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same; on a GPU there is no such thing yet
+  int32_t speculative_num_draft_tokens = 8;  // most tokens of a request that a step verifies: the newest and drafts
+  std::function<void()> on_broken = {};      // on the loop thread, after it has broken down and told everybody
 };
 
 class RequestRefused : public CheckError {
@@ -72,6 +75,7 @@ struct EngineStats {                              // a consistent snapshot
   int32_t page_size;
   int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
   int64_t started, finished, cancelled;  // requests; started: have run; finished: to their end, or failed
+  Speculated speculated;                 // of all requests
   double schedule_us;                    // mean time of a step outside the forward pass, sampling and waits for masks
   // Of a GPU's steps of one token each, where one followed the other: how many, and how long it did nothing before.
   int64_t overlapped_steps;

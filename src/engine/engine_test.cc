@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -14,8 +15,10 @@
 
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
+#include "engine/ngram_drafter.h"
 #include "engine/runner.h"
 #include "engine/step_device.h"
+#include "engine/testing.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -85,6 +88,7 @@ struct Heard {
   double queued = 0;
   Finish finish = Finish::none;
   int32_t cached = 0;
+  Speculated speculated;
   std::string error;
   int ends = 0, events = 0;
 
@@ -104,6 +108,7 @@ struct Heard {
     queued = output.queued_seconds;
     finish = output.finish;
     cached = output.cached_tokens;
+    speculated = output.speculated;
     error = output.error;
     ends += finish != Finish::none;
   }
@@ -841,8 +846,10 @@ class SameOutput {
     std::map<RequestId, bool> cancelled;
     for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
-      if (come < 14 && below(3) == 0) {
-        const Asked asked = random_request();
+      if (come < 14 && below(2) == 0) {
+        Asked asked = random_request();
+        asked.alone = alone_->finish(with_mask(asked));
+        answers_.push_back(asked.alone.tokens);
         requests.emplace(stepped.submit(with_mask(asked)), asked);
         ++come;
       }
@@ -856,15 +863,18 @@ class SameOutput {
     for (const auto& [id, asked] : requests) expect_same(stepped.heard(id), asked, cancelled[id]);
     retractions += stepped.engine().stats().retractions;
     cached += stepped.engine().stats().cached_prompt_tokens;
+    drafts += stepped.engine().stats().speculated.drafts;
+    correct_drafts += stepped.engine().stats().speculated.correct;
   }
 
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct_drafts = 0;
 
  private:
   struct Asked {
     Request request;
     uint64_t mask_seed = 0;  // 0: no mask
     int mask_ends = 1 << 30;
+    Heard alone = {};
   };
 
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
@@ -881,19 +891,29 @@ class SameOutput {
     const int32_t page_sizes[] = {1, 16, 64};
     EngineOptions options;
     options.page_size = page_sizes[below(3)];
-    options.max_total_tokens = kContext + below(kContext / 2);
-    options.max_running_requests = 1 + below(6);
+    options.max_total_tokens = kContext + below(below(3) ? kContext / 2 : 6 * kContext);
+    options.max_running_requests = 1 + below(8);
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
     options.steps_in_flight = below(3);
+    options.speculative_num_draft_tokens = 2 + below(12);
+    const int drafters = below(6);  // none, by the own text, by one that knows the answer more or less
+    if (drafters == 1) options.make_drafter = ngram_drafters();
+    if (drafters > 1)
+      options.make_drafter = [this, right = 1 - 0.1 * below(5)](const Request& request) {
+        Tokens whole = request.prompt;
+        whole.insert(whole.end(), answers_.front().begin(), answers_.front().end());
+        answers_.pop_front();
+        return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
+      };
     return options;
   }
   Asked random_request() {
     const int32_t length = 1 + below(120), shared = below(3) ? length - below(std::min(length, 20)) : 0;
     const Tokens& theme = themes_[below(2)];
     Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
-                    .max_new_tokens = below(2) ? 80 + below(60) : below(20),
+                    .max_new_tokens = below(4) ? 100 + below(100) : below(20),
                     .priority = below(3) - 1,
                     .top_logprobs = below(4) - 1};
     const Tokens own = random_ids(length - shared, model_.config().vocabulary, random_());
@@ -926,7 +946,7 @@ class SameOutput {
     const Request& request = asked.request;
     SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
                      request.sampling.temperature));
-    const Heard alone = alone_->finish(with_mask(asked));
+    const Heard& alone = asked.alone;
     EXPECT_EQ(heard.ends, 1);
     if (heard.finish == Finish::cancelled) {
       EXPECT_TRUE(cancelled);
@@ -941,6 +961,7 @@ class SameOutput {
   const model::Model& model_;
   std::mt19937 random_;
   std::unique_ptr<Stepped> alone_;
+  std::deque<Tokens> answers_;  // of those that come, for their drafters
   std::vector<Tokens> themes_;
 };
 
@@ -951,20 +972,24 @@ struct Kind {
 
 class SameOutputTest : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkAndRetraction) {
+TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
   Exec exec({.threads = 2});
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
   for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     SameOutput same(model, seed);
     same.run();
     retractions += same.retractions;
     cached += same.cached;
+    drafts += same.drafts;
+    correct += same.correct_drafts;
   }
   EXPECT_GT(retractions, 3);
   EXPECT_GT(cached, 500);
+  EXPECT_GT(drafts, 1000);
+  EXPECT_GT(correct, 1000);
 }
 
 TinyModel with_window(int32_t window) {
@@ -977,6 +1002,70 @@ INSTANTIATE_TEST_SUITE_P(, SameOutputTest,
                          ::testing::Values(Kind{"Dense", tiny()}, Kind{"Quantised", tiny(BlockType::q8_0)},
                                            Kind{"Window", with_window(24)}),
                          [](const auto& parameter) { return parameter.param.name; });
+
+// --- drafts
+
+MakeDrafter knowing(const Tokens& answer, double right) {
+  return [answer, right](const Request& request) {
+    Tokens whole = request.prompt;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
+  };
+}
+
+// Greedy, and seeded with penalties at several temperatures: each draft is compared with what the request's own sampler
+// draws at its place.
+TEST_F(EngineTest, DraftsThatAreRightAreAcceptedWholeAtEveryTemperature) {
+  for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+    SCOPED_TRACE(temperature);
+    Request request = greedy(ids(40, 1), 65);
+    request.sampling = {.temperature = temperature, .top_p = 0.9f, .presence_penalty = 0.5f, .seed = 7};
+    EngineOptions options = small_options();
+    const Heard alone = Stepped(model(), options).finish(request);
+    options.make_drafter = knowing(alone.tokens, 1);
+    Stepped stepped(model(), options);
+    EXPECT_TRUE(stepped.finish(request).same_output(alone));
+    const Speculated speculated = stepped.engine().stats().speculated;
+    EXPECT_GT(speculated.drafts, 0);
+    EXPECT_EQ(speculated.correct, speculated.drafts);
+    EXPECT_EQ(stepped.heard(1).speculated.correct, speculated.correct);
+    expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+// A tiny model loops when it is greedy: then its own text says what comes.
+TEST_F(EngineTest, OwnTextDraftsForATextThatRepeatsItself) {
+  Tokens prompt;
+  for (int i = 0; i < 3; ++i)
+    for (const int32_t token : ids(16, 3)) prompt.push_back(token);
+  const Request request = greedy(prompt, 150);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = ngram_drafters();
+  Stepped stepped(model(), options);
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  const Speculated speculated = stepped.engine().stats().speculated;
+  EXPECT_GT(speculated.accept_length(), 2);
+  EXPECT_LT(stepped.engine().stats().steps, 110);
+}
+
+TEST_F(EngineTest, ARequestMaySwitchDraftsOff) {
+  Request request = greedy(ids(40, 1), 30);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = knowing(alone.tokens, 1);
+  Stepped stepped(model(), options);
+  request.speculative = false;
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  EXPECT_EQ(stepped.engine().stats().speculated.verifications, 0);
+  EXPECT_EQ(stepped.engine().stats().steps, 30);
+}
+
+TEST_F(EngineTest, RefusesFewerThanTwoTokensToVerify) {
+  EngineOptions options = small_options();
+  options.speculative_num_draft_tokens = 1;
+  expect_refused([&] { Stepped(model(), options); }, "--speculative-num-draft-tokens is 1");
+}
 
 // --- threads
 

@@ -16,6 +16,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
 
@@ -31,8 +32,10 @@ struct Sequence {
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens, the context and the pool
   PromptResults results = {};
-  std::shared_ptr<AheadMask> mask = {};  // of the request's own; null: it has none
-  bool draws_by_history = false;         // the host has to know all tokens before the next is drawn
+  std::shared_ptr<AheadMask> mask = {};   // of the request's own; null: it has none
+  std::unique_ptr<Drafter> drafter = {};  // null: it does not speculate
+  Speculated speculated = {};
+  bool draws_by_history = false;  // the host has to know all tokens before the next is drawn
   Clock::time_point submitted = {};
   int64_t turn = 0;  // the lower, the sooner: the step in which it came, less those that its priority is worth
 

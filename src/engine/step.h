@@ -15,10 +15,17 @@ namespace quire::engine {
 
 struct RowResult {
   // A scored row's one; those that were drawn, in order: none where the mask was not ready, so that the row has to be
-  // computed again; more than one only for a request without another share in flight.
+  // computed again, and none in rows of drafts that did not come or that a stop id stands before; several of a share
+  // only for a request without another share in flight.
   std::vector<ops::Sampled> tokens = {};
   std::string error = {};  // why this row's request cannot go on; empty: it can
   bool refused = false;    // the error is the request's own fault
+
+  void clear() {  // keeps the memory
+    tokens.clear();
+    error.clear();
+    refused = false;
+  }
 };
 
 struct StepResults {

@@ -10,6 +10,7 @@
 // Errors   cuda::DeviceError: the device computes nothing any more. Any other exception, cuda::OutOfMemory among them,
 //          concerns that step alone.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -42,6 +43,8 @@ struct StepDeviceParts {
 };
 std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts);  // for exec's device
 using StepDeviceMaker = std::function<std::unique_ptr<StepDevice>(const StepDeviceParts& parts)>;
+
+inline constexpr std::chrono::milliseconds kMaskPatience{2};  // that a step has for masks that are not ready
 
 // Masks that the rows of a step are drawn under: they are computed beside its forward pass, and for those that are not
 // ready after it the step waits a little; a row whose mask is still not ready has no token.

@@ -15,7 +15,7 @@ COMMANDS = [
     ["models"], ["models", "fetch"], ["models", "remove"],
     ["inspect"], ["inspect", "attention"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
     ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "sampling"], ["bench", "throughput"],
-    ["bench", "serving"], ["bench", "profile"],
+    ["bench", "serving"], ["bench", "profile"], ["bench", "speculation"],
 ]  # fmt: skip
 
 
