@@ -5,12 +5,14 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <future>
 #include <map>
 #include <mutex>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "base/check.h"
@@ -30,6 +32,17 @@ using model::testing::TinyModel;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kContext = 256;
+
+// These tests are the CPU's, and where they do not compare the bits of different batches, with QUIRE_TEST_DEVICE=cuda a
+// GPU's (tests/gpu).
+bool is_on_gpu() {
+  const char* const device = std::getenv("QUIRE_TEST_DEVICE");
+  return device && std::string_view(device) == "cuda";
+}
+ExecOptions exec_options(int threads) {
+  static const auto stream = is_on_gpu() ? std::make_unique<cuda::Stream>() : nullptr;
+  return {.threads = threads, .stream = stream.get()};
+}
 
 TinyModel tiny(BlockType type = BlockType::f32) { return {.context = kContext, .type = type}; }
 
@@ -127,7 +140,7 @@ struct Heard {
 class Stepped {
  public:
   Stepped(const model::Model& model, const EngineOptions& options, int threads = 2)
-      : exec_({.threads = threads}), engine_(model, options, exec_) {}
+      : exec_(exec_options(threads)), engine_(model, options, exec_) {}
 
   RequestId submit(const Request& request) {
     return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
@@ -169,7 +182,7 @@ void expect_all_pages_are_back(const EngineStats& stats) {
 class EngineTest : public ::testing::Test {
  protected:
   static const model::Model& model() {
-    static Exec exec({.threads = 2});
+    static Exec exec(exec_options(2));
     static const TinyFile file(tiny());
     static const model::Model made(file.path(), exec);
     return made;
@@ -281,7 +294,7 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
 }
 
 TEST_F(EngineTest, FillsInItsDefaults) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), {}, exec);
   EXPECT_EQ(engine.options().context, kContext);
   EXPECT_EQ(engine.options().max_total_tokens, 4 * kContext);
@@ -335,7 +348,7 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
     file.tensor("token_embd.weight", BlockType::f32, {broken.vocabulary, broken.width}, table);
   };
   const TinyFile file(broken);
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   const model::Model half_broken(file.path(), exec);
 
   Tokens good = random_ids(40, broken.vocabulary, 1);
@@ -767,7 +780,7 @@ TEST_F(EngineTest, PromptLogprobsAreThoseOfTokenByTokenGeneration) {
 
 // The rows of a runner that gets the whole prompt in one chunk, pooled without any haste.
 std::vector<float> pooled_by_hand(const model::Model& model, const Tokens& prompt, Pooling pooling) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   const SchedulerLimits limits{.context = kContext,
                                .pages = kContext / 16,
                                .page_size = PageSize(16),
@@ -973,7 +986,7 @@ struct Kind {
 class SameOutputTest : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
   int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
@@ -1075,7 +1088,7 @@ TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
   std::vector<Heard> expected;
   for (int i = 0; i < kRequests; ++i) expected.push_back(alone.finish(greedy(ids(5 + 7 * i, i), 5 + i)));
 
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   std::mutex mutex;
   std::map<RequestId, Heard> heard;
   std::atomic<int> ends = 0;
@@ -1115,7 +1128,7 @@ TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
 
 // The loop is asleep, or busy with a request that runs: a waiting one is told at once.
 TEST_F(EngineTest, CancelReachesARunningAndAWaitingRequest) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   EngineOptions options = small_options();
   options.max_running_requests = 1;
   Engine engine(model(), options, exec);
@@ -1147,7 +1160,7 @@ TEST_F(EngineTest, CancelReachesARunningAndAWaitingRequest) {
 }
 
 TEST_F(EngineTest, ASleepingLoopWakesForEveryRequestAndCancellation) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), small_options(), exec);
   engine.start();
   for (int i = 0; i < 20; ++i) {
@@ -1190,7 +1203,7 @@ TEST_F(EngineTest, SaysHowLongARequestWaited) {
 }
 
 TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   std::atomic<int> cancelled = 0, tokens = 0;
   {
     Engine engine(model(), small_options(), exec);
@@ -1210,7 +1223,7 @@ TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {
 }
 
 TEST_F(EngineTest, AListenerMaySubmitTheNextRequest) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), small_options(), exec);
   int finished = 0;
   std::function<void(const Output&)> again = [&](const Output& output) {

@@ -6,6 +6,9 @@
 #include "attn/write_metadata.h"
 #include "base/buffer.h"
 #include "base/check.h"
+#ifdef QUIRE_SLOWED_KERNELS
+#include "base/cuda_call.h"
+#endif
 #include "model/blocks.h"
 #include "ops/embed.h"
 #include "ops/rope.h"
@@ -19,6 +22,7 @@ class Array {
  public:
   Array(int64_t count, Place place) : memory_(static_cast<size_t>(count) * sizeof(T), place) {}
   T* data() const { return reinterpret_cast<T*>(memory_.data()); }
+  const Buffer& memory() const { return memory_; }
 
  private:
   Buffer memory_;
@@ -98,6 +102,9 @@ struct Forward::Impl {
   Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic);
 
   void run(const Call& call) const;  // after the metadata is written
+#ifdef QUIRE_SLOWED_KERNELS
+  void spoil_buffers(Exec& exec) const;
+#endif
   int64_t room_for(const attn::StepShape& shape) const;
   void start(const Call& call) const;
   void gather_wanted(const Call& call) const;
@@ -198,6 +205,20 @@ void Forward::Impl::run(const Call& call) const {
     if (layer == last) blocks.head.run(head_block(through, call), exec);
   }
 }
+
+#ifdef QUIRE_SLOWED_KERNELS
+// What a kernel reads before it was written in this step is no number.
+void Forward::Impl::spoil_buffers(Exec& exec) const {
+  if (!exec.stream()) return;
+  for (const Buffer* buffer :
+       {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
+        &result.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
+        &wanted_hidden.memory(), &logits.memory()})
+    if (buffer->size() > 0)
+      quire::cuda::check_cuda(cudaMemsetAsync(buffer->data(), 0xff, buffer->size(), quire::cuda::stream_of(exec)),
+                              "no memory is filled");
+}
+#endif
 
 void Forward::Impl::start(const Call& call) const {
   for (size_t rope = 0; rope < config.ropes.size(); ++rope)
@@ -356,6 +377,9 @@ void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, 
                   const kv::KvStore& store, Exec& exec) const {
   check_store(store.layout(), impl_->config, impl_->kv_type);
   const int64_t room = impl_->room_for(shape);
+#ifdef QUIRE_SLOWED_KERNELS
+  impl_->spoil_buffers(exec);
+#endif
   attn::write_metadata(shape, inputs, arena, exec);
   impl_->run({.inputs = inputs,
               .rows = room,

@@ -143,7 +143,6 @@ class RowSampler {
     if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
       for (int32_t rank = 0; rank < Slice::blocks(); ++rank)
         reinterpret_cast<int4*>(at_rank(&shared_record(), rank))[Slice::thread()] = piece_;
-    best_ = best;
     return slice_.likeliest(best, best_id, sound);
   }
 
@@ -229,7 +228,6 @@ class RowSampler {
       }
       four = {x[0], x[1], x[2], x[3]};
     }
-    best_ = best;
     return slice_.likeliest(best, best_id);
   }
 
@@ -257,7 +255,7 @@ class RowSampler {
     const int32_t wanted = shared_record().top_count;
     const WeightScale scale{.top = top, .per_logit = kLog2E};
     const Bins bins = Bins::of_width(top, kLog2E);
-    const CutFinder::Gathered gathered = cuts_.gather_likeliest(bins, best_, wanted);
+    const CutFinder::Gathered gathered = cuts_.gather_likeliest(wanted, false, scale);
     top_ = wanted;
     if (!gathered.fits) {
       cuts_.count(bins, false, scale);
@@ -319,24 +317,34 @@ class RowSampler {
 
   // Where the end lies among the likeliest, of which there is a list in the first block. False: it does not.
   __device__ __noinline__ bool draw_from_likeliest(const WeightScale& scale) {
-    constexpr int32_t kNucleus = 128;  // tokens, that top-p usually needs no more of
+    constexpr int32_t kNucleus = 32;  // tokens, that top-p usually needs no more of
     const SampleRecord& r = shared_record();
-    if (r.top_k > kSurelyFew) return false;
-    uint64_t wanted = 0;  // by top-p; 0: the list says
-    if (r.top_k == 0) wanted = least_of_top_p(slice_.sums(Weights{scale, no_cut(), 0}).total);
-    const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
-    if (!cuts_.gather_likeliest(bins, best_, r.top_k > 0 ? r.top_k : kNucleus).fits) return false;
-
-    const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
-    uint64_t own = 0;
-    if (i < count) cuts_.few_weight(i) = own = weight_of(cuts_.few(i), scale);
-    if (wanted > 0) {
-      const bool suffices = cuts_.block_sum(own) >= wanted;
-      slice_.tell_from_one(Slice::rank() == 0 && i == 0, suffices, 0);
-      if (slice_.told(0) == 0) return false;
+    if (r.top_k > kMostListed) return false;
+    if (r.top_k > 0) {
+      if (!cuts_.gather_likeliest(r.top_k, false, scale).fits) return false;
+      weigh_list(scale);
+      if (Slice::rank() == 0) draw_from_list(0);
+      return true;
     }
-    if (Slice::rank() == 0) draw_from_list(wanted);
-    return true;
+    uint64_t wanted = 0;
+#pragma unroll 1
+    for (const int32_t tokens : {kNucleus, kMostListed}) {
+      const CutFinder::Gathered gathered = cuts_.gather_likeliest(tokens, wanted == 0, scale);
+      if (wanted == 0) wanted = least_of_top_p(gathered.weight);
+      if (!gathered.fits) return false;
+      const bool suffices = cuts_.block_sum(weigh_list(scale)) >= wanted;
+      slice_.tell_from_one(Slice::rank() == 0 && Slice::thread() == 0, suffices, 0);
+      if (slice_.told(0) == 0) continue;
+      if (Slice::rank() == 0) draw_from_list(wanted);
+      return true;
+    }
+    return false;
+  }
+
+  // In the first block, which has the list: each thread a token's weight.
+  __device__ uint64_t weigh_list(const WeightScale& scale) {
+    const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
+    return i < count ? cuts_.few_weight(i) = weight_of(cuts_.few(i), scale) : 0;
   }
 
   // In the first block: from the list and its weights. A token has several threads, each of which looks at a part of
@@ -391,10 +399,10 @@ class RowSampler {
   int4 piece_{};  // of the record, in the first threads of the first block
   double log_sum_ = 0;
   int32_t top_ = 0;
-  float best_ = 0;  // the largest logit of this thread
 };
 
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {
+  CutFinder::begin();
   cluster_arrive();
   const bool is_padding = args.live != nullptr && static_cast<int32_t>(blockIdx.y) >= __ldcg(args.live);
   RowSampler row(args);
