@@ -285,11 +285,13 @@ void launch_joined(const Product& p, cudaStream_t stream) {
 
 }  // namespace
 
-CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box, int32_t panels) {
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels) {
   const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
                               static_cast<cuuint64_t>(columns / kPanelColumns)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
-  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(panels)}, steps[] = {1, 1, 1};
+  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(panels)},
+                   steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult result =
       map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
