@@ -68,21 +68,22 @@ inline __device__ void griddep_launch_dependents() {
 }
 
 // May the kernel start early? Only if the code that the device runs can wait.
-inline cudaLaunchAttribute starts_early(const void* kernel, const char* name) {
+inline bool can_wait(const void* kernel, const char* name) {
   constexpr int32_t kLeastGriddepVersion = 90;
   cudaFuncAttributes code;
   check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of ", name, " is not known");
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = code.ptxVersion >= kLeastGriddepVersion;
-  return early;
+  return code.ptxVersion >= kLeastGriddepVersion;
 }
 
 // cluster: blocks of a cluster, neighbours in x; 0: none.
 template <class Args>
 void launch_after(void (*kernel)(Args), dim3 grid, int32_t threads, size_t shared, cudaStream_t stream,
                   const char* name, const Args& args, int32_t cluster = 0) {
-  cudaLaunchAttribute attributes[2] = {starts_early(reinterpret_cast<const void*>(kernel), name), {}};
+  // Asked once, not at every launch: all kernels are compiled for the same devices.
+  static const bool starts_early = can_wait(reinterpret_cast<const void*>(kernel), name);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = starts_early;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {.x = static_cast<uint32_t>(cluster), .y = 1, .z = 1};
 #ifdef QUIRE_SLOWED_KERNELS

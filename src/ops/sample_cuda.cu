@@ -471,8 +471,8 @@ void sample_rows(const SampleArgs& args, Exec& exec) {
   const auto kernel = reinterpret_cast<const void*>(sample_kernel);
   const int32_t blocks = blocks_for(args.rows, args.vocabulary);
   const size_t bytes = groups_for(args.vocabulary, blocks) * kGroupBytes;
-  check(quire::cuda::starts_early(kernel, "sampling").val.programmaticStreamSerializationAllowed != 0,
-        "sampling on a GPU needs one of Hopper's kind");
+  static const bool can_wait = quire::cuda::can_wait(kernel, "sampling");
+  check(can_wait, "sampling on a GPU needs one of Hopper's kind");
   quire::cuda::check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       "sampling from a vocabulary of ", args.vocabulary);
