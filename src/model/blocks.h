@@ -60,9 +60,9 @@ struct QkvBlock {
 struct ResidualBlock {
   const LayerSpec* spec;
   const ops::PackedMatrix* weights;
-  const Vector* norm_after;  // of the result; empty: none
-  BlockRows rows;            // x is added to
-  Rows<float> in;            // attended rows, or gate_up's
+  const Vector* norm_after;           // of the result; empty: none
+  BlockRows rows;                     // x is added to
+  Rows<float> in;                     // attended rows, or gate_up's
   const Vector* next_norm = nullptr;  // that reads x next; null: nobody's
 };
 
@@ -106,8 +106,8 @@ ops::Forms forms_of(const LayerWeights& weights);
 int64_t most_fused_rows(const LayerWeights& weights);
 
 // Who computes the blocks of such a layer, whose weights read such forms and fuse so many rows, for up to so many rows.
-// A pure function of these. The blocks of one choice go together: what one leaves for the next (attended rows, gate_up's) may have a form
-// of its own.
+// A pure function of these. The blocks of one choice go together: what one leaves for the next (attended rows,
+// gate_up's) may have a form of its own.
 BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms = {},
                           int64_t fused_rows = 0);
 

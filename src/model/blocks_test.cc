@@ -65,8 +65,9 @@ TEST(ChooseBlocks, AGpuFusesWhatReadsBf16Alone) {
   const auto with_room_for_8 = [](int64_t rows, const LayerSpec& spec) {
     return to_string(choose_blocks(spec, Device::cuda, rows, {.bf16 = true}, 8));
   };
-  EXPECT_EQ(with_room_for_8(8, some_spec()),
-            "qkv streamed | attention attend | attention_out streamed | gate_up streamed | down streamed | head composed");
+  EXPECT_EQ(
+      with_room_for_8(8, some_spec()),
+      "qkv streamed | attention attend | attention_out streamed | gate_up streamed | down streamed | head composed");
   EXPECT_EQ(with_room_for_8(9, some_spec()), chosen(Device::cuda, {.bf16 = true}));
   LayerSpec normed_after = some_spec();
   normed_after.norm_after = true;
@@ -396,7 +397,9 @@ TEST(BlocksCuda, FusedBlocksAreTheComposedOnesButForRounding) {
     expect_near(fused.first_q.data(), composed.first_q.data(), kRows * 64);
     expect_near(fused.q, composed.q, kRows * 64);
     const auto keys = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).keys); };
-    const auto values = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).values); };
+    const auto values = [](const GpuLayer& layer) {
+      return reinterpret_cast<const float*>(layer.store.layer(0).values);
+    };
     expect_near(keys(fused) + 32, keys(composed) + 32, kRows * 32);
     expect_near(values(fused) + 32, values(composed) + 32, kRows * 32);
     expect_near(fused.x, composed.x, kRows * kWidth);
@@ -460,11 +463,8 @@ struct HeadsWorld {
                .value_dim = of.value_dim},
               Place::pinned),
         activations(kRows, of.width, Place::device) {
-    spec.attention = {.heads = of.heads,
-                      .kv_heads = of.kv_heads,
-                      .key_dim = of.key_dim,
-                      .value_dim = of.value_dim,
-                      .scale = 1};
+    spec.attention = {
+        .heads = of.heads, .kv_heads = of.kv_heads, .key_dim = of.key_dim, .value_dim = of.value_dim, .scale = 1};
     const AttentionSpec& heads = spec.attention;
     weights.qkv =
         GpuLayer::matrix({Weights(BlockType::bf16, heads.qkv_width(), of.width, 41)}, PackedMatrix::Join::stack);
@@ -517,11 +517,11 @@ struct HeadsWorld {
 TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
   if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   constexpr HeadsCase kCases[] = {
-      {64, 3, 1, 64, 64, 64, false, Dtype::bf16},  {576, 4, 2, 32, 16, 16, false, Dtype::f16},
-      {64, 4, 2, 32, 48, 32, true, Dtype::bf16},   {64, 4, 2, 16, 16, 0, false, Dtype::f32},
-      {64, 4, 2, 16, 16, 12, false, Dtype::bf16},  {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
+      {64, 3, 1, 64, 64, 64, false, Dtype::bf16},      {576, 4, 2, 32, 16, 16, false, Dtype::f16},
+      {64, 4, 2, 32, 48, 32, true, Dtype::bf16},       {64, 4, 2, 16, 16, 0, false, Dtype::f32},
+      {64, 4, 2, 16, 16, 12, false, Dtype::bf16},      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
       {2048, 8, 2, 128, 128, 128, false, Dtype::bf16},  // from here on large enough for the stream
-      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},    {2048, 8, 2, 128, 128, 128, true, Dtype::bf16}};
+      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16}};
   for (const HeadsCase& of : kCases) {
     SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary, of.adjacent ? ", adjacent" : "",
                      ", ", to_string(of.type)));

@@ -117,9 +117,9 @@ enum class Store : uint8_t {
   silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
 };
 
-// Rows of the residual stream on their way from the product that made them to the ones that read them normed: x * weight
-// in bf16, and what the norm's factor follows from. A factor of the whole row may come after the product, so nobody has
-// to wait for the row.
+// Rows of the residual stream on their way from the product that made them to the ones that read them normed: x *
+// weight in bf16, and what the norm's factor follows from. A factor of the whole row may come after the product, so
+// nobody has to wait for the row.
 inline constexpr int64_t kStreamGroup = 16;
 struct NormedStream {
   const float* weight = nullptr;  // [dim] of the norm; null: nobody reads it
@@ -177,8 +177,8 @@ MatmulFn matmul;  // by exec's instruction set
 }
 namespace cuda {
 MatmulFn matmul;
-int64_t most_own_rows(const PackedMatrix& weights);          // room up to which quire's own kernels multiply them
-int64_t most_fused_rows(const PackedMatrix& weights);        // room up to which they fuse more than bf16_out
+int64_t most_own_rows(const PackedMatrix& weights);    // room up to which quire's own kernels multiply them
+int64_t most_fused_rows(const PackedMatrix& weights);  // room up to which they fuse more than bf16_out
 // Whether their kernels' tiles of 16 outputs hold whole pairs of these.
 bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads);
 }  // namespace cuda

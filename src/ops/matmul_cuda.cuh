@@ -52,6 +52,7 @@ inline __device__ float silu(float x) {
 template <PackedMatrix::Join kJoin>
 class Finish {
  public:
+  Finish() = default;
   __device__ Finish(const Product& p, int32_t row, int32_t token) {
     constexpr bool kPairs = kJoin == PackedMatrix::Join::gate_and_up;
     const int32_t half = p.outputs / 2, low = static_cast<int32_t>(output_in_part(kJoin, row));
@@ -81,9 +82,7 @@ class Finish {
     }
     put_results(p, results(p, low, high));
   }
-
- protected:
-  // Of rows that are set or added to.
+  // The same in two steps, of rows that are set or added to.
   __device__ float2 results(const Product& p, float low, float high) const {
     return {__fadd_rn(low_old_, __fmul_rn(__fadd_rn(low, low_bias_), p.scale)),
             __fadd_rn(high_old_, __fmul_rn(__fadd_rn(high, high_bias_), p.scale))};
@@ -92,7 +91,12 @@ class Finish {
     if (has_low_) put(p, low_, x.x);
     if (has_high_) put(p, high_, x.y);
   }
+  // What lies in a row of as many columns at the two outputs.
+  __device__ float2 at_columns(const float* row) const {
+    return {has_low_ ? row[low_] : 0, has_high_ ? row[high_] : 0};
+  }
 
+ private:
   __device__ void put(const Product& p, int32_t column, float x) const {
     if (p.bf16_out)
       reinterpret_cast<__nv_bfloat16*>(out_)[column] = __float2bfloat16_rn(x);
@@ -100,9 +104,9 @@ class Finish {
       out_[column] = x;
   }
 
-  bool has_low_, has_high_;
-  float* out_;
-  int32_t low_, high_;
+  bool has_low_ = false, has_high_ = false;
+  float* out_ = nullptr;
+  int32_t low_ = 0, high_ = 0;
   float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
 };
 
@@ -111,35 +115,35 @@ class Finish {
 template <int32_t kAhead>
 class RowFactor {
  public:
-  __device__ RowFactor(const Product& p, int32_t token) : token_(token) {
+  __device__ RowFactor(const Product& p, int32_t token)
+      : groups_(p.squares && token < p.room ? p.inputs / static_cast<int32_t>(kRowGroup) : 0),
+        squares_(p.squares + static_cast<int64_t>(token) * groups_) {
 #pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i) ahead_[i] = group(p, threadIdx.x % 32 + i * 32);
+    for (int32_t i = 0; i < kAhead; ++i) ahead_[i] = group(threadIdx.x % 32 + i * 32);
   }
-  // All lanes get it; 1 where the product has no squares.
+  // All lanes get it.
   __device__ float value(const Product& p) const {
-    if (!p.squares) return 1;
     float sum = 0;
 #pragma unroll
     for (int32_t i = 0; i < kAhead; ++i) sum += ahead_[i];
-    for (int32_t i = threadIdx.x % 32 + kAhead * 32; i < groups(p); i += 32) sum += group(p, i);
+#pragma unroll 1
+    for (int32_t i = threadIdx.x % 32 + kAhead * 32; i < groups_; i += 32) sum += group(i);
 #pragma unroll
     for (int32_t half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(~0u, sum, half);
     return rsqrtf(__fdividef(sum, static_cast<float>(p.inputs)) + p.norm_eps);
   }
 
  private:
-  static __device__ int32_t groups(const Product& p) { return p.inputs / static_cast<int32_t>(kRowGroup); }
-  __device__ float group(const Product& p, int32_t index) const {
-    if (!p.squares || token_ >= p.room || index >= groups(p)) return 0;
-    return __ldcg(p.squares + static_cast<int64_t>(token_) * groups(p) + index);
-  }
-  int32_t token_;
+  __device__ float group(int32_t index) const { return index < groups_ ? __ldcg(squares_ + index) : 0; }
+  int32_t groups_;
+  const float* squares_;
   float ahead_[kAhead];
 };
 
-// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much the
-// same whatever its size. What is past the last is zeros.
-CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box, int32_t panels);
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much
+// the same whatever its size. What is past the last is zeros.
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels);
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);

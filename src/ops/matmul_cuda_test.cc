@@ -400,15 +400,16 @@ struct PinnedNumbers {
 };
 
 // Rooms that products fuse for, with those that fall between two kernels' sizes.
-constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64};
+constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 64;
 // outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
-constexpr int64_t kFusedShapes[][2] = {{48, 48}, {80, 576}, {96, 1536}, {48, 4096}, {656, 4096}, {208, 14336}, {1296, 2112}};
+constexpr int64_t kFusedShapes[][2] = {{48, 48},    {80, 576},    {96, 1536},  {48, 4096},
+                                       {656, 4096}, {208, 14336}, {1296, 2112}};
 
 TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
-  for (const auto& [outputs, inputs] : kFusedShapes)
+  for (const auto& [outputs, inputs] : kFusedShapes) {
+    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
     for (const int64_t room : kFusedRooms) {
-      const CudaProduct product = stack_of(outputs, inputs, room);
-      if (room > cuda::most_fused_rows(product.weights)) continue;
+      if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
       PinnedNumbers<float> squares(room * inputs / 16, 50, 11);
       for (int64_t i = 0; i < squares.count; ++i) squares.data()[i] = std::abs(squares.data()[i]);
@@ -429,14 +430,15 @@ TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
         }
       }
     }
+  }
 }
 
 // x is what Store::add alone makes of it; rows past the live ones stay as they are.
 TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
-  for (const auto& [outputs, inputs] : kFusedShapes)
+  for (const auto& [outputs, inputs] : kFusedShapes) {
+    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
     for (const int64_t room : kFusedRooms) {
-      CudaProduct product = stack_of(outputs, inputs, room);
-      if (room > cuda::most_fused_rows(product.weights)) continue;
+      if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
       product.live() = static_cast<int32_t>(std::max<int64_t>(room - 1, 1));
       const PinnedNumbers<float> weight(outputs, 1, 12), poisoned(room * outputs / 16, 1, 13);
@@ -467,15 +469,15 @@ TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
         }
       }
     }
+  }
 }
 
 // A row's bits, factor and stream included, are those of the row alone.
 TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
   for (const auto& [outputs, inputs] : kFusedShapes) {
     SCOPED_TRACE(cat(outputs, " x ", inputs));
-    constexpr int64_t kMostRoom = 64;
-    const CudaProduct product = stack_of(outputs, inputs, kMostRoom);
-    const int64_t most = std::min(kMostRoom, cuda::most_fused_rows(product.weights));
+    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
+    const int64_t most = std::min(kMostFusedRoom, cuda::most_fused_rows(product.weights));
     PinnedNumbers<float> factors(most * inputs / 16, 50, 15);
     for (int64_t i = 0; i < factors.count; ++i) factors.data()[i] = std::abs(factors.data()[i]);
     const PinnedNumbers<float> weight(outputs, 1, 16), squares(2 * most * outputs / 16, 1, 17);
@@ -499,7 +501,8 @@ TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
       for (int64_t row = 0; row < room; ++row)
         ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), outputs * sizeof(float)), 0) << row;
       EXPECT_EQ(std::memcmp(rows.data() + most * outputs, rows.data(), room * outputs * sizeof(uint16_t)), 0);
-      EXPECT_EQ(std::memcmp(squares.data() + most * outputs / 16, squares.data(), room * outputs / 16 * sizeof(float)), 0);
+      EXPECT_EQ(std::memcmp(squares.data() + most * outputs / 16, squares.data(), room * outputs / 16 * sizeof(float)),
+                0);
     }
   }
 }

@@ -4,8 +4,9 @@
 //   RowsEnd    rows of results, and of Store::add the next norm's stream beside them
 //   HeadsEnd   queries, keys and values: rotated, each to its place
 //
-// Which weight rows are a tile's pairs is the end's to say (rows_of): two gates and ups, or the two numbers that rope
-// turns together, meet in one thread.
+// Which weight rows are a tile's pairs is the end's to say: two gates and ups, or the two numbers that rope turns
+// together, meet in one thread. An end is made before the kernel waits for the one before it, and loads what it adds
+// after that.
 #pragma once
 #include "ops/matmul_cuda.cuh"
 
@@ -16,138 +17,120 @@ struct RowPair {
 };
 
 template <PackedMatrix::Join kJoin>
-class RowsEnd : public Finish<kJoin> {
-  using Base = Finish<kJoin>;
-
+class RowsEnd {
  public:
-  static __device__ RowPair rows_of(const Product&, int32_t tile, int32_t pair) {
-    const int32_t low = tile * static_cast<int32_t>(kRowGroup) + pair;
+  __device__ RowsEnd(const Product&, int32_t tile) : tile_(tile) {}
+  __device__ RowPair rows(int32_t pair) const {
+    const int32_t low = tile_ * static_cast<int32_t>(kRowGroup) + pair;
     return {low, low + static_cast<int32_t>(kHalfGroup)};
   }
-
-  // After the wait for the kernel before.
-  __device__ RowsEnd(const Product& p, int32_t tile, int32_t token)
-      : Base(p, rows_of(p, tile, threadIdx.x % 32 / 4).low, token), tile_(tile), token_(token) {
-    if (kJoin != PackedMatrix::Join::stack || !p.next.weight) return;
-    if (this->has_low_) low_weight_ = p.next.weight[this->low_];
-    if (this->has_high_) high_weight_ = p.next.weight[this->high_];
+  __device__ void load(const Product& p, int32_t token) {
+    token_ = token;
+    finish_ = Finish<kJoin>(p, rows(threadIdx.x % 32 / 4).low, token);
+    if (has_next(p)) next_weight_ = finish_.at_columns(p.next.weight);
   }
-
   // By a whole warp; of tokens that are not alive nothing is stored.
   __device__ void store(const Product& p, float low, float high, bool alive) const {
-    if (kJoin != PackedMatrix::Join::stack || !p.next.weight) {
-      if (alive) Base::store(p, low, high);
+    if (!has_next(p)) {
+      if (alive) finish_.store(p, low, high);
       return;
     }
-    const float2 x = this->results(p, low, high);
-    float squares = (this->has_low_ ? x.x * x.x : 0) + (this->has_high_ ? x.y * x.y : 0);
+    const float2 x = finish_.results(p, low, high);  // outputs are whole tiles: all are there
+    float squares = x.x * x.x + x.y * x.y;
 #pragma unroll
     for (int32_t step = 4; step < 32; step *= 2) squares += __shfl_xor_sync(~0u, squares, step);
     if (!alive) return;
-    this->put_results(p, x);
+    finish_.put_results(p, x);
+    const RowPair columns = rows(threadIdx.x % 32 / 4);
     auto* row = reinterpret_cast<__nv_bfloat16*>(p.next.rows + static_cast<int64_t>(token_) * p.outputs);
-    if (this->has_low_) row[this->low_] = __float2bfloat16_rn(x.x * low_weight_);
-    if (this->has_high_) row[this->high_] = __float2bfloat16_rn(x.y * high_weight_);
-    if (threadIdx.x % 32 < 4)
-      p.next.squares[static_cast<int64_t>(token_) * (p.outputs / static_cast<int32_t>(kRowGroup)) + tile_] = squares;
+    row[columns.low] = __float2bfloat16_rn(x.x * next_weight_.x);
+    row[columns.high] = __float2bfloat16_rn(x.y * next_weight_.y);
+    const int32_t tiles = p.outputs / static_cast<int32_t>(kRowGroup);
+    if (threadIdx.x % 32 < 4) p.next.squares[static_cast<int64_t>(token_) * tiles + tile_] = squares;
   }
 
  private:
-  int32_t tile_, token_;
-  float low_weight_ = 0, high_weight_ = 0;
+  static __device__ bool has_next(const Product& p) {
+    return kJoin == PackedMatrix::Join::stack && p.next.weight != nullptr;
+  }
+
+  int32_t tile_, token_ = 0;
+  Finish<kJoin> finish_;
+  float2 next_weight_ = {};
 };
 
 class HeadsEnd {
-  // A tile's place: `rotated` tells whether its pairs turn.
-  struct Place {
-    int32_t first_row;  // of the head
-    int32_t kv_head;    // < 0: queries; counted on from keys to values
-    int32_t head, in_head;
-    bool rotated;
-  };
-  static __device__ Place place_of(const HeadTargets& h, int32_t tile) {
-    constexpr auto kGroup = static_cast<int32_t>(kRowGroup), kHalf = static_cast<int32_t>(kHalfGroup);
-    const int32_t rotating = (h.heads + h.kv_heads) * (h.key_dim / kGroup);
-    const bool is_value = tile >= rotating;
-    const int32_t dim = is_value ? h.value_dim : h.key_dim, in_part = is_value ? tile - rotating : tile;
-    const int32_t head = in_part / (dim / kGroup), in_head = in_part - head * (dim / kGroup);
-    return {.first_row = (is_value ? (h.heads + h.kv_heads) * h.key_dim : 0) + head * dim,
-            .kv_head = is_value ? h.kv_heads + head : head - h.heads,
-            .head = head,
-            .in_head = in_head,
-            .rotated = !is_value && in_head * kHalf < h.half};
-  }
-  // In its head.
-  static __device__ RowPair columns_of(const HeadTargets& h, const Place& place, int32_t pair) {
-    constexpr auto kGroup = static_cast<int32_t>(kRowGroup), kHalf = static_cast<int32_t>(kHalfGroup);
-    if (!place.rotated) return {place.in_head * kGroup + pair, place.in_head * kGroup + pair + kHalf};
-    const int32_t turning = place.in_head * kHalf + pair;
-    if (h.adjacent_pairs) return {2 * turning, 2 * turning + 1};
-    return {turning, turning + h.half};
-  }
-
  public:
-  static __device__ RowPair rows_of(const Product& p, int32_t tile, int32_t pair) {
-    const Place place = place_of(p.heads, tile);
-    const RowPair columns = columns_of(p.heads, place, pair);
-    return {place.first_row + columns.low, place.first_row + columns.high};
+  __device__ HeadsEnd(const Product& p, int32_t tile) {
+    constexpr auto kGroup = static_cast<int32_t>(kRowGroup), kHalf = static_cast<int32_t>(kHalfGroup);
+    const HeadTargets& h = p.heads;
+    const int32_t turning_tiles = (h.heads + h.kv_heads) * (h.key_dim / kGroup);
+    const bool is_value = tile >= turning_tiles;
+    if (is_value) tile -= turning_tiles;
+    const int32_t dim = is_value ? h.value_dim : h.key_dim;
+    const int32_t head = tile / (dim / kGroup), in_head = tile - head * (dim / kGroup);
+    is_query_ = !is_value && head < h.heads;
+    first_row_ = (is_value ? (h.heads + h.kv_heads) * h.key_dim : 0) + head * dim;
+    place_ = is_query_ ? first_row_ : first_row_ - (is_value ? h.heads + h.kv_heads : h.heads) * h.key_dim;
+    data_ = is_query_ ? h.q.data : is_value ? h.values : h.keys;
+    stride_ = is_query_ ? h.q.row_stride : is_value ? h.value_stride : h.key_stride;
+    type_ = is_query_ ? h.q.type : h.kv_type;
+    turns_ = !is_value && in_head * kHalf < h.half;
+    pair_ = in_head * kHalf;
+    const int32_t step = h.adjacent_pairs ? 1 : h.half;
+    low_ = turns_ ? (h.adjacent_pairs ? 2 * pair_ : pair_) : 2 * pair_;
+    high_ = low_ + (turns_ ? step : kHalf);
+    step_ = turns_ && h.adjacent_pairs ? 2 : 1;
   }
-
-  __device__ HeadsEnd(const Product& p, int32_t tile, int32_t token) : token_(token), place_(place_of(p.heads, tile)) {
+  __device__ RowPair rows(int32_t pair) const {
+    return {first_row_ + low_ + pair * step_, first_row_ + high_ + pair * step_};
+  }
+  __device__ void load(const Product& p, int32_t token) {
     const HeadTargets& h = p.heads;
     const int32_t pair = threadIdx.x % 32 / 4;
-    columns_ = columns_of(h, place_, pair);
-    if (p.bias) {
-      low_bias_ = p.bias[place_.first_row + columns_.low];
-      high_bias_ = p.bias[place_.first_row + columns_.high];
-    }
+    const RowPair own = rows(pair);
+    if (p.bias) bias_ = {p.bias[own.low], p.bias[own.high]};
+    index_ = token;
     if (token >= p.room) return;
-    if (place_.kv_head >= 0) slot_ = *reinterpret_cast<const volatile int32_t*>(&h.slots[token].value);
-    if (!place_.rotated) return;
-    const int64_t angle = static_cast<int64_t>(token) * h.half + place_.in_head * static_cast<int32_t>(kHalfGroup) + pair;
-    cos_ = __ldcg(h.cos + angle);
-    sin_ = __ldcg(h.sin + angle);
+    if (!is_query_) index_ = *reinterpret_cast<const volatile int32_t*>(&h.slots[token].value);
+    if (!turns_) return;
+    const int64_t angle = static_cast<int64_t>(token) * h.half + pair_ + pair;
+    turn_ = {__ldcg(h.cos + angle), __ldcg(h.sin + angle)};
   }
-
-  __device__ void store(const Product& p, float low, float high, bool alive) const {
+  __device__ void store(const Product&, float low, float high, bool alive) const {
     if (!alive) return;
-    low = __fadd_rn(low, low_bias_);
-    high = __fadd_rn(high, high_bias_);
-    if (place_.rotated) {
-      const float turned = __fsub_rn(__fmul_rn(low, cos_), __fmul_rn(high, sin_));
-      high = __fadd_rn(__fmul_rn(high, cos_), __fmul_rn(low, sin_));
+    low = __fadd_rn(low, bias_.x);
+    high = __fadd_rn(high, bias_.y);
+    if (turns_) {
+      const float turned = __fsub_rn(__fmul_rn(low, turn_.x), __fmul_rn(high, turn_.y));
+      high = __fadd_rn(__fmul_rn(high, turn_.x), __fmul_rn(low, turn_.y));
       low = turned;
     }
-    const HeadTargets& h = p.heads;
-    if (place_.kv_head < 0) {
-      put(h.q.type, h.q.at(token_, place_.head), low, high);
-    } else if (place_.kv_head < h.kv_heads) {
-      put(h.kv_type, h.keys + (slot_ * h.key_stride + place_.kv_head * h.key_dim) * size_of(h.kv_type), low, high);
-    } else {
-      const int32_t head = place_.kv_head - h.kv_heads;
-      put(h.kv_type, h.values + (slot_ * h.value_stride + head * h.value_dim) * size_of(h.kv_type), low, high);
-    }
+    const int64_t at = static_cast<int64_t>(index_) * stride_ + place_ + threadIdx.x % 32 / 4 * step_;
+    put(at + low_, low);
+    put(at + high_, high);
   }
 
  private:
-  __device__ void put(Dtype type, std::byte* head, float low, float high) const {
-    if (type == Dtype::f32) {
-      reinterpret_cast<float*>(head)[columns_.low] = low;
-      reinterpret_cast<float*>(head)[columns_.high] = high;
-    } else {
-      const bool is_bf16 = type == Dtype::bf16;
-      auto* bits = reinterpret_cast<uint16_t*>(head);
-      bits[columns_.low] = is_bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(low)) : __half_as_ushort(__float2half_rn(low));
-      bits[columns_.high] =
-          is_bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(high)) : __half_as_ushort(__float2half_rn(high));
-    }
+  __device__ void put(int64_t at, float x) const {
+    if (type_ == Dtype::f32)
+      reinterpret_cast<float*>(data_)[at] = x;
+    else
+      reinterpret_cast<uint16_t*>(data_)[at] =
+          type_ == Dtype::bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
   }
 
-  int32_t token_;
-  Place place_;
-  RowPair columns_;
-  int64_t slot_ = 0;
-  float low_bias_ = 0, high_bias_ = 0, cos_ = 0, sin_ = 0;
+  // Of the tile: where its pairs lie among the weight rows and in their head, and where that head goes.
+  int32_t first_row_, low_, high_, step_;
+  int32_t pair_;  // the first, among those of a head
+  bool is_query_, turns_;
+  std::byte* data_;
+  int64_t stride_;  // of tokens or slots
+  int32_t place_;   // of the head there
+  Dtype type_;
+  // Of the thread's token.
+  int32_t index_ = 0;  // row or slot
+  float2 bias_ = {}, turn_ = {};
 };
 
 }  // namespace quire::ops::cuda

@@ -7,6 +7,7 @@
 // Fragments come straight from memory, 16 bytes a lane: the order of inputs inside a chunk is ours to choose as long as
 // weights and rows agree, so a lane's 8 neighbours serve as its share of two steps of 16.
 #include <algorithm>
+#include <utility>
 
 #include "ops/matmul_end_cuda.cuh"
 
@@ -85,6 +86,30 @@ __device__ void multiply_chunks(float (&sums)[kTiles][4], const Chunk (&chunks)[
       for (int32_t t = 0; t < kTiles; ++t) multiply(sums[t], chunks[i].half[h], rows[i][t][h]);
 }
 
+// The factors of a group of tokens: each of eight warps has one of every tile.
+template <int32_t kTiles>
+class Factors {
+ public:
+  __device__ Factors(const Product& p, int32_t first_token) : Factors(p, first_token + warp(), Tiles{}) {}
+  __device__ void put(const Product& p, float (&to)[kTiles * kTileRows]) const {
+    if (warp() >= kTileRows) return;
+#pragma unroll
+    for (int32_t t = 0; t < kTiles; ++t) {
+      const float factor = of_tile_[t].value(p);
+      if (threadIdx.x % 32 == 0) to[t * kTileRows + warp()] = factor;
+    }
+  }
+
+ private:
+  using Tiles = std::make_integer_sequence<int32_t, kTiles>;
+  template <int32_t... kTile>
+  __device__ Factors(const Product& p, int32_t token, std::integer_sequence<int32_t, kTile...>)
+      : of_tile_{{p, token + kTile * kTileRows}...} {}
+  static __device__ int32_t warp() { return static_cast<int32_t>(threadIdx.x) / 32; }
+  static constexpr int32_t kGroupsAhead = 2;  // rows of 1024
+  RowFactor<kGroupsAhead> of_tile_[kTiles];
+};
+
 template <int32_t kTiles>
 struct Shared {
   float sums[kMostWarps][kTiles][4][32];
@@ -98,7 +123,8 @@ __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_con
   __shared__ Shared<kTiles> shared;
   griddep_launch_dependents();  // two of these fit beside each other
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const RowPair own = End::rows_of(p, blockIdx.x, lane / 4);
+  End end(p, blockIdx.x);
+  const RowPair own = end.rows(lane / 4);
   const uint16_t* upper = p.weights + static_cast<int64_t>(own.low) * p.inputs;
   const uint16_t* lower = p.weights + static_cast<int64_t>(own.high) * p.inputs;
   const int32_t step = warps * kChunk;
@@ -114,13 +140,12 @@ __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_con
   }
   RowPieces<kTiles, kAhead> rows;
   load_rows<kTiles, kAhead>(rows, p, first_token, input, step);
-  constexpr int32_t kGroupsAhead = 2;  // rows of 1024
-  const RowFactor<kGroupsAhead> own_factor(p, first_token + warp);
+  Factors<kTiles> factors(p, first_token);
   // What this thread adds up and stores in the end: one of the tile's pairs for one of its tokens.
   const int32_t odd = warp % 2, tile = warp / 2, place = lane % 4 * 2 + odd;
   const int32_t token = first_token + tile * kTileRows + place;
   const bool finishes = tile < kTiles;
-  const End end(p, blockIdx.x, finishes ? token : p.room);
+  end.load(p, finishes ? token : p.room);
   float sums[kTiles][4] = {};
   multiply_chunks(sums, chunks, rows);
   if constexpr (!kAll) {
@@ -136,10 +161,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_con
   for (int32_t t = 0; t < kTiles; ++t)
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) shared.sums[warp][t][i][lane] = sums[t][i];
-  for (int32_t i = warp; i < kTiles * kTileRows; i += warps) {
-    const float factor = i == warp ? own_factor.value(p) : RowFactor<kGroupsAhead>(p, first_token + i).value(p);
-    if (lane == 0) shared.factors[i] = factor;
-  }
+  if (p.squares) factors.put(p, shared.factors);
   __syncthreads();
   if (!finishes) return;
   float low = 0, high = 0;
@@ -148,7 +170,7 @@ __global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_con
     low += shared.sums[w][tile][odd][lane];
     high += shared.sums[w][tile][odd + 2][lane];
   }
-  const float factor = shared.factors[tile * kTileRows + place];
+  const float factor = p.squares ? shared.factors[tile * kTileRows + place] : 1;
   end.store(p, low * factor, high * factor, token < live);
 }
 
@@ -166,7 +188,7 @@ void launch_small(const Product& p, cudaStream_t stream) {
   const auto kernel = rounds == 1   ? small_kernel<kTiles, 1, true, kOneGroup, End>
                       : rounds == 2 ? small_kernel<kTiles, 2, true, kOneGroup, End>
                                     : small_kernel<kTiles, 2, false, kOneGroup, End>;
-  const int32_t warps = std::max(warps_for(p.inputs), 2 * kTiles);  // the sums of those without inputs are zeros
+  const int32_t warps = std::max(warps_for(p.inputs), kTileRows);  // the sums of those without inputs are zeros
   quire::cuda::launch_after(kernel, grid, warps * 32, 0, stream, "matmul", p);
 }
 
