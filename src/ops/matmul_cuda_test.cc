@@ -137,12 +137,14 @@ struct CudaProduct {
             .bias = biased ? bias() : nullptr,
             .store = store,
             .scale = scale,
+            .deterministic = deterministic,
             .live_rows = &live()};
   }
 
   std::vector<Weights> parts;
   PackedMatrix weights;
   int64_t room;
+  bool deterministic = false;
   Buffer in_memory, live_memory, bias_memory;
 };
 
@@ -295,6 +297,39 @@ TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRow) {
     expect_bits_of_one_row(stack_of(outputs, inputs, rows), Store::set);
     expect_bits_of_one_row(pair_of(outputs / 2, inputs, rows), Store::silu_mul);
   }
+}
+
+// A room of many rows, every one of which is the same in smaller ones, and the first ones are right.
+void expect_own_bits(CudaProduct product, Store store) {
+  product.deterministic = true;
+  const CudaOutput whole = product_on_gpu(product, product.room, store);
+  const auto row_bytes = static_cast<size_t>(whole.columns) * sizeof(float);
+  for (const int64_t room : {1, 8, 9, 17, 33, 65, 129, 300}) {
+    if (room > product.room) break;
+    const CudaOutput out = product_on_gpu(product, room, store);
+    for (int64_t row = 0; row < room; ++row)
+      ASSERT_EQ(std::memcmp(out.view().row(row), whole.view().row(row), row_bytes), 0) << room << ", row " << row;
+    if (room == 9) expect_product(product, out, store, false, 1);
+  }
+}
+
+// By small blocks; by tiles that a cluster shares, in groups of rows; and by one that has several tiles.
+TEST_F(MatmulCuda, DeterministicRowsHaveTheirBitsInEveryRoom) {
+  expect_own_bits(stack_of(200, 576, 400), Store::set);
+  expect_own_bits(stack_of(650, 4096, 1300), Store::set);
+  expect_own_bits(pair_of(325, 14336, 140), Store::silu_mul);
+  CudaProduct wide = stack_of(660, 1024, 300);
+  wide.deterministic = true;
+  wide.weights = packed_on_gpu({wide.parts[1], wide.parts[1]}, Join::stack);
+  const CudaOutput once = product_on_gpu(wide, 300, Store::set);
+  wide.weights = repeated(wide.parts[1], 85);  // 147 tiles
+  const CudaOutput many = product_on_gpu(wide, 300, Store::set);
+  const int64_t columns = wide.parts[1].outputs;
+  EXPECT_TRUE(std::isfinite(once.view().row(299)[columns - 1]));
+  for (int64_t row = 0; row < 300; row += 13)
+    for (const int64_t i : {0, 50, 84})
+      for (int64_t c = 0; c < columns; ++c)
+        ASSERT_NEAR(many.view().row(row)[i * columns + c], once.view().row(row)[c], 0.05f) << row << ", " << i;
 }
 
 // Blocks that have several tiles each give the bits of those that have one.
