@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cuda_call.h"
+#include "base/cuda_memory.h"
 
 namespace quire::cuda {
 namespace {
@@ -48,6 +49,11 @@ Memory memory() {
   size_t free = 0, total = 0;
   check_cuda(cudaMemGetInfo(&free, &total), "the device's memory is not known");
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+int64_t free_at_start() {
+  static const int64_t bytes = memory().free;
+  return bytes;
 }
 
 namespace {
@@ -103,6 +109,7 @@ bool Event::is_over() const {
 }
 
 Stream::Stream() {
+  free_at_start();
   cudaStream_t made;
   check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "no stream");
   handle_ = made;
