@@ -1,5 +1,5 @@
 // From logits to tokens, a step at a time: by the team's threads, or on a GPU by the kernel as a node of a captured
-// graph. And what a GPU's step is beside its model: inputs, metadata and sampling, one step after the other.
+// graph. And what a GPU's step takes beside its model: inputs, metadata and sampling.
 #include <optional>
 #include <random>
 
@@ -12,6 +12,7 @@
 #include "kv/page_pool.h"
 #include "kv/page_table_journal.h"
 #include "kv/request_table.h"
+#include "ops/rms_norm.h"
 #include "ops/sample.h"
 #include "ops/sample_device.h"
 #include "timing.h"
@@ -111,7 +112,8 @@ class GpuSamplingWorld {
   uint32_t steps_ = 0;
 };
 
-// Steps of one greedy sequence without a model, in which it needs no page, launched before the host waits.
+// Steps of one greedy sequence that needs no page, launched before the host waits, with a chain of small kernels for a
+// model; and that chain alone.
 class GpuStepWorld {
  public:
   GpuStepWorld(int32_t vocabulary, const std::vector<float>& logits, Exec& exec)
@@ -124,24 +126,26 @@ class GpuStepWorld {
         upload_(kLimits, kInARow + 1, exec),
         sampler_({.vocabulary = vocabulary, .rows = 1, .request_rows = 2, .steps = kInARow + 1}, exec),
         logits_(static_cast<size_t>(vocabulary) * sizeof(float), Place::device),
-        tokens_(sizeof(int32_t), Place::device) {
+        tokens_(sizeof(int32_t), Place::device),
+        rows_(3 * kWidth * sizeof(float), Place::device) {
     check(table_.reserve(row_, {kLimits.context}), "no pages");
     exec.stream()->copy(logits_.data(), reinterpret_cast<const std::byte*>(logits.data()), logits_.size());
-    exec_.begin_capture(graph_);
-    record();
+    exec_.begin_capture(step_);
+    record_step();
     exec_.end_capture();
-    seconds_of_a_step();
+    exec_.begin_capture(model_);
+    record_model();
+    exec_.end_capture();
+    seconds_beside_the_model();
   }
 
-  double seconds_of_a_step() {
-    const auto steps = [&] {
-      for (int32_t step = 0; step < kInARow; ++step) launch_one();
-    };
-    return exec_.stream()->seconds_of(steps) / kInARow;
+  double seconds_beside_the_model() {
+    return seconds_in_a_row([&] { launch_step(); }) - seconds_in_a_row([&] { model_.replay(exec_); });
   }
 
  private:
-  static constexpr int32_t kInARow = 64;
+  static constexpr int32_t kInARow = 64, kKernels = 16;
+  static constexpr int64_t kWidth = 4096;
   static constexpr attn::Limits kLimits{.batch = 1,
                                         .context = 4096,
                                         .page_size = PageSize(16),
@@ -157,17 +161,35 @@ class GpuStepWorld {
   attn::StepShape shape() const {
     return {.mode = attn::Mode::decode, .captured = 1, .query_rows = 1, .table = mirror_.view()};
   }
-  void record() {
+  template <class Launch>
+  double seconds_in_a_row(Launch launch) {
+    const auto launch_all = [&] {
+      for (int32_t i = 0; i < kInARow; ++i) launch();
+    };
+    return exec_.stream()->seconds_of(launch_all) / kInARow;
+  }
+  void record_model() {
+    float* const row = reinterpret_cast<float*>(rows_.data());
+    for (int32_t i = 0; i < kKernels; ++i)
+      ops::rms_norm({.in = {row, 1, kWidth, kWidth},
+                     .weight = row + kWidth,
+                     .eps = 1e-5f,
+                     .out = {.forms = {.f32 = true}, .rows = 1, .dim = kWidth, .f32 = row + 2 * kWidth},
+                     .live_rows = upload_.inputs().query_rows},
+                    exec_);
+  }
+  void record_step() {
     const attn::StepInputs inputs = upload_.inputs();
     sampler_.resolve_future_tokens({.ids = inputs.input_ids,
                                     .count = inputs.query_rows,
                                     .most = 1,
                                     .tokens = reinterpret_cast<int32_t*>(tokens_.data())});
     attn::write_metadata(shape(), inputs, arena_, exec_);
+    record_model();
     sampler_.launch({reinterpret_cast<const float*>(logits_.data()), 1, vocabulary_, vocabulary_}, inputs.number,
                     inputs.logits_count);
   }
-  void launch_one() {
+  void launch_step() {
     const attn::StepInputBuffers& inputs = upload_.next();
     for (int32_t* one : {&inputs.live(), &inputs.query_rows(), &inputs.wanted_count(), &inputs.logits_count()})
       *one = 1;
@@ -182,7 +204,7 @@ class GpuStepWorld {
     sampler_.begin(upload_.next_number());
     sampler_.draw({.logits = nullptr, .params = &greedy_, .position = 511}, row_);
     upload_.send();
-    graph_.replay(exec_);
+    step_.replay(exec_);
   }
 
   Exec& exec_;
@@ -194,9 +216,9 @@ class GpuStepWorld {
   attn::MetadataArena arena_;
   attn::StepUpload upload_;
   ops::DeviceSampler sampler_;
-  Buffer logits_, tokens_;
+  Buffer logits_, tokens_, rows_;
   ops::SamplingParams greedy_{.temperature = 0};
-  Graph graph_;
+  Graph step_, model_;
 };
 
 // Calls measure(line, rows, name) for all that are wanted.
@@ -234,11 +256,11 @@ Report bench_sampling(const BenchOptions& options) {
                                 .tflops = {},
                                 .device = options.device});
     };
-    const std::string step = cat("step/greedy/rows=1/vocabulary=", vocabulary);
+    const std::string step = cat("step/greedy/beside_the_model/rows=1/vocabulary=", vocabulary);
     if (on_gpu && step.find(options.filter) != std::string::npos) {
       GpuStepWorld world(vocabulary, logits, exec);
       std::vector<double> seconds;
-      for (int round = 0; round < rounds; ++round) seconds.push_back(world.seconds_of_a_step());
+      for (int round = 0; round < rounds; ++round) seconds.push_back(world.seconds_beside_the_model());
       add(step, seconds);
     }
     for_each_line(vocabulary, options, [&](const SamplingLine& line, int32_t rows, const std::string& name) {
