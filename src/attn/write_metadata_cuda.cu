@@ -11,6 +11,7 @@
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/cuda_call.h"
+#include "base/cuda_launch.cuh"
 
 namespace quire::attn::cuda {
 namespace {
@@ -423,6 +424,8 @@ __device__ void write_tables(const Step& step, WarpTurn turn, int32_t* shared, S
 __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__ Write w) {
   extern __shared__ int32_t shared[];
   __shared__ Sums sums;
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
   if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
@@ -563,8 +566,8 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   check(limits.batch <= kMostBatch, "the writer of the GPU takes batches of ", kMostBatch, ", not of ", limits.batch);
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
-  write_kernel<<<w.roles.all(), kThreads, shared, stream_of(exec)>>>(w);
-  check_cuda(cudaGetLastError(), "the metadata writer was not launched");
+  quire::cuda::launch_after(write_kernel, dim3(static_cast<uint32_t>(w.roles.all())), kThreads, shared, stream_of(exec),
+                            "the metadata writer", w);
 }
 
 void follow_parents(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, int32_t step,
