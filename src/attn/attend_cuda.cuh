@@ -141,6 +141,7 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Fir
 // Launches of what choose_gpu() chose.
 void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void decode_cluster(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void decode_many(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 
