@@ -244,7 +244,7 @@ __device__ void meet_and_write(const DecodeMany& d, const Pair& pair, const Sums
 
 // --- the kernel
 
-// grid: blocks, whose teams share the pairs: neighbouring pairs go to neighbouring blocks
+// grid: blocks, each with as many neighbouring pairs, which its teams share
 template <class E>
 __global__ void __launch_bounds__(kManyThreads, 1) decode_many_kernel(const __grid_constant__ DecodeMany d) {
   extern __shared__ __align__(1024) std::byte memory[];
@@ -260,8 +260,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) decode_many_kernel(const __gr
     griddep_launch_dependents();
     has_waited = true;
   };
-  for (int32_t index = team * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x); index < pairs;
-       index += teams * static_cast<int32_t>(gridDim.x)) {
+  const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+  const int32_t each = (pairs + blocks - 1) / blocks, end = min(pairs, each * (block + 1));
+  for (int32_t index = each * block + team; index < end; index += teams) {
     const Pair pair = pair_at(d, index);
     TileLoader<E> loader(d, pair, member, memory + warp * kManyStages * E::kStageBytes);
     if (d.keys_are_old)
