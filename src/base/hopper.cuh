@@ -163,6 +163,19 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
       : "memory");
 #endif
 }
+// The same of what is read once: it leaves L2 before anything else does.
+inline __device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
+                                     [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
+                                     [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot),
+      "l"(evict_first_policy())
+      : "memory");
+#endif
+}
 // The same box into the second cache.
 inline __device__ void tma_prefetch(const CUtensorMap* map, int32_t column, int32_t head, int32_t slot) {
 #if QUIRE_HOPPER

@@ -1,6 +1,8 @@
 // What the blocks mean: their compositions of plain operations.
 #include "model/blocks.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/blocks_composed.h"
 #include "model/blocks_cuda.h"
@@ -83,10 +85,16 @@ void composed::add_product(const ResidualBlock& block, const ops::ActivationRows
                         .out = rows.x,
                         .store = ops::Store::add,
                         .scale = scale,
+                        .deterministic = rows.deterministic,
                         .live_rows = rows.live_rows},
                        exec);
   const Rows<float> result{rows.result, rows.x.rows, rows.x.dim, rows.x.dim};
-  ops::matmul({.weights = block.weights, .in = in, .out = result, .live_rows = rows.live_rows}, exec);
+  ops::matmul({.weights = block.weights,
+               .in = in,
+               .out = result,
+               .deterministic = rows.deterministic,
+               .live_rows = rows.live_rows},
+              exec);
   ops::rms_norm({.in = result,
                  .weight = block.norm_after->data(),
                  .eps = rows.norm_eps,
@@ -104,6 +112,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
                .out = block.qkv,
                .bias = weights.qkv_bias.data(),
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
   composed::rotate_and_store(block, exec);
@@ -119,6 +128,7 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
                .out = block.out,
                .store = ops::Store::silu_mul,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
 }
@@ -137,6 +147,7 @@ void head(const HeadBlock& block, Exec& exec) {
                .in = in,
                .out = block.logits,
                .scale = block.logits_scale,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.logits_rows},
               exec);
 }
@@ -147,8 +158,23 @@ ops::Forms forms_of(const LayerWeights& weights) {
   return weights.qkv.forms() | weights.attention_out.forms() | weights.gate_and_up.forms() | weights.down.forms();
 }
 
-BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device device, int64_t /*rows*/, ops::Forms forms) {
-  if (device == Device::cuda && forms == ops::Forms{.bf16 = true})
+int64_t most_fused_rows(const LayerWeights& weights) {
+  if (weights.qkv.device() != Device::cuda || weights.down.outputs() % ops::kStreamGroup != 0) return 0;
+  return std::min({ops::cuda::most_fused_rows(weights.qkv), ops::cuda::most_fused_rows(weights.attention_out),
+                   ops::cuda::most_fused_rows(weights.gate_and_up), ops::cuda::most_fused_rows(weights.down)});
+}
+
+BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms, int64_t fused_rows) {
+  const bool reads_bf16 = device == Device::cuda && forms == ops::Forms{.bf16 = true};
+  if (reads_bf16 && rows <= fused_rows && spec.norm_before && !spec.norm_after)
+    return {.qkv = {"streamed", cuda::qkv},
+            .attention = {"attend", cuda::attention},
+            .attention_out = {"streamed", cuda::streamed_residual},
+            .gate_up = {"streamed", cuda::gate_up},
+            .down = {"streamed", cuda::streamed_residual},
+            .head = {"composed", head},
+            .streams = true};
+  if (reads_bf16)
     return {.qkv = {"fused", cuda::qkv},
             .attention = {"attend", cuda::attention},
             .attention_out = {"fused", cuda::residual},

@@ -1,4 +1,5 @@
-// Which kernel computes a product on a GPU, in words: "small", "ring", or cuBLASLt's algorithm, its tile, stages and splits.
+// Which kernel computes a product on a GPU, in words: "small", "stream", "ring", or cuBLASLt's algorithm, its tile,
+// stages and splits.
 #pragma once
 #include <string>
 
