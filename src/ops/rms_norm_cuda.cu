@@ -1,6 +1,6 @@
 // A block norms one row: all threads bring it into shared memory, the first warp adds up its squares in the CPU's
 // order, all threads scale and write it. That first warp takes most of the time, so blocks are small: of many rows, a
-// multiprocessor has eight at a time.
+// multiprocessor has several at a time.
 #include "ops/check_args.h"
 #include "ops/fill_activations.cuh"
 
