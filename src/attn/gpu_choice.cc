@@ -145,6 +145,21 @@ std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice&
   return GpuChoice{.kernel = GpuKernel::decode_cluster, .blocks = args.kv.kv_heads * cluster, .cluster = cluster};
 }
 
+// --- decode of many sequences
+
+// As many warps for a sequence and kv head as there are for all of them together.
+std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& device) {
+  const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths && args.window < 0;
+  const int64_t pairs = args.q.rows * args.kv.kv_heads;
+  if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || args.kv.key_dim != ManySizes::kDim ||
+      args.q.heads / args.kv.kv_heads > ManySizes::kMostGroup || args.keys.set == Set::encoder ||
+      args.arena->limits().text_tokens() > ManySizes::kMostContext || pairs < device.processors)
+    return {};
+  int32_t team = ManySizes::kWarps;
+  while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::kWarps) team /= 2;
+  return GpuChoice{.kernel = GpuKernel::decode_many, .blocks = device.processors, .team = team};
+}
+
 // --- latent
 
 // 16-byte pieces of keys and queries are copied, and of outputs written.
@@ -263,7 +278,7 @@ std::string to_string(const GpuDevice& device) {
 }
 
 const char* to_string(GpuKernel kernel) {
-  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "latent", "prefill"};
+  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "decode_many", "latent", "prefill"};
   static_assert(std::size(kNames) == kGpuKernels.size());
   return kNames[static_cast<size_t>(kernel)];
 }
@@ -280,6 +295,7 @@ std::string to_string(const GpuChoice& choice) {
   }
   if (choice.kernel == GpuKernel::prefill && choice.splits_keys) text += ", keys split";
   if (choice.kernel == GpuKernel::decode_cluster) text += cat(", clusters of ", choice.cluster);
+  if (choice.kernel == GpuKernel::decode_many) text += cat(", teams of ", choice.team);
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
                 choice.is_fixed ? ", fixed parts" : "");
@@ -298,6 +314,7 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
   constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
       {cluster_choice, "one query of one sequence, and no long context: what counts is latency"},
+      {many_choice, "one query of each of many sequences, and no long context: nobody's keys need be split"},
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},
       {prefill_choice, "many queries of each sequence, or of dims that decode is not for"},

@@ -7,6 +7,8 @@
 //             no other does that in tensor cores
 //   decode_cluster
 //             one query of one sequence, where latency is all: 16 bits, dims 64 and 128, no long contexts, on Hopper
+//   decode_many
+//             one query of each of many sequences, 16 bits, dim 64, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, of dims that decode is not for
 //
@@ -33,9 +35,9 @@ struct GpuDevice {
 };
 std::string to_string(const GpuDevice& device);
 
-enum class GpuKernel : uint8_t { general, decode, decode_cluster, latent, prefill };
-inline constexpr std::array kGpuKernels = {GpuKernel::general, GpuKernel::decode, GpuKernel::decode_cluster,
-                                           GpuKernel::latent, GpuKernel::prefill};
+enum class GpuKernel : uint8_t { general, decode, decode_cluster, decode_many, latent, prefill };
+inline constexpr std::array kGpuKernels = {GpuKernel::general,     GpuKernel::decode, GpuKernel::decode_cluster,
+                                           GpuKernel::decode_many, GpuKernel::latent, GpuKernel::prefill};
 const char* to_string(GpuKernel kernel);
 
 struct GpuChoice {
@@ -48,7 +50,7 @@ struct GpuChoice {
   // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
   // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where
   // they meet.
-  int32_t row_tiles = 0, team = 0, stages = 0;
+  int32_t row_tiles = 0, team = 0, stages = 0;  // team: also of decode_many
   bool is_fixed = false, is_one_tile = false;
   int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
 

@@ -105,6 +105,41 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
 }
 
+// Heads of 64 in 16 bits, as many sequences as fill the multiprocessors; the more there are, the fewer warps for each.
+TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
+  const auto many = [](int32_t sequences, int32_t heads = 9, int32_t kv_heads = 3) {
+    Case c = case_of(Dtype::bf16, heads, kv_heads, 64);
+    c.captured = sequences;
+    c.context = 8192;
+    return c;
+  };
+  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 4");
+  EXPECT_EQ(chosen(many(44)).team, 8);
+  EXPECT_EQ(chosen(many(128)).team, 2);
+  EXPECT_EQ(chosen(many(256)).team, 1);
+  EXPECT_EQ(chosen(many(500)).team, 1);
+  EXPECT_EQ(kernel_for(many(64), kA100), GpuKernel::decode_many);
+  EXPECT_EQ(kernel_for(many(43)), GpuKernel::decode) << "fewer pairs than multiprocessors";
+  EXPECT_EQ(kernel_for(many(64, 9, 1)), GpuKernel::decode) << "nine rows are more than a tile";
+  Case other = many(64);
+  other.context = 8193;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode) << "one may be much longer than the others";
+  other = many(64);
+  other.window = 100;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.deterministic = true;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.query_type = other.kv_type = Dtype::f16;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode_many);
+  other.kv_type = Dtype::f8e4m3;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.key_dim = other.value_dim = 128;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+}
+
 TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
   for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
     for (const int32_t dim : {64, 96, 128, 256})
@@ -327,6 +362,7 @@ TEST(GpuChoice, ManySequencesLeaveRoomForFewerStages) {
   const auto with_batch = [](int32_t batch) {
     Case c = case_of(Dtype::bf16, 8, 8, 64);
     c.captured = batch;
+    c.window = 100;  // else the many are teams'
     return chosen(c);
   };
   EXPECT_EQ(with_batch(1000).stages, 6);

@@ -395,6 +395,30 @@ TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
   }
 }
 
+// Of many rows gates and ups are rounded before they are multiplied, where rows lie in whole pieces.
+TEST_F(MatmulCuda, GatesAndUpsOfManyRowsAreBf16) {
+  constexpr int64_t kColumns = 72;
+  for (const int64_t room : {130, 600}) {
+    const CudaProduct product = pair_of(kColumns, 576, room);
+    product.live() = static_cast<int32_t>(room - 1);
+    Buffer memory(static_cast<size_t>(room) * kColumns * sizeof(float), Place::pinned);
+    auto* rows = reinterpret_cast<float*>(memory.data());
+    std::fill_n(rows, room * kColumns, kCudaUntouched);
+    MatmulArgs args = product.args({rows, room, kColumns, kColumns}, Store::silu_mul);
+    args.fusions.bf16_out = true;
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+    for (int64_t row = 0; row + 1 < room; ++row)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const float got = to_float(bf16{reinterpret_cast<const uint16_t*>(rows + row * kColumns)[c]});
+        const float expected = exact.view().row(row)[c];
+        ASSERT_NEAR(got, expected, std::abs(expected) * 0x1p-5f + 1e-3f) << row << ", " << c;
+      }
+    EXPECT_EQ(rows[(room - 1) * kColumns], kCudaUntouched) << "a dead row";
+  }
+}
+
 // Rows that lie apart give the bits of those that do not.
 TEST_F(MatmulCuda, ReadsRowsThatLieApart) {
   for (const int64_t outputs : {50, 1300})
