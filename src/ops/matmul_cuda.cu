@@ -78,7 +78,7 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
 }
 
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
-  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse nothing");
+  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse neither");
   (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
@@ -128,23 +128,26 @@ void prepare_quantised_matmul(Exec& exec) {
 }
 
 int64_t most_own_rows(const PackedMatrix& weights) {
-  constexpr int64_t kRing = 8, kSmall = 64;
+  constexpr int64_t kRing = 8, kSmall = 64, kFp8 = 16;
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
+  if (weights.is_fp8()) return kFp8;
   if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kRing : kSmall;
 }
 
 bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
-  return rows <= kMostNormedRows && !suits_ring(weights.join(), weights.outputs(), weights.inputs());
+  return rows <= kMostNormedRows && !weights.is_fp8() &&
+         !suits_ring(weights.join(), weights.outputs(), weights.inputs());
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   cpu::check_matmul(args, exec);
-  if (!is_dense(args.weights->parts()[0].type)) return multiply_quantised(args, quire::cuda::stream_of(exec));
+  if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
+  if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, stream);
   if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
   (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
 }

@@ -100,6 +100,8 @@ constexpr int32_t kMostNormedRows = 16;
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
+// Of F8_E4M3, whose strips are in `weights`; product.weights is not read.
+void multiply_fp8(const Product& product, const PackedMatrix& weights, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);
 
