@@ -75,7 +75,7 @@ void read_weights(const WeightView& weights, int64_t output, int64_t first, std:
 
 // Room in rows up to which products of quantised weights on a GPU have the CPU's bits. Beyond, widening the weights to
 // bf16 for cuBLASLt takes less time.
-inline constexpr int64_t kMostExactRows = 64;
+inline constexpr int64_t kMostExactRows = 32;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
 // output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:

@@ -37,23 +37,24 @@ struct RowProduct {
 // Two fused products and sums for each block of an output: sum = fma(x, y, sum); sum = fma(z, w, sum). The stride keeps
 // lanes that read or write at once in banks of their own.
 constexpr int32_t kTermStride = kGroupBlocks + 1;  // float4
+template <int32_t kRows>
 struct RowMemory {
   Barrier full[kMultipliers][kMostStages], terms_full[kMultipliers], terms_empty[kMultipliers];
-  float4 terms[kMultipliers][kUnitOutputs][kTermStride];
+  float4 terms[kMultipliers][kRows][kUnitOutputs][kTermStride];
 };
-static_assert(sizeof(RowMemory) % 16 == 0);
+static_assert(sizeof(RowMemory<1>) % 16 == 0);
 
-// The row, in shared memory.
+// The row, or both halves of one (q8x2), in shared memory.
 struct RowInput {
-  float* scale;    // [blocks]
-  float* sum;      // [blocks] scale * sum of q
+  float* scale;    // [kRows, blocks]
+  float* sum;      // [kRows, blocks] scale * sum of q
   int32_t* sums;   // [blocks, 2] of q, where the row is quantised here
-  std::byte* q;    // [blocks, 32]
+  std::byte* q;    // [kRows, blocks, 32]
   float4* normed;  // [blocks, 8] of a row that is normed here
 };
 int64_t row_input_bytes(const BlockProduct& p) {
   const auto block_bytes = static_cast<int64_t>(sizeof(float) * 4 + 32 + (p.norm ? 32 * sizeof(float) : 0));
-  return p.blocks * block_bytes;
+  return (p.blocks * block_bytes) << p.halves;
 }
 
 // --- single instructions
@@ -151,25 +152,34 @@ class RowSteps {
 
 // --- from weights to terms
 
-// What a lane reads of a group: the words of both tiles, and their heads.
-template <BlockType T>
+// The pair of a group's blocks that the lane has sums of.
+template <int32_t kRows>
+__device__ int32_t pair_of(int32_t quad) {
+  return kRows == 1 ? threadIdx.x % 4 : quad * 2 + threadIdx.x % 2;
+}
+
+// What a lane reads of a group: the words of both tiles, and their heads. Of one row it has two blocks of the group, of
+// two rows two blocks of each quad.
+template <BlockType T, int32_t kRows>
 struct GroupWeights {
   static constexpr DeviceLayout kLayout = device_layout(T);
-  Quad<T> quads[2][2];  // [quad][tile]
-  uint32_t d[2];        // of both tiles: f16 d, and dmin above it
-  uint32_t scales[2];   // four bytes for the lane's two blocks
+  Quad<T> quads[2][2];        // [quad][tile]
+  uint32_t d[2];              // of both tiles: f16 d, and dmin above it
+  uint32_t scales[2][kRows];  // four bytes for each pair of the lane's blocks
 
   __device__ GroupWeights(const std::byte* first, const std::byte* second)
       : quads{{Quad<T>(first + kLayout.head_bytes), Quad<T>(second + kLayout.head_bytes)},
               {Quad<T>(first + kLayout.head_bytes + kLayout.quad_bytes()),
                Quad<T>(second + kLayout.head_bytes + kLayout.quad_bytes())}} {
-    const int32_t output = threadIdx.x % kWarp / 4, pair = threadIdx.x % 4;
+    const int32_t output = threadIdx.x % kWarp / 4;
     const std::byte* const heads[2] = {first, second};
 #pragma unroll
     for (int32_t x = 0; x < 2; ++x) {
       constexpr bool kHalf = T == BlockType::q6_k;  // no dmin
       d[x] = kHalf ? *reinterpret_cast<const uint16_t*>(heads[x] + output * 2) : load_4(heads[x] + output * 4);
-      scales[x] = load_4(heads[x] + (kHalf ? 16 : 32) + output * 16 + pair * 4);
+#pragma unroll
+      for (int32_t quad = 0; quad < kRows; ++quad)
+        scales[x][quad] = load_4(heads[x] + (kHalf ? 16 : 32) + output * 16 + pair_of<kRows>(quad) * 4);
     }
   }
 };
@@ -222,12 +232,15 @@ __device__ void terms_of_tile(float4 (&terms)[2], uint32_t head, uint32_t bytes,
   }
 }
 
-// Of both tiles, the lane's two blocks. The group's first block is `block`.
-template <BlockType T>
-__device__ void terms_of_group(float4 (&terms)[2][2], const GroupWeights<T>& weights, int32_t block,
-                               const RowInput& in) {
+// The products of a row and a group's quads [begin, end), and the lane's terms of both tiles.
+template <BlockType T, int32_t kRows>
+__device__ void terms_of_quads(float4 (&terms)[2][2], const GroupWeights<T, kRows>& weights, int32_t which,
+                               int32_t block, int32_t blocks, const RowInput& in) {
+  constexpr int32_t kColumns = kGroupBlocks / kRows;  // blocks at a time
   const int32_t own = threadIdx.x % kWarp / 4, c = threadIdx.x % 4;
-  const std::byte* q = in.q + (block + own) * 32;
+  const int32_t first = block + which * kColumns;
+  // The lane gives inputs of one block of one row, and has sums of a pair of blocks of one row.
+  const std::byte* q = in.q + (own / kColumns * blocks + first + own % kColumns) * 32;
   uint2 b;
   if constexpr (T == BlockType::q6_k)
     b = {load_4(q + 4 * c), load_4(q + 16 + 4 * c)};
@@ -235,23 +248,26 @@ __device__ void terms_of_group(float4 (&terms)[2][2], const GroupWeights<T>& wei
     b = load_8(q + 8 * c);
   int32_t sums[2][4] = {{kMagic, kMagic, kMagic, kMagic}, {kMagic, kMagic, kMagic, kMagic}};
 #pragma unroll
-  for (int32_t i = 0; i < kGroupBlocks; ++i) {
-    const bool mine = own == i;
-    add_block<T>(sums, weights.quads[i / kQuadBlocks], i % kQuadBlocks, mine ? b.x : 0, mine ? b.y : 0);
+  for (int32_t i = 0; i < kColumns; ++i) {
+    const bool mine = own % kColumns == i;
+    const int32_t in_group = which * kColumns + i;
+    add_block<T>(sums, weights.quads[in_group / kQuadBlocks], in_group % kQuadBlocks, mine ? b.x : 0, mine ? b.y : 0);
   }
-  const float2 scale = *reinterpret_cast<const float2*>(in.scale + block + 2 * c);
-  const float2 sum = *reinterpret_cast<const float2*>(in.sum + block + 2 * c);
+  const int32_t pair = (kRows == 1 ? 0 : c / 2 * blocks) + block + 2 * pair_of<kRows>(which);
+  const float2 scale = *reinterpret_cast<const float2*>(in.scale + pair);
+  const float2 sum = *reinterpret_cast<const float2*>(in.sum + pair);
 #pragma unroll
   for (int32_t x = 0; x < 2; ++x)
-    terms_of_tile<T>(terms[x], weights.d[x], weights.scales[x], {sums[0][2 * x], sums[0][2 * x + 1]},
+    terms_of_tile<T>(terms[x], weights.d[x], weights.scales[x][which], {sums[0][2 * x], sums[0][2 * x + 1]},
                      {sums[1][2 * x], sums[1][2 * x + 1]}, scale, sum);
 }
 
 // --- the warps' roles
 
+template <int32_t kRows>
 class Multiplier {
  public:
-  __device__ Multiplier(const RowProduct& r, RowMemory& memory, std::byte* rings)
+  __device__ Multiplier(const RowProduct& r, RowMemory<kRows>& memory, std::byte* rings)
       : r_(r),
         memory_(memory),
         warp_(threadIdx.x / kWarp),
@@ -294,11 +310,11 @@ class Multiplier {
     const std::byte* first = ring_ + place_.stage * r_.product.slot_bytes * kStepGroups;
     const std::byte* second = first + steps.bytes();
     if constexpr (kStepGroups == 1) {
-      const GroupWeights<T> weights(first, second);
+      const GroupWeights<T, kRows> weights(first, second);
       release();
       hand_over<T>(weights, steps.first_block(), in);
     } else {
-      const GroupWeights<T> weights[2] = {{first, second}, {first + kGroupBytes, second + kGroupBytes}};
+      const GroupWeights<T, kRows> weights[2] = {{first, second}, {first + kGroupBytes, second + kGroupBytes}};
       release();
       hand_over<T>(weights[0], steps.first_block(), in);
       hand_over<T>(weights[1], steps.first_block() + kGroupBlocks, in);
@@ -310,16 +326,22 @@ class Multiplier {
     place_.next(r_.stages);
   }
   template <BlockType T>
-  __device__ void hand_over(const GroupWeights<T>& weights, int32_t block, const RowInput& in) {
+  __device__ void hand_over(const GroupWeights<T, kRows>& weights, int32_t block, const RowInput& in) {
     const int32_t lane = threadIdx.x % kWarp;
-    float4 terms[2][2];
-    terms_of_group<T>(terms, weights, block, in);
+    const int32_t row = kRows == 1 ? 0 : lane % 4 / 2;
+    float4 terms[kRows][2][2];
+#pragma unroll
+    for (int32_t which = 0; which < kRows; ++which)
+      terms_of_quads<T, kRows>(terms[which], weights, which, block, r_.product.blocks, in);
     wait(&memory_.terms_empty[warp_], phase_ ^ 1);
     phase_ ^= 1;
 #pragma unroll
-    for (int32_t x = 0; x < 2; ++x)
+    for (int32_t which = 0; which < kRows; ++which)
 #pragma unroll
-      for (int32_t e = 0; e < 2; ++e) memory_.terms[warp_][x * kTileOutputs + lane / 4][lane % 4 * 2 + e] = terms[x][e];
+      for (int32_t x = 0; x < 2; ++x)
+#pragma unroll
+        for (int32_t e = 0; e < 2; ++e)
+          memory_.terms[warp_][row][x * kTileOutputs + lane / 4][2 * pair_of<kRows>(which) + e] = terms[which][x][e];
     __syncwarp();
     if (lane == 0) arrive(&memory_.terms_full[warp_]);
   }
@@ -337,7 +359,7 @@ class Multiplier {
   }
 
   const RowProduct& r_;
-  RowMemory& memory_;
+  RowMemory<kRows>& memory_;
   int32_t warp_;
   std::byte* ring_;
   RowSteps next_;
@@ -378,7 +400,8 @@ class RowOutput {
 };
 
 // `writes`: the row is alive.
-__device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
+template <int32_t kRows>
+__device__ void add_up(const RowProduct& r, RowMemory<kRows>& memory, bool writes) {
   const int32_t lane = threadIdx.x % kWarp, units = unit_count(r.product);
   int32_t next = 0;  // multiplier
   uint32_t phase = 0;
@@ -386,23 +409,29 @@ __device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
     const bool two = pair + 1 < units, exists = two || lane < kUnitOutputs;
     const int32_t own = two ? lane / kUnitOutputs : 0;
     const RowOutput output(r.product, unit_number(pair + own), exists && writes);
-    float sum = 0;
+    float sums[kRows] = {};
 #pragma unroll 1
     for (int32_t step = 0; step < r.steps; ++step) {
       const int32_t from = next + own;
 #pragma unroll
       for (int32_t which = 0; which < kStepGroups; ++which) {
         wait(&memory.terms_full[from], kStepGroups == 1 ? phase : which);
-        float4 terms[kGroupBlocks];
+        float4 terms[kRows][kGroupBlocks];
 #pragma unroll
-        for (int32_t block = 0; block < kGroupBlocks; ++block)
-          terms[block] = memory.terms[from][lane % kUnitOutputs][block];
+        for (int32_t row = 0; row < kRows; ++row)
+#pragma unroll
+          for (int32_t block = 0; block < kGroupBlocks; ++block)
+            terms[row][block] = memory.terms[from][row][lane % kUnitOutputs][block];
         __syncwarp();
         if (exists && lane % kUnitOutputs == 0) arrive(&memory.terms_empty[from]);
         if (step * kStepGroups + which == r.groups) break;  // the last step's second group
 #pragma unroll
         for (int32_t block = 0; block < kGroupBlocks; ++block)
-          sum = __fmaf_rn(terms[block].z, terms[block].w, __fmaf_rn(terms[block].x, terms[block].y, sum));
+#pragma unroll
+          for (int32_t row = 0; row < kRows; ++row) {
+            const float4& term = terms[row][block];
+            sums[row] = __fmaf_rn(term.z, term.w, __fmaf_rn(term.x, term.y, sums[row]));
+          }
       }
       next += two ? 2 : 1;
       if (next == kMultipliers) {
@@ -410,18 +439,22 @@ __device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
         phase ^= 1;
       }
     }
-    output.put(sum);
+    output.put(kRows == 1 ? sums[0] : __fadd_rn(sums[0], sums[kRows - 1]));
   }
 }
 
 // --- the kernel
 
 // All is asked for before any of it is waited for. A row that is not alive is brought too, and nobody reads the sums.
+template <int32_t kRows>
 __device__ void bring_row(const BlockProduct& p, const RowInput& to) {
-  for (int32_t i = threadIdx.x; i < 2 * p.blocks; i += kRowThreads)
-    quire::cuda::cp_async(quire::cuda::shared_address(to.q + 16 * i), p.q + 16 * i);
+#pragma unroll
+  for (int32_t row = 0; row < kRows; ++row)
+    for (int32_t i = threadIdx.x; i < 2 * p.blocks; i += kRowThreads)
+      quire::cuda::cp_async(quire::cuda::shared_address(to.q + 16 * (2 * row * p.blocks + i)),
+                            p.q + row * p.q_stride + 16 * i);
   quire::cuda::cp_async_commit();
-  for (int32_t i = threadIdx.x; i < p.blocks; i += kRowThreads) {
+  for (int32_t i = threadIdx.x; i < kRows * p.blocks; i += kRowThreads) {
     const auto sums = reinterpret_cast<const int2*>(p.sums)[i];
     const float scale = p.scale[i];
     to.scale[i] = scale;
@@ -476,27 +509,29 @@ __device__ void quantise_row(const BlockProduct& p, const RowInput& to) {
 }
 
 // grid: blocks that share the units
+template <int32_t kRows>
 __global__ void __launch_bounds__(kRowThreads, 2) blocks_row_kernel(const __grid_constant__ RowProduct r) {
   extern __shared__ uint4 row_kernel_memory[];
-  RowMemory& memory = *reinterpret_cast<RowMemory*>(row_kernel_memory);
+  auto& memory = *reinterpret_cast<RowMemory<kRows>*>(row_kernel_memory);
   const BlockProduct& p = r.product;
+  const int32_t blocks = kRows * p.blocks;
   float* numbers = reinterpret_cast<float*>(&memory + 1);
   const RowInput in{.scale = numbers,
-                    .sum = numbers + p.blocks,
-                    .sums = reinterpret_cast<int32_t*>(numbers + 2 * p.blocks),
-                    .q = reinterpret_cast<std::byte*>(numbers + 4 * p.blocks),
-                    .normed = reinterpret_cast<float4*>(numbers + 12 * p.blocks)};
-  std::byte* rings = in.q + p.blocks * 32 + (p.norm ? p.blocks * 128 : 0);
+                    .sum = numbers + blocks,
+                    .sums = reinterpret_cast<int32_t*>(numbers + 2 * blocks),
+                    .q = reinterpret_cast<std::byte*>(numbers + 4 * blocks),
+                    .normed = reinterpret_cast<float4*>(numbers + 12 * blocks)};
+  std::byte* rings = in.q + blocks * 32 + (p.norm ? blocks * 128 : 0);
   griddep_launch_dependents();
   const bool multiplies = threadIdx.x < kMultipliers * kWarp;
-  Multiplier multiplier(r, memory, rings);
+  Multiplier<kRows> multiplier(r, memory, rings);
   if (multiplies) multiplier.begin();
   griddep_wait();
   const bool live = *reinterpret_cast<const volatile int32_t*>(p.live_rows) > 0;
-  if (p.row)
+  if (kRows == 1 && p.row)
     quantise_row(p, in);
   else
-    bring_row(p, in);
+    bring_row<kRows>(p, in);
   __syncthreads();
   if (multiplies)
     multiplier.run(in);
@@ -514,15 +549,27 @@ bool is_hopper() {
   return found;
 }
 
+int64_t fixed_row_bytes(const BlockProduct& p) {
+  return static_cast<int64_t>(p.halves ? sizeof(RowMemory<2>) : sizeof(RowMemory<1>)) + row_input_bytes(p);
+}
+int64_t stage_bytes(const BlockProduct& p) { return int64_t{kMultipliers} * kStepGroups * p.slot_bytes; }
 int64_t row_stages(const BlockProduct& p) {
-  const int64_t fixed = int64_t{sizeof(RowMemory)} + row_input_bytes(p);
-  return std::min<int64_t>(kMostStages, (kRowShared - fixed) / (int64_t{kMultipliers} * kStepGroups * p.slot_bytes));
+  return std::min<int64_t>(kMostStages, (kRowShared - fixed_row_bytes(p)) / stage_bytes(p));
+}
+
+template <int32_t kRows>
+void launch_blocks_row(const RowProduct& r, cudaStream_t stream) {
+  const BlockProduct& p = r.product;
+  const int64_t shared = fixed_row_bytes(p) + r.stages * stage_bytes(p);
+  allow_shared(blocks_row_kernel<kRows>, shared, "matmul");
+  const auto blocks = static_cast<uint32_t>(std::min(p.units, 2 * multiprocessors()));
+  launch_after(blocks_row_kernel<kRows>, dim3(blocks), kRowThreads, static_cast<size_t>(shared), stream, "matmul", r);
 }
 
 }  // namespace
 
 bool suits_blocks_row(const BlockProduct& p) {
-  if (p.room != 1 || p.halves || !is_hopper() || row_stages(p) < 1) return false;
+  if (p.room != 1 || !is_hopper() || row_stages(p) < 1) return false;
   return std::all_of(p.parts, p.parts + kMostParts, [](const BlockPart& part) {
     return part.groups == 0 || device_layout(part.type).group_blocks() == kGroupBlocks;
   });
@@ -534,11 +581,7 @@ void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream) {
                      .groups = groups,
                      .steps = (groups + kStepGroups - 1) / kStepGroups,
                      .stages = static_cast<int32_t>(row_stages(p))};
-  const int64_t shared =
-      int64_t{sizeof(RowMemory)} + row_input_bytes(p) + int64_t{r.stages} * kMultipliers * kStepGroups * p.slot_bytes;
-  allow_shared(blocks_row_kernel, shared, "matmul");
-  const auto blocks = static_cast<uint32_t>(std::min(p.units, 2 * multiprocessors()));
-  launch_after(blocks_row_kernel, dim3(blocks), kRowThreads, static_cast<size_t>(shared), stream, "matmul", r);
+  p.halves ? launch_blocks_row<2>(r, stream) : launch_blocks_row<1>(r, stream);
 }
 
 }  // namespace quire::ops::cuda
