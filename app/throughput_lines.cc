@@ -19,6 +19,30 @@ int32_t largest(const std::vector<int32_t>& values, int32_t least) {
   return least;
 }
 
+using Clients = std::vector<std::unique_ptr<ModelClient>>;
+
+double seconds_of_all(const Clients& clients) {
+  Clock::time_point end = Clock::time_point::min();
+  for (const auto& client : clients) end = std::max(end, client->times().back());
+  return seconds_between(clients.front()->asked(), end);
+}
+
+// Decoding counts while all sequences are in it: after the last has its first token, until the first is finished.
+double decode_seconds_a_token(const Clients& clients) {
+  Clock::time_point all_decode = Clock::time_point::min(), one_done = Clock::time_point::max();
+  for (const auto& client : clients) {
+    all_decode = std::max(all_decode, client->times().front());
+    one_done = std::min(one_done, client->times().back());
+  }
+  int64_t tokens = 0;
+  for (const auto& client : clients)
+    tokens += std::count_if(client->times().begin(), client->times().end(),
+                            [&](Clock::time_point time) { return time > all_decode && time <= one_done; });
+  check(tokens > 0, "the first of ", clients.size(),
+        " sequences was finished before the last had a token: ", "more output tokens are needed");
+  return seconds_between(all_decode, one_done) / static_cast<double>(tokens);
+}
+
 class Experiments {
  public:
   explicit Experiments(Session& session)
@@ -34,7 +58,7 @@ class Experiments {
  private:
   double kv_bytes_of_token() const;
   double bytes_of_step(int32_t sequences, double keys) const;
-  double seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds);
+  Clients run_together(const std::vector<std::vector<int32_t>>& prompts, int32_t new_tokens);
   double first_seconds_of_sharer(const std::vector<int32_t>& prefix);
 
   engine::Engine& engine_;
@@ -74,36 +98,25 @@ Experiment Experiments::decode(int32_t depth, int32_t new_tokens) {
   return {{{cat("throughput/decode/depth=", depth), 1, bytes}}, prompt + new_tokens + 1, run};
 }
 
-// Decoding counts while all sequences are in it: after the last has its first token, until the first is finished.
-double Experiments::seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds) {
-  std::vector<std::unique_ptr<ModelClient>> clients;
-  for (int32_t i = 0; i < sequences; ++i)
-    clients.push_back(std::make_unique<ModelClient>(engine_, prompts_.make(prompt), new_tokens));
+Clients Experiments::run_together(const std::vector<std::vector<int32_t>>& prompts, int32_t new_tokens) {
+  Clients clients;
+  for (const std::vector<int32_t>& prompt : prompts)
+    clients.push_back(std::make_unique<ModelClient>(engine_, prompt, new_tokens));
   for (const auto& client : clients) client->step_until_finished();
-  Clock::time_point all_decode = Clock::time_point::min(), one_done = Clock::time_point::max();
-  Clock::time_point end = all_decode;
-  for (const auto& client : clients) {
-    all_decode = std::max(all_decode, client->times().front());
-    one_done = std::min(one_done, client->times().back());
-    end = std::max(end, client->times().back());
-  }
-  int64_t tokens = 0;
-  for (const auto& client : clients)
-    tokens += std::count_if(client->times().begin(), client->times().end(),
-                            [&](Clock::time_point time) { return time > all_decode && time <= one_done; });
-  check(tokens > 0, "the first of ", sequences,
-        " sequences was finished before the last had a token: ", "more output tokens are needed");
-  decode_seconds = seconds_between(all_decode, one_done) / static_cast<double>(tokens);
-  return seconds_between(clients.front()->asked(), end);
+  return clients;
 }
 
+// Twice with the same prompts: cold for the whole, then with the prompts in the prefix cache, where all begin to decode
+// at once. (Beside prompts to compute, the first to begin may be finished before the last begins.)
 Experiment Experiments::batch(int32_t sequences, int32_t prompt, int32_t new_tokens) {
   const auto run = [=, this] {
     engine_.flush_cache();
+    std::vector<std::vector<int32_t>> prompts;
+    for (int32_t i = 0; i < sequences; ++i) prompts.push_back(prompts_.make(prompt));
     const engine::EngineStats before = engine_.stats();
-    double decode_seconds;
-    const double seconds = seconds_of_batch(sequences, prompt, new_tokens, decode_seconds);
+    const double seconds = seconds_of_all(run_together(prompts, new_tokens));
     const engine::EngineStats after = engine_.stats();
+    const double decode_seconds = decode_seconds_a_token(run_together(prompts, new_tokens));
     const double scheduling =
         after.schedule_us * static_cast<double>(after.steps) - before.schedule_us * static_cast<double>(before.steps);
     return std::vector{decode_seconds, seconds, scheduling * 1e-6 / static_cast<double>(after.steps - before.steps)};

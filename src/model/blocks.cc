@@ -1,6 +1,8 @@
 // What the blocks mean: their compositions of plain operations.
 #include "model/blocks.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/blocks_composed.h"
 #include "model/blocks_cuda.h"
@@ -146,8 +148,23 @@ ops::Forms forms_of(const LayerWeights& weights) {
   return weights.qkv.forms() | weights.attention_out.forms() | weights.gate_and_up.forms() | weights.down.forms();
 }
 
-BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device device, int64_t /*rows*/, ops::Forms forms) {
-  if (device == Device::cuda && forms == ops::Forms{.bf16 = true})
+int64_t most_fused_rows(const LayerWeights& weights) {
+  if (weights.qkv.device() != Device::cuda || weights.down.outputs() % ops::kStreamGroup != 0) return 0;
+  return std::min({ops::cuda::most_fused_rows(weights.qkv), ops::cuda::most_fused_rows(weights.attention_out),
+                   ops::cuda::most_fused_rows(weights.gate_and_up), ops::cuda::most_fused_rows(weights.down)});
+}
+
+BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms, int64_t fused_rows) {
+  const bool reads_bf16 = device == Device::cuda && forms == ops::Forms{.bf16 = true};
+  if (reads_bf16 && rows <= fused_rows && spec.norm_before && !spec.norm_after)
+    return {.qkv = {"streamed", cuda::qkv},
+            .attention = {"attend", cuda::attention},
+            .attention_out = {"streamed", cuda::streamed_residual},
+            .gate_up = {"streamed", cuda::gate_up},
+            .down = {"streamed", cuda::streamed_residual},
+            .head = {"composed", head},
+            .streams = true};
+  if (reads_bf16)
     return {.qkv = {"fused", cuda::qkv},
             .attention = {"attend", cuda::attention},
             .attention_out = {"fused", cuda::residual},

@@ -129,6 +129,8 @@ struct Forward::Impl {
   Array<float> attended;              // [rows, heads, value dim]
   Array<float> hidden;                // [rows, ffn width]
   Array<float> result;                // [rows, width] of a product, before its norm
+  Array<uint16_t> stream;             // [rows, width] x for the next norm
+  Array<float> stream_squares;        // [rows, width / 16]
   ops::ActivationBuffer activations;  // what the next product reads; each is used up before the next is made
 
   // The wanted rows, past the last layer's attention.
@@ -154,6 +156,8 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
       attended(limits.query_rows * heads.out_width(), place),
       hidden(int64_t{limits.query_rows} * config.ffn_width(), place),
       result(int64_t{limits.query_rows} * config.width, place),
+      stream(int64_t{limits.query_rows} * config.width, place),
+      stream_squares(int64_t{limits.query_rows} * config.width / ops::kStreamGroup, place),
       activations(limits.query_rows, widest_input(config), place),
       wanted_x(int64_t{limits.wanted_rows} * config.width, place),
       wanted_attended(limits.wanted_rows * heads.out_width(), place),
@@ -175,8 +179,10 @@ void Forward::Impl::run(const Call& call) const {
   LayerRows through = step_rows(call);
   const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
+    const LayerWeights& weights = model.layers()[layer];
     const BlockChoice blocks =
-        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(model.layers()[layer]));
+        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(weights), most_fused_rows(weights));
+    through.block.streamed &= blocks.streams;
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {
@@ -184,6 +190,7 @@ void Forward::Impl::run(const Call& call) const {
       through = wanted_rows(call);
     }
     blocks.attention_out.run(attention_out_block(layer, through), exec);
+    through.block.streamed = blocks.streams;
     blocks.gate_up.run(gate_up_block(layer, through), exec);
     blocks.down.run(down_block(layer, through), exec);
     if (layer == last) blocks.head.run(head_block(through, call), exec);
@@ -226,7 +233,9 @@ LayerRows Forward::Impl::step_rows(const Call& call) const {
                     .precise = false,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .stream = stream.data(),
+                    .stream_squares = stream_squares.data()},
           .attended = attended.data(),
           .hidden = hidden.data()};
 }
@@ -237,7 +246,9 @@ LayerRows Forward::Impl::wanted_rows(const Call& call) const {
                     .precise = true,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .stream = stream.data(),
+                    .stream_squares = stream_squares.data()},
           .attended = wanted_attended.data(),
           .hidden = wanted_hidden.data()};
 }
@@ -278,7 +289,8 @@ ResidualBlock Forward::Impl::attention_out_block(int32_t layer, const LayerRows&
           .weights = &model.layers()[layer].attention_out,
           .norm_after = &model.layers()[layer].attention_post_norm,
           .rows = through.block,
-          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width())};
+          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width()),
+          .next_norm = &model.layers()[layer].ffn_norm};
 }
 
 GateUpBlock Forward::Impl::gate_up_block(int32_t layer, const LayerRows& through) const {
@@ -290,7 +302,8 @@ ResidualBlock Forward::Impl::down_block(int32_t layer, const LayerRows& through)
           .weights = &model.layers()[layer].down,
           .norm_after = &model.layers()[layer].ffn_post_norm,
           .rows = through.block,
-          .in = hidden_rows(layer, through)};
+          .in = hidden_rows(layer, through),
+          .next_norm = layer + 1 < config.layer_count() ? &model.layers()[layer + 1].attention_norm : nullptr};
 }
 
 HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) const {

@@ -140,17 +140,46 @@ enum class Store : uint8_t {
   silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
 };
 
-// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it.
+// Rows of the residual stream on their way from the product that made them to the ones that read them normed: x *
+// weight in bf16, and what the norm's factor follows from. A factor of the whole row may come after the product, so
+// nobody has to wait for the row.
+inline constexpr int64_t kStreamGroup = 16;
+struct NormedStream {
+  const float* weight = nullptr;  // [dim] of the norm; null: nobody reads it
+  uint16_t* rows = nullptr;       // [rows, dim]
+  float* squares = nullptr;       // [rows, dim / kStreamGroup] of x, added up by groups
+};
+
+// Where a product of queries, keys and values leaves its heads: rope (rope.h) and the store of keys and values in one.
+struct HeadTargets {
+  int32_t heads, kv_heads, key_dim, value_dim;
+  int32_t half;  // pairs of a query or key that are rotated; the others stay as they are
+  bool adjacent_pairs;
+  const float* cos;  // [rows, half]
+  const float* sin;
+  HeadRows q;
+  std::byte* keys;  // [slots, key_stride]
+  std::byte* values;
+  int64_t key_stride, value_stride;  // elements
+  Dtype kv_type;                     // not fp8
+  const TokenSlot* slots;            // [rows]
+};
+
+// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it. Only
+// with room for up to most_fused_rows() rows, bf16_out excepted.
 struct MatmulFusions {
-  // The rows are rms_norm (rms_norm.h) of in.f32 with this weight [inputs]; null: they are in.bf16. What enters the
-  // product is x * weight in bf16; the row's own factor comes to its sum. Only where fuses_norm() says so.
-  const float* norm = nullptr;
-  float norm_eps = 0;
   bool bf16_out = false;  // rows of out are bf16, each from where its f32 row would begin; not with Store::add
+  // in.bf16 are rows of a NormedStream whose squares these are: sums come times 1 / sqrt(mean(x^2) + norm_eps).
+  const float* squares = nullptr;
+  float norm_eps = 0;
+  NormedStream next = {};              // with Store::add: to be filled from what out holds then
+  const HeadTargets* heads = nullptr;  // in place of out, where stores_heads() says so
   // Of quantised weights: the row is in.f32, and is quantised (activations.h) on the way, normed before that
   // (rms_norm.h) with this weight [inputs] and norm_eps; null: it is not normed. Only where quantises_rows() says so.
   bool quantise = false;
   const float* quantise_norm = nullptr;
+
+  explicit operator bool() const { return bf16_out || squares || next.weight || heads || quantise; }
 };
 
 struct MatmulArgs {
@@ -173,8 +202,10 @@ MatmulFn matmul;  // by exec's instruction set
 }
 namespace cuda {
 MatmulFn matmul;
-int64_t most_own_rows(const PackedMatrix& weights);          // room up to which quire's own kernels multiply them
-bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
+int64_t most_own_rows(const PackedMatrix& weights);    // room up to which quire's own kernels multiply them
+int64_t most_fused_rows(const PackedMatrix& weights);  // room up to which they fuse more than bf16_out
+// Whether their kernels' tiles of 16 outputs hold whole pairs of these.
+bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads);
 bool quantises_rows(const PackedMatrix& weights, int64_t rows);
 }  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures

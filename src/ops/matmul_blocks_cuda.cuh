@@ -85,7 +85,7 @@ inline __device__ void put_silu(const BlockProduct& p, int64_t row, int32_t outp
 
 int32_t multiprocessors();
 
-// With room for one row; the types have groups of 256 inputs, and the device is a Hopper.
+// With room for one row, which has no halves; the types have groups of 256 inputs, and the device is a Hopper.
 bool suits_blocks_row(const BlockProduct& p);
 void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream);
 

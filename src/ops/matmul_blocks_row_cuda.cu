@@ -24,7 +24,7 @@ using namespace quire::cuda::hopper;
 
 constexpr int32_t kMultipliers = 8, kRowThreads = (kMultipliers + 1) * kWarp;
 constexpr int32_t kUnitOutputs = 2 * kTileOutputs, kGroupBlocks = 8;
-constexpr int32_t kStepGroups = 2;
+constexpr int32_t kStepGroups = 2, kStepBlocks = kStepGroups * kGroupBlocks;
 constexpr int32_t kMostStages = 12;
 constexpr int64_t kRowShared = 112 << 10;  // two such blocks fit a multiprocessor
 
@@ -36,25 +36,24 @@ struct RowProduct {
 
 // Two fused products and sums for each block of an output: sum = fma(x, y, sum); sum = fma(z, w, sum). The stride keeps
 // lanes that read or write at once in banks of their own.
-constexpr int32_t kTermStride = kGroupBlocks + 1;  // float4
-template <int32_t kRows>
+constexpr int32_t kTermStride = kStepBlocks + 1;  // float4
 struct RowMemory {
   Barrier full[kMultipliers][kMostStages], terms_full[kMultipliers], terms_empty[kMultipliers];
-  float4 terms[kMultipliers][kRows][kUnitOutputs][kTermStride];
+  float4 terms[kMultipliers][kUnitOutputs][kTermStride];
 };
-static_assert(sizeof(RowMemory<1>) % 16 == 0);
+static_assert(sizeof(RowMemory) % 16 == 0);
 
-// The row, or both halves of one (q8x2), in shared memory.
+// The row, in shared memory.
 struct RowInput {
-  float* scale;    // [kRows, blocks]
-  float* sum;      // [kRows, blocks] scale * sum of q
+  float* scale;    // [blocks]
+  float* sum;      // [blocks] scale * sum of q
   int32_t* sums;   // [blocks, 2] of q, where the row is quantised here
-  std::byte* q;    // [kRows, blocks, 32]
+  std::byte* q;    // [blocks, 32]
   float4* normed;  // [blocks, 8] of a row that is normed here
 };
 int64_t row_input_bytes(const BlockProduct& p) {
   const auto block_bytes = static_cast<int64_t>(sizeof(float) * 4 + 32 + (p.norm ? 32 * sizeof(float) : 0));
-  return (p.blocks * block_bytes) << p.halves;
+  return p.blocks * block_bytes;
 }
 
 // --- single instructions
@@ -114,7 +113,7 @@ class RowSteps {
     step_ += stride_;
     if (step_ >= r_.steps) begin_pair();
   }
-  __device__ int32_t first_block() const { return step_ * kStepGroups * kGroupBlocks; }
+  __device__ int32_t first_block() const { return step_ * kStepBlocks; }
   __device__ int32_t bytes() const {
     return min(kStepGroups, r_.groups - step_ * kStepGroups) * group_bytes_;
   }  // a tile's
@@ -152,38 +151,6 @@ class RowSteps {
 
 // --- from weights to terms
 
-// The pair of a group's blocks that the lane has sums of.
-template <int32_t kRows>
-__device__ int32_t pair_of(int32_t quad) {
-  return kRows == 1 ? threadIdx.x % 4 : quad * 2 + threadIdx.x % 2;
-}
-
-// What a lane reads of a group: the words of both tiles, and their heads. Of one row it has two blocks of the group, of
-// two rows two blocks of each quad.
-template <BlockType T, int32_t kRows>
-struct GroupWeights {
-  static constexpr DeviceLayout kLayout = device_layout(T);
-  Quad<T> quads[2][2];        // [quad][tile]
-  uint32_t d[2];              // of both tiles: f16 d, and dmin above it
-  uint32_t scales[2][kRows];  // four bytes for each pair of the lane's blocks
-
-  __device__ GroupWeights(const std::byte* first, const std::byte* second)
-      : quads{{Quad<T>(first + kLayout.head_bytes), Quad<T>(second + kLayout.head_bytes)},
-              {Quad<T>(first + kLayout.head_bytes + kLayout.quad_bytes()),
-               Quad<T>(second + kLayout.head_bytes + kLayout.quad_bytes())}} {
-    const int32_t output = threadIdx.x % kWarp / 4;
-    const std::byte* const heads[2] = {first, second};
-#pragma unroll
-    for (int32_t x = 0; x < 2; ++x) {
-      constexpr bool kHalf = T == BlockType::q6_k;  // no dmin
-      d[x] = kHalf ? *reinterpret_cast<const uint16_t*>(heads[x] + output * 2) : load_4(heads[x] + output * 4);
-#pragma unroll
-      for (int32_t quad = 0; quad < kRows; ++quad)
-        scales[x][quad] = load_4(heads[x] + (kHalf ? 16 : 32) + output * 16 + pair_of<kRows>(quad) * 4);
-    }
-  }
-};
-
 template <BlockType T>
 __device__ void add_block(int32_t (&sums)[2][4], const Quad<T> (&weights)[2], int32_t i, uint32_t b0, uint32_t b1) {
   if constexpr (T == BlockType::q4_k) {  // the upper ones are left where they are, 16 times as large
@@ -202,23 +169,31 @@ __device__ void add_block(int32_t (&sums)[2][4], const Quad<T> (&weights)[2], in
   }
 }
 
-// What the lane has of a tile: the sums are those of its output and two blocks.
+// What the lane has of a tile: `head` is of its group, the sums are those of its output and two blocks.
 template <BlockType T>
-__device__ void terms_of_tile(float4 (&terms)[2], uint32_t head, uint32_t bytes, const int32_t (&first)[2],
+__device__ void terms_of_tile(float4 (&terms)[2], const std::byte* head, const int32_t (&first)[2],
                               const int32_t (&second)[2], float2 scale, float2 sum) {
+  const int32_t output = threadIdx.x % kWarp / 4, pair = threadIdx.x % 4;
   const float own_scale[2] = {scale.x, scale.y}, own_sum[2] = {sum.x, sum.y};
   constexpr float kTwoTo23 = 8388608.0f;
-  const float2 d = floats_of(head), below = {__fmul_rn(d.x, -kTwoTo23), __fmul_rn(d.y, -kTwoTo23)};
+  if constexpr (T == BlockType::q6_k) {
+    const float d = __half2float(*reinterpret_cast<const __half*>(head + output * 2));
+    const uint32_t scales = load_4(head + 16 + output * 16 + pair * 4);
+    constexpr float kUnit = 1.0f / static_cast<float>(1 << Quad<T>::kShift);
 #pragma unroll
-  for (int32_t e = 0; e < 2; ++e) {
-    if constexpr (T == BlockType::q6_k) {
-      constexpr float kUnit = 1.0f / static_cast<float>(1 << Quad<T>::kShift);
+    for (int32_t e = 0; e < 2; ++e) {
       const auto number = [](int32_t bits) { return __fmaf_rn(__int_as_float(bits), kUnit, -kMagicNumber * kUnit); };
       const auto factor = [&](uint32_t byte) {
-        return __fmul_rn(__fmul_rn(d.x, __fsub_rn(above_two_to_23(bytes, byte), kTwoTo23 + 128.0f)), own_scale[e]);
+        return __fmul_rn(__fmul_rn(d, __fsub_rn(above_two_to_23(scales, byte), kTwoTo23 + 128.0f)), own_scale[e]);
       };
       terms[e] = {number(first[e]), factor(2 * e), number(second[e]), factor(2 * e + 1)};
-    } else {
+    }
+  } else {
+    const float2 d = floats_of(load_4(head + output * 4));
+    const uint32_t bytes = load_4(head + 32 + output * 16 + pair * 4);
+    const float2 below = {__fmul_rn(d.x, -kTwoTo23), __fmul_rn(d.y, -kTwoTo23)};
+#pragma unroll
+    for (int32_t e = 0; e < 2; ++e) {
       float number;
       if constexpr (T == BlockType::q4_k)
         number =
@@ -232,15 +207,13 @@ __device__ void terms_of_tile(float4 (&terms)[2], uint32_t head, uint32_t bytes,
   }
 }
 
-// The products of a row and a group's quads [begin, end), and the lane's terms of both tiles.
-template <BlockType T, int32_t kRows>
-__device__ void terms_of_quads(float4 (&terms)[2][2], const GroupWeights<T, kRows>& weights, int32_t which,
-                               int32_t block, int32_t blocks, const RowInput& in) {
-  constexpr int32_t kColumns = kGroupBlocks / kRows;  // blocks at a time
+// A group of both tiles; its first block is `block`.
+template <BlockType T>
+__device__ void terms_of_group(float4 (&terms)[2][2], const std::byte* const (&tiles)[2], int32_t block,
+                               const RowInput& in) {
+  constexpr DeviceLayout kLayout = device_layout(T);
   const int32_t own = threadIdx.x % kWarp / 4, c = threadIdx.x % 4;
-  const int32_t first = block + which * kColumns;
-  // The lane gives inputs of one block of one row, and has sums of a pair of blocks of one row.
-  const std::byte* q = in.q + (own / kColumns * blocks + first + own % kColumns) * 32;
+  const std::byte* q = in.q + (block + own) * 32;
   uint2 b;
   if constexpr (T == BlockType::q6_k)
     b = {load_4(q + 4 * c), load_4(q + 16 + 4 * c)};
@@ -248,26 +221,50 @@ __device__ void terms_of_quads(float4 (&terms)[2][2], const GroupWeights<T, kRow
     b = load_8(q + 8 * c);
   int32_t sums[2][4] = {{kMagic, kMagic, kMagic, kMagic}, {kMagic, kMagic, kMagic, kMagic}};
 #pragma unroll
-  for (int32_t i = 0; i < kColumns; ++i) {
-    const bool mine = own % kColumns == i;
-    const int32_t in_group = which * kColumns + i;
-    add_block<T>(sums, weights.quads[in_group / kQuadBlocks], in_group % kQuadBlocks, mine ? b.x : 0, mine ? b.y : 0);
+  for (int32_t quad = 0; quad < kLayout.quads; ++quad) {
+    const int32_t at = kLayout.head_bytes + quad * kLayout.quad_bytes();
+    const Quad<T> weights[2] = {Quad<T>(tiles[0] + at), Quad<T>(tiles[1] + at)};
+#pragma unroll
+    for (int32_t i = 0; i < kQuadBlocks; ++i) {
+      const bool mine = own == quad * kQuadBlocks + i;
+      add_block<T>(sums, weights, i, mine ? b.x : 0, mine ? b.y : 0);
+    }
   }
-  const int32_t pair = (kRows == 1 ? 0 : c / 2 * blocks) + block + 2 * pair_of<kRows>(which);
-  const float2 scale = *reinterpret_cast<const float2*>(in.scale + pair);
-  const float2 sum = *reinterpret_cast<const float2*>(in.sum + pair);
+  const float2 scale = *reinterpret_cast<const float2*>(in.scale + block + 2 * c);
+  const float2 sum = *reinterpret_cast<const float2*>(in.sum + block + 2 * c);
 #pragma unroll
   for (int32_t x = 0; x < 2; ++x)
-    terms_of_tile<T>(terms[x], weights.d[x], weights.scales[x][which], {sums[0][2 * x], sums[0][2 * x + 1]},
-                     {sums[1][2 * x], sums[1][2 * x + 1]}, scale, sum);
+    terms_of_tile<T>(terms[x], tiles[x], {sums[0][2 * x], sums[0][2 * x + 1]}, {sums[1][2 * x], sums[1][2 * x + 1]},
+                     scale, sum);
+}
+
+// Of both groups, whether the second is there or not: nobody adds up what is not. Tiles lie `bytes` apart.
+struct StepTerms {
+  float4 of[kStepGroups][2][2];  // of both tiles, the lane's two blocks
+};
+template <BlockType T>
+__device__ StepTerms terms_of_step(const std::byte* slot, int32_t bytes, int32_t block, const RowInput& in) {
+  StepTerms terms;
+#pragma unroll
+  for (int32_t group = 0; group < kStepGroups; ++group) {
+    const std::byte* first = slot + group * device_layout(T).group_bytes();
+    terms_of_group<T>(terms.of[group], {first, first + bytes}, block + group * kGroupBlocks, in);
+  }
+  return terms;
+}
+
+__device__ StepTerms terms_of_type(BlockType type, const std::byte* slot, int32_t bytes, int32_t block,
+                                   const RowInput& in) {
+  if (type == BlockType::q4_k) return terms_of_step<BlockType::q4_k>(slot, bytes, block, in);
+  if (type == BlockType::q5_k) return terms_of_step<BlockType::q5_k>(slot, bytes, block, in);
+  return terms_of_step<BlockType::q6_k>(slot, bytes, block, in);
 }
 
 // --- the warps' roles
 
-template <int32_t kRows>
 class Multiplier {
  public:
-  __device__ Multiplier(const RowProduct& r, RowMemory<kRows>& memory, std::byte* rings)
+  __device__ Multiplier(const RowProduct& r, RowMemory& memory, std::byte* rings)
       : r_(r),
         memory_(memory),
         warp_(threadIdx.x / kWarp),
@@ -289,62 +286,31 @@ class Multiplier {
   }
 
   __device__ void run(const RowInput& in) {
-    for (RowSteps steps(r_, warp_); steps.more(); steps.advance()) {
-      const BlockType type = steps.type();
-      if (type == BlockType::q4_k)
-        multiply<BlockType::q4_k>(steps, in);
-      else if (type == BlockType::q5_k)
-        multiply<BlockType::q5_k>(steps, in);
-      else
-        multiply<BlockType::q6_k>(steps, in);
+    const int32_t lane = threadIdx.x % kWarp;
+    PipelineState place;
+    uint32_t phase = 0;
+    for (RowSteps steps(r_, warp_); steps.more(); steps.advance(), phase ^= 1) {
+      wait(&memory_.full[warp_][place.stage], place.phase);
+      const StepTerms terms = terms_of_type(steps.type(), ring_ + place.stage * r_.product.slot_bytes * kStepGroups,
+                                            steps.bytes(), steps.first_block(), in);
+      __syncwarp();
+      fetch(place.stage);
+      place.next(r_.stages);
+      wait(&memory_.terms_empty[warp_], phase ^ 1);
+#pragma unroll
+      for (int32_t group = 0; group < kStepGroups; ++group)
+#pragma unroll
+        for (int32_t x = 0; x < 2; ++x)
+#pragma unroll
+          for (int32_t e = 0; e < 2; ++e)
+            memory_.terms[warp_][x * kTileOutputs + lane / 4][group * kGroupBlocks + lane % 4 * 2 + e] =
+                terms.of[group][x][e];
+      __syncwarp();
+      if (lane == 0) arrive(&memory_.terms_full[warp_]);
     }
   }
 
  private:
-  // All weights of the step to registers, and the next ones are on their way before anything is done with these. What
-  // a last group that is missing would be is handed over like others, and nobody adds it up.
-  template <BlockType T>
-  __device__ void multiply(const RowSteps& steps, const RowInput& in) {
-    constexpr int32_t kGroupBytes = device_layout(T).group_bytes();
-    wait(&memory_.full[warp_][place_.stage], place_.phase);
-    const std::byte* first = ring_ + place_.stage * r_.product.slot_bytes * kStepGroups;
-    const std::byte* second = first + steps.bytes();
-    if constexpr (kStepGroups == 1) {
-      const GroupWeights<T, kRows> weights(first, second);
-      release();
-      hand_over<T>(weights, steps.first_block(), in);
-    } else {
-      const GroupWeights<T, kRows> weights[2] = {{first, second}, {first + kGroupBytes, second + kGroupBytes}};
-      release();
-      hand_over<T>(weights[0], steps.first_block(), in);
-      hand_over<T>(weights[1], steps.first_block() + kGroupBlocks, in);
-    }
-  }
-  __device__ void release() {
-    __syncwarp();
-    fetch(place_.stage);
-    place_.next(r_.stages);
-  }
-  template <BlockType T>
-  __device__ void hand_over(const GroupWeights<T, kRows>& weights, int32_t block, const RowInput& in) {
-    const int32_t lane = threadIdx.x % kWarp;
-    const int32_t row = kRows == 1 ? 0 : lane % 4 / 2;
-    float4 terms[kRows][2][2];
-#pragma unroll
-    for (int32_t which = 0; which < kRows; ++which)
-      terms_of_quads<T, kRows>(terms[which], weights, which, block, r_.product.blocks, in);
-    wait(&memory_.terms_empty[warp_], phase_ ^ 1);
-    phase_ ^= 1;
-#pragma unroll
-    for (int32_t which = 0; which < kRows; ++which)
-#pragma unroll
-      for (int32_t x = 0; x < 2; ++x)
-#pragma unroll
-        for (int32_t e = 0; e < 2; ++e)
-          memory_.terms[warp_][row][x * kTileOutputs + lane / 4][2 * pair_of<kRows>(which) + e] = terms[which][x][e];
-    __syncwarp();
-    if (lane == 0) arrive(&memory_.terms_full[warp_]);
-  }
   __device__ void fetch(int32_t stage) {
     if (!next_.more()) return;
     if (elect_one()) {
@@ -359,12 +325,10 @@ class Multiplier {
   }
 
   const RowProduct& r_;
-  RowMemory<kRows>& memory_;
+  RowMemory& memory_;
   int32_t warp_;
   std::byte* ring_;
   RowSteps next_;
-  PipelineState place_;
-  uint32_t phase_ = 0;  // of the terms' barriers
 };
 
 // The output of a lane of the adding warp: what is added to its sum, and where it goes.
@@ -400,8 +364,7 @@ class RowOutput {
 };
 
 // `writes`: the row is alive.
-template <int32_t kRows>
-__device__ void add_up(const RowProduct& r, RowMemory<kRows>& memory, bool writes) {
+__device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
   const int32_t lane = threadIdx.x % kWarp, units = unit_count(r.product);
   int32_t next = 0;  // multiplier
   uint32_t phase = 0;
@@ -409,52 +372,42 @@ __device__ void add_up(const RowProduct& r, RowMemory<kRows>& memory, bool write
     const bool two = pair + 1 < units, exists = two || lane < kUnitOutputs;
     const int32_t own = two ? lane / kUnitOutputs : 0;
     const RowOutput output(r.product, unit_number(pair + own), exists && writes);
-    float sums[kRows] = {};
+    float sum = 0;
 #pragma unroll 1
-    for (int32_t step = 0; step < r.steps; ++step) {
+    for (int32_t group = 0; group < r.groups; group += kStepGroups) {
       const int32_t from = next + own;
+      wait(&memory.terms_full[from], phase);
 #pragma unroll
       for (int32_t which = 0; which < kStepGroups; ++which) {
-        wait(&memory.terms_full[from], kStepGroups == 1 ? phase : which);
-        float4 terms[kRows][kGroupBlocks];
-#pragma unroll
-        for (int32_t row = 0; row < kRows; ++row)
-#pragma unroll
-          for (int32_t block = 0; block < kGroupBlocks; ++block)
-            terms[row][block] = memory.terms[from][row][lane % kUnitOutputs][block];
-        __syncwarp();
-        if (exists && lane % kUnitOutputs == 0) arrive(&memory.terms_empty[from]);
-        if (step * kStepGroups + which == r.groups) break;  // the last step's second group
+        if (group + which == r.groups) break;
+        float4 terms[kGroupBlocks];
 #pragma unroll
         for (int32_t block = 0; block < kGroupBlocks; ++block)
+          terms[block] = memory.terms[from][lane % kUnitOutputs][which * kGroupBlocks + block];
 #pragma unroll
-          for (int32_t row = 0; row < kRows; ++row) {
-            const float4& term = terms[row][block];
-            sums[row] = __fmaf_rn(term.z, term.w, __fmaf_rn(term.x, term.y, sums[row]));
-          }
+        for (int32_t block = 0; block < kGroupBlocks; ++block)
+          sum = __fmaf_rn(terms[block].z, terms[block].w, __fmaf_rn(terms[block].x, terms[block].y, sum));
       }
+      __syncwarp();
+      if (exists && lane % kUnitOutputs == 0) arrive(&memory.terms_empty[from]);
       next += two ? 2 : 1;
       if (next == kMultipliers) {
         next = 0;
         phase ^= 1;
       }
     }
-    output.put(kRows == 1 ? sums[0] : __fadd_rn(sums[0], sums[kRows - 1]));
+    output.put(sum);
   }
 }
 
 // --- the kernel
 
 // All is asked for before any of it is waited for. A row that is not alive is brought too, and nobody reads the sums.
-template <int32_t kRows>
 __device__ void bring_row(const BlockProduct& p, const RowInput& to) {
-#pragma unroll
-  for (int32_t row = 0; row < kRows; ++row)
-    for (int32_t i = threadIdx.x; i < 2 * p.blocks; i += kRowThreads)
-      quire::cuda::cp_async(quire::cuda::shared_address(to.q + 16 * (2 * row * p.blocks + i)),
-                            p.q + row * p.q_stride + 16 * i);
+  for (int32_t i = threadIdx.x; i < 2 * p.blocks; i += kRowThreads)
+    quire::cuda::cp_async(quire::cuda::shared_address(to.q + 16 * i), p.q + 16 * i);
   quire::cuda::cp_async_commit();
-  for (int32_t i = threadIdx.x; i < kRows * p.blocks; i += kRowThreads) {
+  for (int32_t i = threadIdx.x; i < p.blocks; i += kRowThreads) {
     const auto sums = reinterpret_cast<const int2*>(p.sums)[i];
     const float scale = p.scale[i];
     to.scale[i] = scale;
@@ -509,29 +462,27 @@ __device__ void quantise_row(const BlockProduct& p, const RowInput& to) {
 }
 
 // grid: blocks that share the units
-template <int32_t kRows>
 __global__ void __launch_bounds__(kRowThreads, 2) blocks_row_kernel(const __grid_constant__ RowProduct r) {
   extern __shared__ uint4 row_kernel_memory[];
-  auto& memory = *reinterpret_cast<RowMemory<kRows>*>(row_kernel_memory);
+  RowMemory& memory = *reinterpret_cast<RowMemory*>(row_kernel_memory);
   const BlockProduct& p = r.product;
-  const int32_t blocks = kRows * p.blocks;
   float* numbers = reinterpret_cast<float*>(&memory + 1);
   const RowInput in{.scale = numbers,
-                    .sum = numbers + blocks,
-                    .sums = reinterpret_cast<int32_t*>(numbers + 2 * blocks),
-                    .q = reinterpret_cast<std::byte*>(numbers + 4 * blocks),
-                    .normed = reinterpret_cast<float4*>(numbers + 12 * blocks)};
-  std::byte* rings = in.q + blocks * 32 + (p.norm ? blocks * 128 : 0);
+                    .sum = numbers + p.blocks,
+                    .sums = reinterpret_cast<int32_t*>(numbers + 2 * p.blocks),
+                    .q = reinterpret_cast<std::byte*>(numbers + 4 * p.blocks),
+                    .normed = reinterpret_cast<float4*>(numbers + 12 * p.blocks)};
+  std::byte* rings = in.q + p.blocks * 32 + (p.norm ? p.blocks * 128 : 0);
   griddep_launch_dependents();
   const bool multiplies = threadIdx.x < kMultipliers * kWarp;
-  Multiplier<kRows> multiplier(r, memory, rings);
+  Multiplier multiplier(r, memory, rings);
   if (multiplies) multiplier.begin();
   griddep_wait();
   const bool live = *reinterpret_cast<const volatile int32_t*>(p.live_rows) > 0;
-  if (kRows == 1 && p.row)
+  if (p.row)
     quantise_row(p, in);
   else
-    bring_row<kRows>(p, in);
+    bring_row(p, in);
   __syncthreads();
   if (multiplies)
     multiplier.run(in);
@@ -549,27 +500,15 @@ bool is_hopper() {
   return found;
 }
 
-int64_t fixed_row_bytes(const BlockProduct& p) {
-  return static_cast<int64_t>(p.halves ? sizeof(RowMemory<2>) : sizeof(RowMemory<1>)) + row_input_bytes(p);
-}
-int64_t stage_bytes(const BlockProduct& p) { return int64_t{kMultipliers} * kStepGroups * p.slot_bytes; }
 int64_t row_stages(const BlockProduct& p) {
-  return std::min<int64_t>(kMostStages, (kRowShared - fixed_row_bytes(p)) / stage_bytes(p));
-}
-
-template <int32_t kRows>
-void launch_blocks_row(const RowProduct& r, cudaStream_t stream) {
-  const BlockProduct& p = r.product;
-  const int64_t shared = fixed_row_bytes(p) + r.stages * stage_bytes(p);
-  allow_shared(blocks_row_kernel<kRows>, shared, "matmul");
-  const auto blocks = static_cast<uint32_t>(std::min(p.units, 2 * multiprocessors()));
-  launch_after(blocks_row_kernel<kRows>, dim3(blocks), kRowThreads, static_cast<size_t>(shared), stream, "matmul", r);
+  const int64_t fixed = int64_t{sizeof(RowMemory)} + row_input_bytes(p);
+  return std::min<int64_t>(kMostStages, (kRowShared - fixed) / (int64_t{kMultipliers} * kStepGroups * p.slot_bytes));
 }
 
 }  // namespace
 
 bool suits_blocks_row(const BlockProduct& p) {
-  if (p.room != 1 || !is_hopper() || row_stages(p) < 1) return false;
+  if (p.room != 1 || p.halves || !is_hopper() || row_stages(p) < 1) return false;
   return std::all_of(p.parts, p.parts + kMostParts, [](const BlockPart& part) {
     return part.groups == 0 || device_layout(part.type).group_blocks() == kGroupBlocks;
   });
@@ -581,7 +520,11 @@ void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream) {
                      .groups = groups,
                      .steps = (groups + kStepGroups - 1) / kStepGroups,
                      .stages = static_cast<int32_t>(row_stages(p))};
-  p.halves ? launch_blocks_row<2>(r, stream) : launch_blocks_row<1>(r, stream);
+  const int64_t shared =
+      int64_t{sizeof(RowMemory)} + row_input_bytes(p) + int64_t{r.stages} * kMultipliers * kStepGroups * p.slot_bytes;
+  allow_shared(blocks_row_kernel, shared, "matmul");
+  const auto blocks = static_cast<uint32_t>(std::min(p.units, 2 * multiprocessors()));
+  launch_after(blocks_row_kernel, dim3(blocks), kRowThreads, static_cast<size_t>(shared), stream, "matmul", r);
 }
 
 }  // namespace quire::ops::cuda

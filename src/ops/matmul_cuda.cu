@@ -17,11 +17,8 @@ using quire::cuda::launch_after;
 
 Product product_of(const MatmulArgs& args) {
   const PackedMatrix& weights = *args.weights;
-  const bool normed = args.fusions.norm != nullptr;
   return {.weights = weights.rows(),
           .in = args.in.bf16,
-          .norm_in = normed ? args.in.f32 : nullptr,
-          .norm = args.fusions.norm,
           .out = args.out.data,
           .bias = args.bias,
           .live_rows = args.live_rows,
@@ -34,16 +31,25 @@ Product product_of(const MatmulArgs& args) {
           .norm_eps = args.fusions.norm_eps,
           .store = args.store,
           .join = weights.join(),
-          .bf16_out = args.fusions.bf16_out};
+          .bf16_out = args.fusions.bf16_out,
+          .squares = args.fusions.squares,
+          .next = args.fusions.next,
+          .has_heads = args.fusions.heads != nullptr,
+          .heads = args.fusions.heads ? *args.fusions.heads : HeadTargets{}};
 }
 
 void check_rows(const Product& p) {
-  check(!p.norm || (p.room <= kMostNormedRows && !suits_ring(p.join, p.outputs, p.inputs)), "a product of ", p.outputs,
-        " outputs with room for ", p.room, " rows fuses no norm");
-  const void* rows = p.norm_in ? static_cast<const void*>(p.norm_in) : p.in;
-  check(rows != nullptr && reinterpret_cast<uintptr_t>(rows) % 16 == 0 && p.in_stride % kRowInputs == 0,
+  check(p.in != nullptr && reinterpret_cast<uintptr_t>(p.in) % 16 == 0 && p.in_stride % kRowInputs == 0,
         "rows of a product on a GPU begin at multiples of 16 bytes");
   check(!p.bf16_out || p.store != Store::add, "a product does not add to rows of bf16");
+}
+
+void check_fusions(const Product& p, int64_t most_rows) {
+  if (!p.squares && !p.next.weight && !p.has_heads) return;
+  check(p.room <= most_rows, "a product of ", p.outputs, " outputs with room for ", p.room, " rows fuses nothing");
+  check(!p.squares || p.inputs % kRowGroup == 0, "squares of ", p.inputs, " numbers are no whole groups");
+  check(!p.next.weight || (p.store == Store::add && p.join == PackedMatrix::Join::stack && p.outputs % kRowGroup == 0),
+        "a product of ", p.outputs, " outputs leaves no stream for the next norm");
 }
 
 // --- what cuBLASLt leaves to do
@@ -78,7 +84,8 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
 }
 
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
-  check(!args.fusions.norm && !args.fusions.bf16_out, "products of quantised weights fuse neither");
+  const MatmulFusions& f = args.fusions;
+  check(!f.bf16_out && !f.squares && !f.next.weight && !f.heads, "products of quantised weights fuse nothing of these");
   (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
@@ -128,16 +135,23 @@ void prepare_quantised_matmul(Exec& exec) {
 }
 
 int64_t most_own_rows(const PackedMatrix& weights) {
-  constexpr int64_t kRing = 8, kSmall = 64, kFp8 = 16;
+  constexpr int64_t kFp8 = 16;
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
   if (weights.is_fp8()) return kFp8;
   if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
-  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kRing : kSmall;
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
 }
 
-bool fuses_norm(const PackedMatrix& weights, int64_t rows) {
-  return rows <= kMostNormedRows && !weights.is_fp8() &&
-         !suits_ring(weights.join(), weights.outputs(), weights.inputs());
+int64_t most_fused_rows(const PackedMatrix& weights) {
+  if (weights.is_fp8()) return kMostStreamRows;
+  if (!is_dense(weights.parts()[0].type)) return 0;
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
+}
+
+bool stores_heads(const PackedMatrix& weights, const HeadTargets& h) {
+  const bool in_boxes = suits_ring(weights.join(), weights.outputs(), weights.inputs());  // of 8 rows side by side
+  return !weights.is_fp8() && h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
+         h.kv_type != Dtype::f8e4m3 && !(in_boxes && h.adjacent_pairs);
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
@@ -145,11 +159,14 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
+  check_fusions(p, most_fused_rows(*args.weights));
+  check(!p.has_heads || stores_heads(*args.weights, p.heads), "a product does not store heads of ", p.heads.key_dim);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
   if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, stream);
   if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
-  (suits_ring(p.join, p.outputs, p.inputs) ? multiply_ring : multiply_small)(p, stream);
+  if (!suits_ring(p.join, p.outputs, p.inputs)) return multiply_small(p, stream);
+  (p.room <= kMostStreamRows ? multiply_stream : multiply_ring)(p, stream);
 }
 
 }  // namespace quire::ops::cuda

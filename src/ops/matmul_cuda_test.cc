@@ -440,58 +440,61 @@ TEST_F(MatmulCuda, ReadsRowsThatLieApart) {
     }
 }
 
-// Rows of f32 whose norm is part of the product.
-struct NormedProduct {
-  NormedProduct(const CudaProduct& of, int64_t rows)
-      : product(&of),
-        x_memory(static_cast<size_t>(rows * of.weights.inputs()) * sizeof(float), Place::pinned),
-        norm_memory(static_cast<size_t>(of.weights.inputs()) * sizeof(float), Place::pinned) {
-    std::mt19937 random(9);
+// Random numbers in memory that both sides address.
+template <class T>
+struct PinnedNumbers {
+  PinnedNumbers(int64_t size, float spread, uint32_t seed)
+      : count(size), memory(static_cast<size_t>(size) * sizeof(T), Place::pinned) {
+    std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < rows * of.weights.inputs(); ++i) x()[i] = normal(random) * 30;
-    for (int64_t i = 0; i < of.weights.inputs(); ++i) norm()[i] = normal(random);
+    for (int64_t i = 0; i < size; ++i) {
+      const float x = normal(random) * spread;
+      if constexpr (sizeof(T) == 2)
+        data()[i] = to_bf16(x).bits;
+      else
+        data()[i] = x;
+    }
   }
-  float* x() const { return reinterpret_cast<float*>(x_memory.data()); }
-  float* norm() const { return reinterpret_cast<float*>(norm_memory.data()); }
-  CudaOutput result(int64_t room, Store store) const {
-    CudaOutput out(room, product->columns(store));
-    MatmulArgs args = product->args(out.view(), store);
-    args.in = {.forms = {.f32 = true}, .rows = room, .dim = product->weights.inputs(), .f32 = x()};
-    args.fusions = {.norm = norm(), .norm_eps = 1e-5f};
-    matmul(args, product_gpu());
-    product_gpu().wait();
-    return out;
-  }
-  const CudaProduct* product;
-  Buffer x_memory, norm_memory;
+  T* data() const { return reinterpret_cast<T*>(memory.data()); }
+  int64_t count;
+  Buffer memory;
 };
 
-TEST_F(MatmulCuda, NormsItsRowsOnTheWay) {
-  constexpr int64_t kRoom = 16;
-  for (const int64_t inputs : {40, 576, 1536, 2304}) {
-    const CudaProduct product = stack_of(48, inputs, kRoom);
-    ASSERT_TRUE(cuda::fuses_norm(product.weights, kRoom));
-    EXPECT_FALSE(cuda::fuses_norm(product.weights, 64));
-    const NormedProduct normed(product, kRoom);
-    const CudaOutput whole = normed.result(kRoom, Store::set);
-    const std::vector<std::vector<float>> values = rounded_values(product);
-    for (int64_t row = 0; row < kRoom; ++row) {  // what enters the product is x * weight in bf16; then the row's factor
-      double squares = 0;
-      for (int64_t k = 0; k < inputs; ++k) {
-        const float x = normed.x()[row * inputs + k];
-        squares += double{x} * x;
-        product.in()[row * inputs + k] = to_bf16(x * normed.norm()[k]).bits;
+// Rooms that products fuse for, with those that fall between two kernels' sizes.
+constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 64;
+// outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
+constexpr int64_t kFusedShapes[][3] = {
+    {48, 48, 0},     {80, 576, 0},    {96, 1536, 0}, {48, 4096, 0}, {656, 4096, 0},
+    {208, 14336, 0}, {1296, 2112, 0}, {96, 640, 1},  {32, 14336, 1}};  // the last number: weights of F8_E4M3
+CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
+  if (!is_fp8) return stack_of(outputs, inputs, kMostFusedRoom);
+  return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
+}
+
+TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
+    for (const int64_t room : kFusedRooms) {
+      if (room > cuda::most_fused_rows(product.weights)) break;
+      SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
+      PinnedNumbers<float> squares(room * inputs / 16, 50, 11);
+      for (int64_t i = 0; i < squares.count; ++i) squares.data()[i] = std::abs(squares.data()[i]);
+      const CudaOutput plain = product_on_gpu(product, room, Store::set);
+      CudaOutput out(room, outputs);
+      MatmulArgs args = product.args(out.view(), Store::set);
+      args.fusions.squares = squares.data();
+      args.fusions.norm_eps = 0.5f;
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      for (int64_t row = 0; row < room; ++row) {
+        double sum = 0;
+        for (int64_t i = 0; i < inputs / 16; ++i) sum += squares.data()[row * (inputs / 16) + i];
+        const double factor = 1 / std::sqrt(sum / static_cast<double>(inputs) + 0.5);
+        for (int64_t c = 0; c < outputs; ++c) {
+          const double expected = plain.view().row(row)[c] * factor;
+          ASSERT_NEAR(out.view().row(row)[c], expected, std::abs(expected) * 1e-6) << row << ", " << c;
+        }
       }
-      const double factor = 1 / std::sqrt(squares / static_cast<double>(inputs) + 1e-5);
-      for (int64_t c = 0; c < 48; c += 5) {
-        const ExactSum sum = exact_sum_of(product, values, row, c);
-        ASSERT_NEAR(whole.view().row(row)[c], sum.value * factor, sum.magnitude * factor * 1e-5) << row << ", " << c;
-      }
-    }
-    for (const int64_t room : {1, 5, 9}) {
-      const CudaOutput fewer = normed.result(room, Store::set);
-      for (int64_t row = 0; row < room; ++row)
-        ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), 48 * sizeof(float)), 0) << row;
     }
   }
 }
@@ -535,6 +538,93 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
     }
 }
 
+// x is what Store::add alone makes of it; rows past the live ones stay as they are.
+TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
+    for (const int64_t room : kFusedRooms) {
+      if (room > cuda::most_fused_rows(product.weights)) break;
+      SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
+      product.live() = static_cast<int32_t>(std::max<int64_t>(room - 1, 1));
+      const PinnedNumbers<float> weight(outputs, 1, 12), poisoned(room * outputs / 16, 1, 13);
+      const PinnedNumbers<float> squares(room * outputs / 16, 1, 13);
+      const PinnedNumbers<uint16_t> rows(room * outputs, 1, 14), untouched(room * outputs, 1, 14);
+      const CudaOutput expected = product_on_gpu(product, room, Store::add, false, 0.25f);
+      CudaOutput out(room, outputs);
+      MatmulArgs args = product.args(out.view(), Store::add, false, 0.25f);
+      args.fusions.next = {.weight = weight.data(), .rows = rows.data(), .squares = squares.data()};
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      for (int64_t row = 0; row < room; ++row) {
+        const float* x = expected.view().row(row);
+        ASSERT_EQ(std::memcmp(out.view().row(row), x, outputs * sizeof(float)), 0) << row;
+        const bool alive = row < product.live();
+        for (int64_t c = 0; c < outputs; ++c)
+          ASSERT_EQ(rows.data()[row * outputs + c],
+                    alive ? to_bf16(x[c] * weight.data()[c]).bits : untouched.data()[row * outputs + c])
+              << row << ", " << c;
+        for (int64_t group = 0; group < outputs / 16; ++group) {
+          double sum = 0;
+          for (int64_t c = 0; c < 16; ++c) sum += double{x[group * 16 + c]} * x[group * 16 + c];
+          const float got = squares.data()[row * (outputs / 16) + group];
+          if (alive)
+            ASSERT_NEAR(got, sum, sum * 1e-6) << row << ", " << group;
+          else
+            ASSERT_EQ(got, poisoned.data()[row * (outputs / 16) + group]);
+        }
+      }
+    }
+  }
+}
+
+// A row's bits, factor and stream included, are those of the row alone.
+TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
+    SCOPED_TRACE(cat(outputs, " x ", inputs));
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
+    const int64_t most = std::min(kMostFusedRoom, cuda::most_fused_rows(product.weights));
+    PinnedNumbers<float> factors(most * inputs / 16, 50, 15);
+    for (int64_t i = 0; i < factors.count; ++i) factors.data()[i] = std::abs(factors.data()[i]);
+    const PinnedNumbers<float> weight(outputs, 1, 16), squares(2 * most * outputs / 16, 1, 17);
+    const PinnedNumbers<uint16_t> rows(2 * most * outputs, 1, 18);
+    const auto run = [&](int64_t room, int64_t at) {
+      CudaOutput out(room, outputs);
+      MatmulArgs args = product.args(out.view(), Store::add);
+      args.fusions = {.squares = factors.data(),
+                      .norm_eps = 1e-5f,
+                      .next = {.weight = weight.data(),
+                               .rows = rows.data() + at * most * outputs,
+                               .squares = squares.data() + at * most * outputs / 16}};
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      return out;
+    };
+    const CudaOutput whole = run(most, 0);
+    for (const int64_t room : kFusedRooms) {
+      if (room > most) break;
+      const CudaOutput fewer = run(room, 1);
+      for (int64_t row = 0; row < room; ++row)
+        ASSERT_EQ(std::memcmp(fewer.view().row(row), whole.view().row(row), outputs * sizeof(float)), 0) << row;
+      EXPECT_EQ(std::memcmp(rows.data() + most * outputs, rows.data(), room * outputs * sizeof(uint16_t)), 0);
+      EXPECT_EQ(std::memcmp(squares.data() + most * outputs / 16, squares.data(), room * outputs / 16 * sizeof(float)),
+                0);
+    }
+  }
+}
+
+TEST_F(MatmulCuda, RefusesFusionsThatItCannotDo) {
+  const CudaProduct product = stack_of(40, 64, 65);
+  CudaOutput out(65, 40);
+  MatmulArgs args = product.args(out.view(), Store::set);
+  args.fusions.squares = out.data();
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "a product of 40 outputs with room for 65 rows fuses nothing");
+  args = product.args({out.data(), 2, 40, 43}, Store::add);
+  args.fusions.next = {.weight = out.data(), .rows = product.in(), .squares = out.data()};
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "a product of 40 outputs leaves no stream for the next norm");
+}
+
 TEST(MatmulFusions, ACpuRefusesThem) {
   const Weights weights(BlockType::f32, 16, 8, 1);
   const WeightView view = weights.view();
@@ -545,7 +635,7 @@ TEST(MatmulFusions, ACpuRefusesThem) {
                   .in = {.forms = {.f32 = true}, .rows = 1, .dim = 8, .f32 = x},
                   .out = {out, 1, 16, 16},
                   .live_rows = &live};
-  args.fusions.norm = x;
+  args.fusions.squares = x;
   quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");
   args.fusions = {.bf16_out = true};
   quire::expect_refused([&] { matmul(args, testing::team()); }, "a product on a CPU fuses nothing");

@@ -192,8 +192,6 @@ class Slices {
       const int64_t column = first * in_unit, outputs = std::min(taken * in_unit, part.outputs - column);
       multiply_by_library({.weights = weights(),
                            .in = rows(),
-                           .norm_in = nullptr,
-                           .norm = nullptr,
                            .out = args_.out.row(first_row) + part.first_output + column,
                            .bias = args_.bias ? args_.bias + part.first_output + column : nullptr,
                            .live_rows = live_of_slice(),

@@ -13,7 +13,7 @@
 #include "ops/by_row_cuda.cuh"
 #include "ops/cublaslt.h"
 #include "ops/matmul_blocks_cuda.h"
-#include "ops/matmul_cuda.cuh"
+#include "ops/matmul_end_cuda.cuh"
 #include "ops/packed_fp8.h"
 
 namespace quire::ops::cuda {
@@ -25,6 +25,7 @@ constexpr int32_t kPieceWarps = 8, kFp8Threads = kPieceWarps * kWarp, kMostPiece
 constexpr int32_t kFewRowsStages = 4;                             // at least
 constexpr int64_t kTwoBlocks = 112 << 10, kOneBlock = 224 << 10;  // of shared memory
 constexpr int32_t kTokenTile = 8;
+static_assert(kTokenTile <= kPieceWarps);  // a warp has the factor of a token's norm
 
 struct Fp8Product {
   Product product;
@@ -39,7 +40,8 @@ struct Fp8Product {
 
 struct Fp8Memory {
   Barrier full[kPieceWarps][kMostPieceStages];
-  float4 sums[2][kPieceWarps][kWarp];  // of two strips in turn
+  float4 sums[2][kPieceWarps][kWarp];     // of two strips in turn
+  alignas(16) float factors[kTokenTile];  // of the tokens' norms
 };
 
 // --- single instructions
@@ -182,27 +184,38 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
   extern __shared__ uint4 fp8_shared[];
   Fp8Memory& memory = *reinterpret_cast<Fp8Memory*>(fp8_shared);
   std::byte* tokens = reinterpret_cast<std::byte*>(&memory + 1);
+  const Product& p = f.product;
   const int32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   griddep_launch_dependents();
   PieceRing ring(f, memory, tokens + f.rows * f.token_stride());
   griddep_wait();
   // Nothing but its stores waits for the number of live rows: all of the room are brought. Columns past them are given
   // the last one, and their results are nobody's.
-  const int32_t first_token = blockIdx.y * f.rows, there = min(f.product.room - first_token, f.rows);
+  const int32_t first_token = blockIdx.y * f.rows, there = min(p.room - first_token, f.rows);
   bring_tokens(f, tokens, first_token, there);
-  const int32_t live = min(live_rows_of(f.product) - first_token, f.rows);
+  const int32_t live = min(live_rows_of(p) - first_token, there);
+  if (p.squares) {
+    constexpr int32_t kGroupsAhead = 8;
+    const float factor = RowFactor<kGroupsAhead>(p, warp < there ? first_token + warp : p.room).value(p);
+    if (lane == 0) memory.factors[warp] = factor;
+  }
   __syncthreads();
   const std::byte* token = tokens + min(lane / 4, there - 1) * f.token_stride();
 
   int32_t turn = 0;
 #pragma unroll 1
   for (int32_t strip = blockIdx.x; strip < f.strip_count; strip += gridDim.x, ++turn) {
-    // What this thread stores in the end, if it does.
-    const int32_t row = strip * static_cast<int32_t>(kRowGroup) + lane / 4, at = first_token + lane % 4 * 2;
+    // What this thread stores in the end, if it does: the lane's pair of outputs for two tokens.
+    const int32_t row = strip * static_cast<int32_t>(kRowGroup) + lane / 4, at = lane % 4 * 2;
     const bool finishes = turn % kPieceWarps == warp;
-    const Finish<kJoin> even(f.product, row, finishes ? at : f.product.room);
-    const Finish<kJoin> odd(f.product, row, finishes && at + 1 < live + first_token ? at + 1 : f.product.room);
-    const float upper = finishes ? f.row_scales[row] : 0, lower = finishes ? f.row_scales[row + kHalfGroup] : 0;
+    RowsEnd<kJoin> even(p, strip), odd(p, strip);
+    float upper = 0, lower = 0;
+    if (finishes) {
+      even.load(p, at < there ? first_token + at : p.room);
+      odd.load(p, at + 1 < there ? first_token + at + 1 : p.room);
+      upper = f.row_scales[row];
+      lower = f.row_scales[row + kHalfGroup];
+    }
     float sums[4] = {};
 #pragma unroll 1
     for (int32_t piece = warp; piece < f.pieces; piece += kPieceWarps) {
@@ -219,8 +232,9 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
       const float4 more = parts[w][lane];
       sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
     }
-    if (at < live + first_token) even.store(f.product, sum.x * upper, sum.z * lower);
-    if (at + 1 < live + first_token) odd.store(f.product, sum.y * upper, sum.w * lower);
+    const float2 factors = p.squares ? *reinterpret_cast<const float2*>(memory.factors + at) : float2{1, 1};
+    even.store(p, sum.x * upper * factors.x, sum.z * lower * factors.x, at < live);
+    odd.store(p, sum.y * upper * factors.y, sum.w * lower * factors.y, at + 1 < live);
   }
 }
 

@@ -233,23 +233,6 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
   return found;
 }
 
-// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of kPanels of `box` rows: a box costs TMA much the
-// same whatever its size, so a stage is one of weights and one of tokens. What is past the last is zeros.
-CUtensorMap map_of(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box) {
-  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
-                              static_cast<cuuint64_t>(columns / kPanelColumns)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
-  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), kPanels}, steps[] = {1, 1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
-                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", rows, " rows of ", columns, ": error ",
-        static_cast<int>(result));
-  return map;
-}
-
 struct GpuKind {
   int32_t multiprocessors;
   bool hopper;
@@ -286,8 +269,8 @@ void launch_ring(const Product& p, cudaStream_t stream) {
   }();
   (void)allowed;
   const Deal deal = deal_of(p.weight_rows());
-  const RingProduct r{.weights = map_of(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile),
-                      .in = map_of(p.in, p.room, p.inputs, p.in_stride, kTokens),
+  const RingProduct r{.weights = panels_map(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile, kPanels),
+                      .in = panels_map(p.in, p.room, p.inputs, p.in_stride, kTokens, kPanels),
                       .product = p,
                       .turns = deal.turns};
   const dim3 grid(static_cast<uint32_t>(deal.blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
@@ -301,6 +284,23 @@ void launch_joined(const Product& p, cudaStream_t stream) {
 }
 
 }  // namespace
+
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels) {
+  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
+                              static_cast<cuuint64_t>(columns / kPanelColumns)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
+  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(panels)},
+                   steps[] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
+                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", rows, " rows of ", columns, ": error ",
+        static_cast<int>(result));
+  return map;
+}
 
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
