@@ -9,6 +9,15 @@ namespace {
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
 
+template <class... What>
+void check_memory(cudaError_t result, const What&... what) {
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
+  }
+  check_cuda(result, what...);
+}
+
 class TimedEvent {
  public:
   TimedEvent() { check_cuda(cudaEventCreate(&event_), "no event"); }
@@ -49,19 +58,6 @@ Memory memory() {
   check_cuda(cudaMemGetInfo(&free, &total), "the device's memory is not known");
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
-
-namespace {
-
-template <class... What>
-void check_memory(cudaError_t result, const What&... what) {
-  if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
-  }
-  check_cuda(result, what...);
-}
-
-}  // namespace
 
 std::byte* allocate_device(size_t bytes) {
   void* memory = nullptr;
@@ -125,7 +121,7 @@ std::unique_ptr<CapturedGraph> Stream::end_capture() {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check_cuda(made, "the captured graph cannot be used");
+  check_memory(made, "the captured graph cannot be used");
   return std::make_unique<CapturedGraph>(executable);
 }
 

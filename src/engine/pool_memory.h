@@ -26,6 +26,10 @@ int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_
 // Throws CheckError that says how many tokens would fit, when these do not.
 void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, std::optional<int64_t> memory);
 
+// The same of a GPU, whose pool takes its memory at once: throws cuda::OutOfMemory with what to do.
+void check_pool_fits_gpu(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, int64_t room,
+                         const char* advice);
+
 // A sentence for whoever started it, where little is left for anything else when the pool is full.
 std::optional<std::string> tight_memory(const model::ModelConfig& config, Dtype kv_type, int32_t tokens,
                                         std::optional<int64_t> memory);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cuda.h"
 #include "base/testing/expect_refused.h"
 
 namespace quire::engine {
@@ -41,6 +42,17 @@ TEST(PoolMemory, WhatCannotFitIsRefusedWithWhatWould) {
                  "347222 tokens (--max-total-tokens)");
   check_pool_fits(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes);
   check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, std::nullopt);  // nobody knows
+}
+
+TEST(PoolMemory, WhatCannotFitOnAGpuIsOutOfMemoryAndSaysWhatToDo) {
+  check_pool_fits_gpu(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes, "");
+  try {
+    check_pool_fits_gpu(smollm2(), Dtype::bf16, 300'000, kGigabyte, "lower --max-total-tokens");
+    FAIL() << "it was taken";
+  } catch (const cuda::OutOfMemory& error) {
+    EXPECT_EQ(error.what(), std::string("the keys and values of 300000 tokens take 6.9 GB, and the GPU has 1.0 GB for "
+                                        "them: lower --max-total-tokens"));
+  }
 }
 
 TEST(PoolMemory, IsTightWhereLittleIsLeft) {

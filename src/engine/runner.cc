@@ -42,14 +42,14 @@ attn::Limits step_limits(const model::ModelConfig& config, const SchedulerLimits
 }  // namespace
 
 Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table,
-               Exec& exec, ops::DeviceSampler* sampler)
+               Exec& exec, ops::DeviceSampler* sampler, bool deterministic)
     : table_(table),
       exec_(exec),
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
              place_of(exec.device(), Place::host_huge_pages)),
       arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
       upload_(arena_.limits(), kInputCopies, exec),
-      forward_(model, arena_.limits(), kv_type),
+      forward_(model, arena_.limits(), kv_type, deterministic),
       sampler_(sampler),
       token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
       extend_captured_(0) {
@@ -88,10 +88,15 @@ uint32_t Runner::prepare(const Batch& batch) {
     fill(batch, inputs);
     attn::check_step(shape(batch), inputs.inputs(), arena_.limits());
   } catch (...) {
-    if (mirror_) table_.keep_journal();  // the changes in these inputs are not sent
+    abandon();
     throw;
   }
   return upload_.next_number();
+}
+
+// The table's changes in these inputs may not have been sent: all of it will be.
+void Runner::abandon() {
+  if (mirror_) table_.keep_journal();
 }
 
 Runner::Outputs Runner::compute(const Batch& batch, Part part) {

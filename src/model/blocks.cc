@@ -84,10 +84,16 @@ void composed::add_product(const ResidualBlock& block, const ops::ActivationRows
                         .out = rows.x,
                         .store = ops::Store::add,
                         .scale = scale,
+                        .deterministic = rows.deterministic,
                         .live_rows = rows.live_rows},
                        exec);
   const Rows<float> result{rows.result, rows.x.rows, rows.x.dim, rows.x.dim};
-  ops::matmul({.weights = block.weights, .in = in, .out = result, .live_rows = rows.live_rows}, exec);
+  ops::matmul({.weights = block.weights,
+               .in = in,
+               .out = result,
+               .deterministic = rows.deterministic,
+               .live_rows = rows.live_rows},
+              exec);
   ops::rms_norm({.in = result,
                  .weight = block.norm_after->data(),
                  .eps = rows.norm_eps,
@@ -105,6 +111,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
                .out = block.qkv,
                .bias = weights.qkv_bias.data(),
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
   composed::rotate_and_store(block, exec);
@@ -120,6 +127,7 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
                .out = block.out,
                .store = ops::Store::silu_mul,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
 }
@@ -138,6 +146,7 @@ void head(const HeadBlock& block, Exec& exec) {
                .in = in,
                .out = block.logits,
                .scale = block.logits_scale,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.logits_rows},
               exec);
 }

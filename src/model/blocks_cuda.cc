@@ -30,12 +30,14 @@ void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& 
   } else {
     args.in = composed::normed_input(*args.weights, norm, rows, exec);
   }
+  args.deterministic = rows.deterministic;
   ops::matmul(args, exec);
 }
 
 // The same of quantised weights.
 void multiply_quantised(ops::MatmulArgs args, const Rows<float>& in, const Vector& norm, const BlockRows& rows,
                         Exec& exec) {
+  args.deterministic = rows.deterministic;
   if (!rows.precise && ops::cuda::quantises_rows(*args.weights, in.rows)) {
     args.in = {.forms = {.f32 = true}, .rows = in.rows, .dim = in.dim, .f32 = in.data};
     args.fusions.quantise = true;
@@ -85,7 +87,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
                        .live_rows = block.rows.live_rows};
   const bool plain_heads = block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent();
   const ops::HeadTargets heads = head_targets(block);
-  const bool stores = plain_heads && ops::cuda::stores_heads(block.weights->qkv, heads) &&
+  const bool stores = plain_heads && !block.rows.deterministic && ops::cuda::stores_heads(block.weights->qkv, heads) &&
                       block.rows.x.rows <= ops::cuda::most_fused_rows(block.weights->qkv);
   if (stores) args.fusions.heads = &heads;
   multiply_normed(args, block.weights->attention_norm, block.rows, exec);

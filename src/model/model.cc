@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <span>
@@ -7,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
+#include "ops/packed_rows.h"
 
 namespace quire::model {
 namespace {
@@ -144,7 +146,12 @@ struct Model::Impl {
   }
 
   void copy_embedding(Exec& exec) {
-    embedding_copy = {files.tensors().embedding->data, exec};
+    const std::byte* table = embedding.data;
+    const int64_t row_bytes = bytes_of(embedding.type, embedding.inputs);
+    embedding_copy = ops::filled_on_device(embedding.outputs, row_bytes, exec, [&](int64_t row, std::byte* to) {
+      std::copy_n(table + row * row_bytes, row_bytes, to);
+    });
+    files.forget(*files.tensors().embedding);
     embedding.data = embedding_copy.data();
   }
 
@@ -153,7 +160,7 @@ struct Model::Impl {
   std::vector<Vector> rope_frequencies;
   Device device;
   WeightView embedding;
-  DeviceArray<std::byte> embedding_copy;  // of a GPU
+  Buffer embedding_copy;  // of a GPU
   Vector output_norm;
   std::vector<LayerWeights> layers;
   PackedMatrix output;

@@ -24,7 +24,8 @@
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
 // the kernel's, which is chosen by the weights' shape: with room for up to most_own_rows() rows a row's bits depend on
 // neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
-// which may sum in another order for each number of rows. The live rows are counted where the kernel runs, except by
+// which may sum in another order for each number of rows. With `deterministic` every room is served as a small one is,
+// and a row's bits depend on the row alone. The live rows are counted where the kernel runs, except by
 // cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with what has no
 // meaning. So give views of as many rows as the step has room for, not of all memory.
 //
@@ -190,6 +191,8 @@ struct MatmulArgs {
   Store store = Store::set;
   float scale = 1;  // of the result, after the bias, before it is set or added; silu_mul has none
   MatmulFusions fusions = {};
+  // On a GPU, where it costs time: a row's bits depend on no other row and not on the room. A CPU has no others.
+  bool deterministic = false;
   // Rows computed; the others of out are not touched (on a GPU up to most_own_rows). Read when the operation runs.
   const int32_t* live_rows;
 };

@@ -86,7 +86,7 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
   const MatmulFusions& f = args.fusions;
   check(!f.bf16_out && !f.squares && !f.next.weight && !f.heads, "products of quantised weights fuse nothing of these");
-  (suits_dequantised(args) ? multiply_dequantised : multiply_blocks)(args, stream);
+  (suits_dequantised(args) && !args.deterministic ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
@@ -159,14 +159,15 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
-  check_fusions(p, most_fused_rows(*args.weights));
+  check_fusions(p, args.deterministic ? 0 : most_fused_rows(*args.weights));
   check(!p.has_heads || stores_heads(*args.weights, p.heads), "a product does not store heads of ", p.heads.key_dim);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, stream);
-  if (p.room > most_own_rows(*args.weights)) return multiply_by_library(p, stream);
+  const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
+  if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
+  if (!own) return multiply_by_library(p, stream);
   if (!suits_ring(p.join, p.outputs, p.inputs)) return multiply_small(p, stream);
-  (p.room <= kMostStreamRows ? multiply_stream : multiply_ring)(p, stream);
+  (p.room <= kMostStreamRows && !args.deterministic ? multiply_stream : multiply_ring)(p, stream);
 }
 
 }  // namespace quire::ops::cuda

@@ -360,7 +360,7 @@ void multiply_widened(const Fp8Product& f, cudaStream_t stream) {
 
 }  // namespace
 
-void multiply_fp8(const Product& p, const PackedMatrix& weights, cudaStream_t stream) {
+void multiply_fp8(const Product& p, const PackedMatrix& weights, bool own, cudaStream_t stream) {
   Fp8Product f{.product = p,
                .strips = weights.strips(),
                .row_scales = weights.row_scales(),
@@ -368,7 +368,7 @@ void multiply_fp8(const Product& p, const PackedMatrix& weights, cudaStream_t st
                .strip_count = static_cast<int32_t>(p.weight_rows() / kRowGroup),
                .rows = 0,
                .stages = 0};
-  if (p.room > most_own_rows(weights)) return multiply_widened(f, stream);
+  if (!own) return multiply_widened(f, stream);
   place_rows(f);
   if (p.join == PackedMatrix::Join::stack) return launch_fp8<PackedMatrix::Join::stack>(f, stream);
   launch_fp8<PackedMatrix::Join::gate_and_up>(f, stream);
