@@ -46,11 +46,15 @@ double decode_seconds_a_token(const Clients& clients) {
 class Experiments {
  public:
   explicit Experiments(Session& session)
-      : engine_(session.engine), model_(session.model), prompts_(session.engine.options().vocabulary) {}
+      : engine_(session.engine),
+        model_(session.model),
+        has_gpu_(session.stream != nullptr),
+        prompts_(session.engine.options().vocabulary) {}
 
   Experiment prefill(int32_t tokens);
   Experiment decode(int32_t depth, int32_t new_tokens);
   Experiment batch(int32_t sequences, int32_t prompt, int32_t new_tokens);
+  Experiment with_idle_line(Experiment experiment, const std::string& name) const;
   Experiment first_token_while_decoding();
   Experiment first_token_after_finish();
   Experiment gap();
@@ -63,6 +67,7 @@ class Experiments {
 
   engine::Engine& engine_;
   const model::Model& model_;
+  const bool has_gpu_;
   PromptMaker prompts_;
 };
 
@@ -95,7 +100,23 @@ Experiment Experiments::decode(int32_t depth, int32_t new_tokens) {
     return std::vector{seconds_between(client.times().front(), client.times().back()) / new_tokens};
   };
   const double bytes = bytes_of_step(1, depth + new_tokens / 2.0);
-  return {{{cat("throughput/decode/depth=", depth), 1, bytes}}, prompt + new_tokens + 1, run};
+  const std::string name = cat("throughput/decode/depth=", depth);
+  return with_idle_line({{{name, 1, bytes}}, prompt + new_tokens + 1, run}, name);
+}
+
+// On a GPU: the time between two steps that each bring a token, in which it does nothing.
+Experiment Experiments::with_idle_line(Experiment experiment, const std::string& name) const {
+  if (!has_gpu_) return experiment;
+  experiment.lines.push_back({name + "/idle", 0, 0});
+  experiment.run = [this, run = std::move(experiment.run)] {
+    const engine::EngineStats before = engine_.stats();
+    std::vector<double> seconds = run();
+    const engine::EngineStats after = engine_.stats();
+    const auto steps = static_cast<double>(after.overlapped_steps - before.overlapped_steps);
+    seconds.push_back((after.idle_us - before.idle_us) * 1e-6 / std::max(steps, 1.0));
+    return seconds;
+  };
+  return experiment;
 }
 
 Clients Experiments::run_together(const std::vector<std::vector<int32_t>>& prompts, int32_t new_tokens) {
@@ -123,11 +144,12 @@ Experiment Experiments::batch(int32_t sequences, int32_t prompt, int32_t new_tok
   };
   const std::string name = cat("throughput/batch=", sequences, "/prompt=", prompt, "/output=", new_tokens);
   const double bytes = bytes_of_step(sequences, prompt + new_tokens / 2.0) / sequences;
-  return {{{name + "/decode", 1, bytes},
-           {name + "/overall", static_cast<double>(sequences) * (prompt + new_tokens), 0},
-           {name + "/schedule", 0, 0}},
-          prompt + new_tokens,
-          run};
+  return with_idle_line({{{name + "/decode", 1, bytes},
+                          {name + "/overall", static_cast<double>(sequences) * (prompt + new_tokens), 0},
+                          {name + "/schedule", 0, 0}},
+                         prompt + new_tokens,
+                         run},
+                        name);
 }
 
 double Experiments::first_seconds_of_sharer(const std::vector<int32_t>& prefix) {

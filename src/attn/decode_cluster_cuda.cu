@@ -4,9 +4,9 @@
 // A cluster of blocks has one sequence and kv head. Each of its blocks has a stretch of the keys by its rank in the
 // cluster, kRoundKeys of them at a time:
 //
-//   keys      a warp has 32 of them, and loads them straight into registers, as products want them
-//   values    of all warps lie in shared memory; each warp multiplies 16 columns of them with all probabilities, so
-//   that
+//   keys      a warp has 32 of them, and loads them straight into registers, as products want them, in whole lines of 128
+//             bytes: of half lines memory gives half as many bytes
+//   values    of all warps lie in shared memory; each warp multiplies 16 columns of them with all probabilities, so that
 //             no sums of several warps have to be added up
 //   results   every block sends its own to the others, to each of them the columns that it is to write, and adds up
 //             those that it is sent, in the order of the blocks
@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
@@ -45,6 +46,7 @@ template <class Stored, int32_t kHeadDim>
 struct ClusterElements {
   using Product = Stored;
   static constexpr int32_t kDim = kHeadDim, kRowBytes = kDim * 2, kPieces = kRowBytes / 16;
+  static constexpr int32_t kLines = kRowBytes / 128, kLinePieces = 8;
 };
 
 // A block's share of a cluster's results, as it is sent: what it is relative to and its sum of probabilities, for each
@@ -107,10 +109,12 @@ __device__ uint4 load_piece(const std::byte* from, uint64_t policy) {
   return piece;
 }
 
-// Of key t / 4 of each eight, t being the lane: pieces t % 4, t % 4 + 4, ... Two words of each are a product's operand.
+// Eight keys are loaded by fours, a line of each at a time. Lane t has of key t / 4 % 4 of a four the piece t % 4 of each
+// line if t < 16, else t % 4 + 4. Two words of each are a product's operand, whose columns are thus the first halves of
+// four keys' lines, and then the second halves.
 template <class E>
 struct Keys {
-  uint4 pieces[kEights][E::kPieces / 4];
+  uint4 pieces[kEights][2][E::kLines];
 };
 
 template <class E>
@@ -119,7 +123,7 @@ class RoundLoader {
   __device__ RoundLoader(const ClusterDecode& d, const Stretch& stretch, int32_t kv_head, std::byte* values)
       : d_(d),
         stretch_(stretch),
-        keys_(d.args.kv.keys + kv_head * E::kRowBytes + lane() % 4 * 16),
+        keys_(d.args.kv.keys + kv_head * E::kRowBytes + (lane() % 4 + lane() / 16 * 4) * 16),
         values_(d.args.kv.values + kv_head * E::kRowBytes + lane() % E::kPieces * 16),
         policy_(evict_first_policy()),
         to_(shared_address(values) + warp() * kKeysOfWarp * E::kRowBytes) {}
@@ -133,7 +137,8 @@ class RoundLoader {
 
   __device__ void load_keys(int32_t slot, Keys<E>& keys) const {
 #pragma unroll
-    for (int32_t n = 0; n < kEights; ++n) load_key(__shfl_sync(~0u, slot, n * 8 + lane() / 4), keys.pieces[n]);
+    for (int32_t n = 0; n < kKeysOfWarp / 4; ++n)
+      load_key(__shfl_sync(~0u, slot, n * 4 + lane() / 4 % 4), keys.pieces[n / 2][n % 2]);
   }
 
   // `but`: one of the warp's keys that is left out, or none of them.
@@ -150,8 +155,8 @@ class RoundLoader {
   __device__ void load_one(int32_t slot, int32_t which, Keys<E>& keys) const {
     const int32_t of_one = __shfl_sync(~0u, slot, which);
 #pragma unroll
-    for (int32_t n = 0; n < kEights; ++n)
-      if (n * 8 + lane() / 4 == which) load_key(of_one, keys.pieces[n]);
+    for (int32_t n = 0; n < kKeysOfWarp / 4; ++n)
+      if (n * 4 + lane() / 4 % 4 == which) load_key(of_one, keys.pieces[n / 2][n % 2]);
     if (lane() < E::kPieces) load_value(of_one, which);
   }
 
@@ -162,10 +167,10 @@ class RoundLoader {
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
   static __device__ int32_t warp() { return threadIdx.x / kWarp; }
 
-  __device__ void load_key(int32_t slot, uint4 (&pieces)[E::kPieces / 4]) const {
+  __device__ void load_key(int32_t slot, uint4 (&pieces)[E::kLines]) const {
     const std::byte* const from = address_of(keys_, static_cast<uint32_t>(slot), static_cast<uint32_t>(d_.key_bytes));
 #pragma unroll
-    for (int32_t i = 0; i < E::kPieces / 4; ++i) pieces[i] = load_piece(from + i * 64, policy_);
+    for (int32_t i = 0; i < E::kLines; ++i) pieces[i] = load_piece(from + i * 128, policy_);
   }
   __device__ void load_value(int32_t slot, int32_t row) const {
     cp_async_by_policy(to_ + piece_at<E>(row, lane() % E::kPieces),
@@ -180,10 +185,11 @@ class RoundLoader {
   uint32_t to_;
 };
 
-// As the left operand: rows t / 4 of the queries, and in the place of the rows 8 below them the same with other dims.
+// As the left operand: rows t / 4 of the queries with the first half of a line, and in the place of the rows 8 below them
+// the same with its second half. Two operands for each line.
 template <class E>
 struct ClusterQueries {
-  uint32_t words[E::kPieces / 4][4];
+  uint32_t words[E::kLines][2][4];
 };
 
 template <class E>
@@ -193,12 +199,10 @@ __device__ void load_queries(const ClusterDecode& d, int32_t b, int32_t kv_head,
   const auto* const from = reinterpret_cast<const uint4*>(
       rows.data + (int64_t{b} * rows.row_stride + int64_t{head} * E::kDim) * 2 + lane % 4 * 16);
 #pragma unroll
-  for (int32_t i = 0; i < E::kPieces / 4; ++i) {
-    const uint4 piece = __ldcg(from + i * 4);
-    q.words[i][0] = piece.x;
-    q.words[i][1] = piece.z;
-    q.words[i][2] = piece.y;
-    q.words[i][3] = piece.w;
+  for (int32_t i = 0; i < E::kLines; ++i) {
+    const uint4 first = __ldcg(from + i * E::kLinePieces), second = __ldcg(from + i * E::kLinePieces + 4);
+    const uint32_t words[2][4] = {{first.x, second.x, first.y, second.y}, {first.z, second.z, first.w, second.w}};
+    memcpy(q.words[i], words, sizeof(words));
   }
 }
 
@@ -213,16 +217,22 @@ __device__ void scores_of(const ClusterDecode& d, const ClusterQueries<E>& q, co
   const float scale = d.args.scale * d.args.kv.key_scale * kLog2e, cap = d.args.softcap * kLog2e;
 #pragma unroll
   for (int32_t n = 0; n < kEights; ++n) {
-    float even[4] = {}, odd[4] = {};
+    float sums[2][4] = {};  // of the first and of the last four keys
 #pragma unroll
-    for (int32_t i = 0; i < E::kPieces / 4; ++i) {
-      const uint4& piece = keys.pieces[n][i];
-      mma_m16n8k16<Product>(even, q.words[i], piece.x, piece.y);
-      mma_m16n8k16<Product>(odd, q.words[i], piece.z, piece.w);
+    for (int32_t i = 0; i < E::kLines; ++i) {
+      const uint4 &first = keys.pieces[n][0][i], &last = keys.pieces[n][1][i];
+      mma_m16n8k16<Product>(sums[0], q.words[i][0], first.x, first.y);
+      mma_m16n8k16<Product>(sums[1], q.words[i][0], last.x, last.y);
+      mma_m16n8k16<Product>(sums[0], q.words[i][1], first.z, first.w);
+      mma_m16n8k16<Product>(sums[1], q.words[i][1], last.z, last.w);
     }
+    // Sums with the lines' first halves are in the columns of lanes t % 4 < 2, in the upper rows; those with the second
+    // halves in the others', in the lower ones. Lanes with the first halves get the first four keys.
+    const bool has_second = threadIdx.x & 2;
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      scores[n][i] = (even[i] + odd[2 + i]) * scale;
+      const float given = has_second ? sums[0][2 + i] : sums[1][i], kept = has_second ? sums[1][2 + i] : sums[0][i];
+      scores[n][i] = (kept + __shfl_xor_sync(~0u, given, 2)) * scale;
       if (cap > 0) scores[n][i] = capped(scores[n][i], cap, 2 * kLog2e / cap);
     }
   }

@@ -40,6 +40,7 @@ struct BlockRows {
   uint16_t* stream = nullptr;       // [rows, width]
   float* stream_squares = nullptr;  // [rows, width / 16]
   bool streamed = false;
+  bool deterministic = false;  // products as MatmulArgs::deterministic has them
 };
 
 struct QkvBlock {
