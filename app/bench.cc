@@ -81,6 +81,7 @@ void add_bench(CLI::App& app, const std::string& command) {
   add_throughput(*bench, command);
   add_serving(*bench, command);
   add_profile(*bench, command);
+  add_speculation(*bench, command);
 }
 
 }  // namespace quire::bench

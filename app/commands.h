@@ -28,6 +28,7 @@ void add_bench(CLI::App& program, const std::string& command);
 void add_throughput(CLI::App& bench, const std::string& command);
 void add_serving(CLI::App& bench, const std::string& command);
 void add_profile(CLI::App& bench, const std::string& command);
+void add_speculation(CLI::App& bench, const std::string& command);
 
 }  // namespace bench
 }  // namespace quire

@@ -25,6 +25,7 @@ class Hearer {
   void hear(const engine::Output& output) {
     result.prompt_tokens = output.prompt_tokens;
     result.cached_tokens = output.cached_tokens;
+    result.speculated = output.speculated;
     if (output.token >= 0) take_token(output);
     if (output.finish != engine::Finish::none) finish(output);
   }
@@ -97,6 +98,15 @@ class Waiting {
   Progress progress_;
 };
 
+// Nothing where nothing was drafted.
+std::string drafts_text(const engine::Speculated& drafts) {
+  if (drafts.verifications == 0) return {};
+  char text[128];
+  std::snprintf(text, sizeof(text), "; %.2f tokens a verification, %.0f %% of drafts accepted", drafts.accept_length(),
+                100 * drafts.accept_rate());
+  return text;
+}
+
 }  // namespace
 
 double Completion::prefill_rate() const { return tokens.empty() ? 0 : (prompt_tokens - cached_tokens) / first_seconds; }
@@ -131,7 +141,7 @@ std::string to_string(const Completion& completion) {
                 "%d prompt tokens (%d cached), %.0f tok/s; %zu new tokens, %.1f tok/s; first token after %.3f s",
                 completion.prompt_tokens, completion.cached_tokens, completion.prefill_rate(), completion.tokens.size(),
                 completion.decode_rate(), completion.first_seconds);
-  return text;
+  return text + drafts_text(completion.speculated);
 }
 
 }  // namespace quire

@@ -25,6 +25,7 @@ struct Completion {
   int32_t cached_tokens;  // of the prompt, not computed again
   double first_seconds;   // until the first token
   double seconds;         // until the end
+  engine::Speculated speculated;
 
   double prefill_rate() const;  // computed prompt tokens a second; 0 when no token came
   double decode_rate() const;   // tokens a second after the first; 0 when there are none

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/cuda.h"
 #include "commands.h"
 #include "help.h"
 #include "model_path.h"
@@ -89,6 +90,9 @@ int main(int argc, char** argv) {
     std::cerr << "quire: the output cannot be written\n";
     return kFailed;
   } catch (const quire::BadModel& error) {
+    std::cerr << "quire: " << error.what() << '\n';
+    return quire::kBadInput;
+  } catch (const quire::cuda::OutOfMemory& error) {  // which says what to ask less of
     std::cerr << "quire: " << error.what() << '\n';
     return quire::kBadInput;
   } catch (const std::exception& error) {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "dummy_vocabulary.h"
 #include "engine/available_memory.h"
+#include "engine/ngram_drafter.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
 
@@ -61,6 +62,7 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   engine::EngineOptions engine = options.engine;
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
+  if (!options.speculative_algorithm.empty()) engine.make_drafter = engine::ngram_drafters();
   return engine;
 }
 
@@ -89,7 +91,12 @@ model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_
     if (percent == std::exchange(shown, percent)) return;
     progress.say(cat("loading ", name, ": ", percent, " %"));
   };
-  return model::Model(path, exec, say_how_far, format);
+  try {
+    return model::Model(path, exec, say_how_far, format);
+  } catch (const cuda::OutOfMemory& error) {
+    throw cuda::OutOfMemory(cat("the weights of ", name, " do not fit: ", error.what(),
+                                ": free the GPU's memory, take a smaller or a quantised model, or --device cpu"));
+  }
 }
 
 CLI::Option* add_model_option(CLI::App& app, std::string& model) {
@@ -146,6 +153,17 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));
   add_isa_option(app, options.isa);
   add_device_option(app, options.device);
+  app.add_flag("--deterministic", options.engine.deterministic,
+               "on a GPU, too, the same bits in any batch, with any cached prefix and however a prompt is cut; prompts "
+               "are slower (a CPU does so always)");
+  app.add_option("--speculative-algorithm", options.speculative_algorithm,
+                 "guess several tokens and verify them in one step, on a CPU: NGRAM guesses by what the text has said "
+                 "before. The output is the same; default: one token a step")
+      ->check(CLI::IsMember({"NGRAM"}));
+  app.add_option("--speculative-num-draft-tokens", options.engine.speculative_num_draft_tokens,
+                 "most tokens of a text that a step verifies, the newest included; fewer where they would not pay")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 64));
   app.add_option("--load-format", options.load_format,
                  "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
       ->capture_default_str()

@@ -28,8 +28,9 @@ struct SessionOptions {
   int threads = 0;         // 0: as many as the process may use
   std::string isa = {};    // "": the best that works here
   std::string kv_type = "bf16";
-  std::string device = "auto";       // as choose_device() takes it
-  std::string load_format = "auto";  // or "dummy"
+  std::string device = "auto";             // as choose_device() takes it
+  std::string load_format = "auto";        // or "dummy"
+  std::string speculative_algorithm = {};  // "": none
   engine::EngineOptions engine{.max_running_requests = 1};
 };
 void add_session_options(CLI::App& app, SessionOptions& options);

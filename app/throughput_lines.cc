@@ -19,14 +19,42 @@ int32_t largest(const std::vector<int32_t>& values, int32_t least) {
   return least;
 }
 
+using Clients = std::vector<std::unique_ptr<ModelClient>>;
+
+double seconds_of_all(const Clients& clients) {
+  Clock::time_point end = Clock::time_point::min();
+  for (const auto& client : clients) end = std::max(end, client->times().back());
+  return seconds_between(clients.front()->asked(), end);
+}
+
+// Decoding counts while all sequences are in it: after the last has its first token, until the first is finished.
+double decode_seconds_a_token(const Clients& clients) {
+  Clock::time_point all_decode = Clock::time_point::min(), one_done = Clock::time_point::max();
+  for (const auto& client : clients) {
+    all_decode = std::max(all_decode, client->times().front());
+    one_done = std::min(one_done, client->times().back());
+  }
+  int64_t tokens = 0;
+  for (const auto& client : clients)
+    tokens += std::count_if(client->times().begin(), client->times().end(),
+                            [&](Clock::time_point time) { return time > all_decode && time <= one_done; });
+  check(tokens > 0, "the first of ", clients.size(),
+        " sequences was finished before the last had a token: ", "more output tokens are needed");
+  return seconds_between(all_decode, one_done) / static_cast<double>(tokens);
+}
+
 class Experiments {
  public:
   explicit Experiments(Session& session)
-      : engine_(session.engine), model_(session.model), prompts_(session.engine.options().vocabulary) {}
+      : engine_(session.engine),
+        model_(session.model),
+        has_gpu_(session.stream != nullptr),
+        prompts_(session.engine.options().vocabulary) {}
 
   Experiment prefill(int32_t tokens);
   Experiment decode(int32_t depth, int32_t new_tokens);
   Experiment batch(int32_t sequences, int32_t prompt, int32_t new_tokens);
+  Experiment with_idle_line(Experiment experiment, const std::string& name) const;
   Experiment first_token_while_decoding();
   Experiment first_token_after_finish();
   Experiment gap();
@@ -34,11 +62,12 @@ class Experiments {
  private:
   double kv_bytes_of_token() const;
   double bytes_of_step(int32_t sequences, double keys) const;
-  double seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds);
+  Clients run_together(const std::vector<std::vector<int32_t>>& prompts, int32_t new_tokens);
   double first_seconds_of_sharer(const std::vector<int32_t>& prefix);
 
   engine::Engine& engine_;
   const model::Model& model_;
+  const bool has_gpu_;
   PromptMaker prompts_;
 };
 
@@ -71,50 +100,56 @@ Experiment Experiments::decode(int32_t depth, int32_t new_tokens) {
     return std::vector{seconds_between(client.times().front(), client.times().back()) / new_tokens};
   };
   const double bytes = bytes_of_step(1, depth + new_tokens / 2.0);
-  return {{{cat("throughput/decode/depth=", depth), 1, bytes}}, prompt + new_tokens + 1, run};
+  const std::string name = cat("throughput/decode/depth=", depth);
+  return with_idle_line({{{name, 1, bytes}}, prompt + new_tokens + 1, run}, name);
 }
 
-// Decoding counts while all sequences are in it: after the last has its first token, until the first is finished.
-double Experiments::seconds_of_batch(int32_t sequences, int32_t prompt, int32_t new_tokens, double& decode_seconds) {
-  std::vector<std::unique_ptr<ModelClient>> clients;
-  for (int32_t i = 0; i < sequences; ++i)
-    clients.push_back(std::make_unique<ModelClient>(engine_, prompts_.make(prompt), new_tokens));
+// On a GPU: the time between two steps that each bring a token, in which it does nothing.
+Experiment Experiments::with_idle_line(Experiment experiment, const std::string& name) const {
+  if (!has_gpu_) return experiment;
+  experiment.lines.push_back({name + "/idle", 0, 0});
+  experiment.run = [this, run = std::move(experiment.run)] {
+    const engine::EngineStats before = engine_.stats();
+    std::vector<double> seconds = run();
+    const engine::EngineStats after = engine_.stats();
+    const auto steps = static_cast<double>(after.overlapped_steps - before.overlapped_steps);
+    seconds.push_back((after.idle_us - before.idle_us) * 1e-6 / std::max(steps, 1.0));
+    return seconds;
+  };
+  return experiment;
+}
+
+Clients Experiments::run_together(const std::vector<std::vector<int32_t>>& prompts, int32_t new_tokens) {
+  Clients clients;
+  for (const std::vector<int32_t>& prompt : prompts)
+    clients.push_back(std::make_unique<ModelClient>(engine_, prompt, new_tokens));
   for (const auto& client : clients) client->step_until_finished();
-  Clock::time_point all_decode = Clock::time_point::min(), one_done = Clock::time_point::max();
-  Clock::time_point end = all_decode;
-  for (const auto& client : clients) {
-    all_decode = std::max(all_decode, client->times().front());
-    one_done = std::min(one_done, client->times().back());
-    end = std::max(end, client->times().back());
-  }
-  int64_t tokens = 0;
-  for (const auto& client : clients)
-    tokens += std::count_if(client->times().begin(), client->times().end(),
-                            [&](Clock::time_point time) { return time > all_decode && time <= one_done; });
-  check(tokens > 0, "the first of ", sequences,
-        " sequences was finished before the last had a token: ", "more output tokens are needed");
-  decode_seconds = seconds_between(all_decode, one_done) / static_cast<double>(tokens);
-  return seconds_between(clients.front()->asked(), end);
+  return clients;
 }
 
+// Twice with the same prompts: cold for the whole, then with the prompts in the prefix cache, where all begin to decode
+// at once. (Beside prompts to compute, the first to begin may be finished before the last begins.)
 Experiment Experiments::batch(int32_t sequences, int32_t prompt, int32_t new_tokens) {
   const auto run = [=, this] {
     engine_.flush_cache();
+    std::vector<std::vector<int32_t>> prompts;
+    for (int32_t i = 0; i < sequences; ++i) prompts.push_back(prompts_.make(prompt));
     const engine::EngineStats before = engine_.stats();
-    double decode_seconds;
-    const double seconds = seconds_of_batch(sequences, prompt, new_tokens, decode_seconds);
+    const double seconds = seconds_of_all(run_together(prompts, new_tokens));
     const engine::EngineStats after = engine_.stats();
+    const double decode_seconds = decode_seconds_a_token(run_together(prompts, new_tokens));
     const double scheduling =
         after.schedule_us * static_cast<double>(after.steps) - before.schedule_us * static_cast<double>(before.steps);
     return std::vector{decode_seconds, seconds, scheduling * 1e-6 / static_cast<double>(after.steps - before.steps)};
   };
   const std::string name = cat("throughput/batch=", sequences, "/prompt=", prompt, "/output=", new_tokens);
   const double bytes = bytes_of_step(sequences, prompt + new_tokens / 2.0) / sequences;
-  return {{{name + "/decode", 1, bytes},
-           {name + "/overall", static_cast<double>(sequences) * (prompt + new_tokens), 0},
-           {name + "/schedule", 0, 0}},
-          prompt + new_tokens,
-          run};
+  return with_idle_line({{{name + "/decode", 1, bytes},
+                          {name + "/overall", static_cast<double>(sequences) * (prompt + new_tokens), 0},
+                          {name + "/schedule", 0, 0}},
+                         prompt + new_tokens,
+                         run},
+                        name);
 }
 
 double Experiments::first_seconds_of_sharer(const std::vector<int32_t>& prefix) {

@@ -111,9 +111,9 @@ TEST_P(EveryMode, IsOneUploadAndOneGraph) {
     std::memcpy(upload.next().memory().data(), world.input_memory().data(), world.input_memory().size());
     upload.send();
     graph.replay(exec);
-    const CudaCalls calls = cuda_calls();
-    EXPECT_EQ(calls, (CudaCalls{{"cudaFuncGetAttributes", 1}, {"cudaGraphLaunch", 1}, {"cudaLaunchKernelExC", 1}}))
-        << "step " << step;
+    CudaCalls calls = cuda_calls();
+    if (step == 0) calls.erase("cudaFuncGetAttributes");  // which a process asks once
+    EXPECT_EQ(calls, (CudaCalls{{"cudaGraphLaunch", 1}, {"cudaLaunchKernelExC", 1}})) << "step " << step;
     exec.wait();
     expect_near(world.result().out, expected.out, tolerance, "out");
     expect_near(world.result().lse, expected.lse, tolerance, "lse");

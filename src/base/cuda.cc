@@ -3,11 +3,21 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cuda_call.h"
+#include "base/cuda_memory.h"
 
 namespace quire::cuda {
 namespace {
 
 cudaStream_t as_stream(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+template <class... What>
+void check_memory(cudaError_t result, const What&... what) {
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
+  }
+  check_cuda(result, what...);
+}
 
 class TimedEvent {
  public:
@@ -50,18 +60,10 @@ Memory memory() {
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
-namespace {
-
-template <class... What>
-void check_memory(cudaError_t result, const What&... what) {
-  if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    throw OutOfMemory(cat(what..., ": ", cudaGetErrorString(result)));
-  }
-  check_cuda(result, what...);
+int64_t free_at_start() {
+  static const int64_t bytes = memory().free;
+  return bytes;
 }
-
-}  // namespace
 
 std::byte* allocate_device(size_t bytes) {
   void* memory = nullptr;
@@ -103,6 +105,7 @@ bool Event::is_over() const {
 }
 
 Stream::Stream() {
+  free_at_start();
   cudaStream_t made;
   check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "no stream");
   handle_ = made;
@@ -125,7 +128,7 @@ std::unique_ptr<CapturedGraph> Stream::end_capture() {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check_cuda(made, "the captured graph cannot be used");
+  check_memory(made, "the captured graph cannot be used");
   return std::make_unique<CapturedGraph>(executable);
 }
 

@@ -11,6 +11,9 @@
 //   pooled                                                      rows that are wanted themselves
 //
 // These three lists are the only place that says which rows are wanted, and in which order: results have theirs.
+//
+// A share may end with drafts (drafter.h): then it draws from the last row of its text and from the rows of all drafts,
+// each only where the draws before it gave the drafts up to it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,6 +23,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
 
@@ -34,8 +38,9 @@ struct Share {
   RequestRow row;           // of the request table
   int32_t position;         // of its first row; the pages of all are reserved
   int32_t count;            // rows
+  int32_t drafts = 0;       // the last of them, which are no tokens of the request yet
   bool prefills = false;    // a chunk of a prompt; else it decodes
-  bool draws = false;       // a token, from the logits of its last row
+  bool draws = false;       // a token, from the logits of its text's last row
   int32_t generated = 0;    // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};
@@ -48,6 +53,7 @@ struct Share {
   Slice drawn = {}, scored = {}, pooled = {}, history = {};  // its part of the batch's lists
 
   int32_t end() const { return position + count; }
+  int32_t text_end() const { return end() - drafts; }
 };
 
 struct WantedRow {
@@ -60,7 +66,8 @@ struct Batch {
   std::vector<Share> shares = {};
   std::vector<int32_t> token_ids = {};                          // [rows]
   std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
-  std::vector<int32_t> history = {};                            // all tokens of those that draw with penalties
+  std::vector<int32_t> history =
+      {};  // tokens, with drafts, of those that draw with penalties, as far as they are known
 
   bool empty() const { return shares.empty(); }
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
@@ -68,20 +75,22 @@ struct Batch {
   int32_t with_logits() const { return static_cast<int32_t>(drawn.size() + scored.size()); }
   int32_t wanted_rows() const { return with_logits() + static_cast<int32_t>(pooled.size()); }
 
-  // tokens: of the share's request, as far as they are known.
-  void add(Share given, std::span<const int32_t> tokens) {
+  // tokens: of the share's request, as far as they are known. drafts: as many as the share has, after them.
+  void add(Share given, std::span<const int32_t> tokens, std::span<const DraftToken> drafts = {}) {
     const auto index = static_cast<int32_t>(shares.size());
     Share& share = shares.emplace_back(std::move(given));
     share.first_row = rows();
-    for (int32_t p = share.position; p < share.end(); ++p)
+    for (int32_t p = share.position; p < share.text_end(); ++p)
       token_ids.push_back(p < std::ssize(tokens) ? tokens[p] : kFutureToken);
+    for (const DraftToken& draft : drafts) token_ids.push_back(draft.token);
     if (share.draws) {
-      share.drawn = {static_cast<int32_t>(drawn.size()), 1};
-      drawn.push_back({rows() - 1, index});
+      share.drawn = {static_cast<int32_t>(drawn.size()), 1 + share.drafts};
+      for (int32_t row = rows() - share.drawn.count; row < rows(); ++row) drawn.push_back({row, index});
     }
     if (share.draws && share.request && penalises(share.request->sampling)) {
-      share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size())};
+      share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size() + drafts.size())};
       history.insert(history.end(), tokens.begin(), tokens.end());
+      for (const DraftToken& draft : drafts) history.push_back(draft.token);
     }
     if (share.kept.empty()) return;
     const bool pools = share.request && share.request->pooling != Pooling::none;

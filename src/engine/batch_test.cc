@@ -67,6 +67,24 @@ TEST(Batch, CarriesTheTextsOfThoseThatDrawWithPenalties) {
   EXPECT_EQ(batch.shares[6].history.count, 3);
 }
 
+// Of each text the last row draws, and those of its drafts; penalties count the drafts that came.
+TEST(Batch, DraftsFollowTheTextAndAllOfThemMayDraw) {
+  Batch batch;
+  const auto penalised = std::make_shared<const Request>(Request{.sampling = {.presence_penalty = 1}});
+  const std::vector<int32_t> tokens = {10, 11, 12};
+  const std::vector<DraftToken> drafts = {{.token = 20, .hit = 1}, {.token = 21, .hit = 1}};
+  batch.add({.id = 1, .row = {1}, .position = 2, .count = 3, .drafts = 2, .draws = true, .request = penalised}, tokens,
+            drafts);
+  batch.add({.id = 2, .row = {2}, .position = 0, .count = 3, .draws = true, .request = asks(Pooling::none)}, tokens);
+  EXPECT_EQ(batch.token_ids, (std::vector<int32_t>{12, 20, 21, 10, 11, 12}));
+  EXPECT_EQ(rows_of(batch.drawn), (std::vector<int32_t>{0, 1, 2, 5}));
+  EXPECT_EQ(batch.shares[0].drawn.count, 3);
+  EXPECT_EQ(batch.shares[1].drawn.begin, 3);
+  EXPECT_EQ(batch.shares[0].text_end(), 3);
+  EXPECT_EQ(batch.history, (std::vector<int32_t>{10, 11, 12, 20, 21}));
+  EXPECT_EQ(batch.shares[0].history.count, 5);
+}
+
 TEST(Batch, AClearedOneIsAsNew) {
   Batch batch = mixed_batch();
   batch.clear();

@@ -5,7 +5,7 @@ namespace quire::engine {
 CpuSteps::CpuSteps(const StepDeviceParts& parts)
     : masks_(parts.masks),
       runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec),
-      sampler_(parts.vocabulary, parts.exec),
+      sampler_(parts.vocabulary, parts.masks, parts.exec),
       newest_tokens_(parts.limits.running + 1) {}
 
 void CpuSteps::launch(Step& step) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cuda_memory.h"
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
@@ -33,9 +34,10 @@ void size_pool(EngineOptions& options, const model::ModelConfig& config, Device 
   const bool is_given = options.max_total_tokens > 0;
   if (device == Device::cuda) {
     const cuda::Memory memory = cuda::memory();
-    const int64_t room = memory_for_pool(memory.free, memory.total, options.mem_fraction_static);
+    const int64_t room = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
     if (!is_given) options.max_total_tokens = most_pool_tokens(config, options.kv_type, options.page_size, room);
-    return check_pool_fits(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room);
+    return check_pool_fits_gpu(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room,
+                               is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
   }
   const std::optional<int64_t> memory = available_memory();
   if (!is_given)
@@ -57,6 +59,10 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   const bool is_cpu = device == Device::cpu;
+  check(is_cpu || !options.make_drafter,
+        "--speculative-algorithm is for the CPU so far: leave it out, or compute with --device cpu");
+  check(options.speculative_num_draft_tokens >= 2, "--speculative-num-draft-tokens is ",
+        options.speculative_num_draft_tokens, ", and the newest token is one of them");
   if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
   if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
@@ -66,7 +72,7 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   return options;
 }
 
-SchedulerLimits limits_of(const EngineOptions& options) {
+SchedulerLimits limits_of(const EngineOptions& options, Device device) {
   const PageSize page_size(options.page_size);
   return {.context = options.context,
           .pages = page_size.pages_for(options.max_total_tokens),
@@ -74,7 +80,9 @@ SchedulerLimits limits_of(const EngineOptions& options) {
           .running = options.max_running_requests,
           .prefill_chunk = options.prefill_chunk,
           .mixed_chunk = options.mixed_chunk,
-          .prefix_cache = options.prefix_cache};
+          .prefix_cache = options.prefix_cache,
+          .device_counts = device == Device::cuda,
+          .drafts = options.make_drafter ? options.speculative_num_draft_tokens - 1 : 0};
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
@@ -93,6 +101,17 @@ void check_request(const Request& request, const SchedulerLimits& limits, int32_
   check(request.pooling == Pooling::none || (request.max_new_tokens == 0 && request.prompt_logprobs_from < 0),
         "a pooled request generates no tokens and has no prompt logprobs");
   ops::check_sampling(request.sampling, vocabulary);
+}
+
+// Which takes memory for the pool, for a step's rows and for graphs.
+std::unique_ptr<StepDevice> made_by(const StepDeviceMaker& make_device, const StepDeviceParts& parts) {
+  try {
+    return make_device ? make_device(parts) : make_step_device(parts);
+  } catch (const cuda::OutOfMemory& error) {
+    throw cuda::OutOfMemory(cat(error.what(),
+                                ": lower --mem-fraction-static, --max-total-tokens, --max-running-requests or "
+                                "--chunked-prefill-size"));
+  }
 }
 
 // What the other threads have left for the loop since the last step.
@@ -123,17 +142,18 @@ struct Mail {
 }  // namespace
 
 struct Engine::Impl {
-  Impl(const model::Model& model, const EngineOptions& given, Exec& on)
+  Impl(const model::Model& model, const EngineOptions& given, Exec& on, const StepDeviceMaker& make_device)
       : options(filled_in(given, model.config(), on.device())),
-        limits(limits_of(options)),
-        scheduler(limits),
-        device(make_step_device({.model = model,
-                                 .limits = limits,
-                                 .kv_type = options.kv_type,
-                                 .vocabulary = options.vocabulary,
-                                 .table = scheduler.table(),
-                                 .masks = masks,
-                                 .exec = on})) {
+        limits(limits_of(options, on.device())),
+        scheduler(limits, options.make_drafter),
+        device(made_by(make_device, {.model = model,
+                                     .limits = limits,
+                                     .kv_type = options.kv_type,
+                                     .vocabulary = options.vocabulary,
+                                     .deterministic = options.deterministic,
+                                     .table = scheduler.table(),
+                                     .masks = masks,
+                                     .exec = on})) {
     publish();
   }
 
@@ -144,6 +164,7 @@ struct Engine::Impl {
   void on_device(void (StepDevice::*work)(Step&), Step& step);
   std::string in_flight_text() const;
   void settle_oldest();
+  void count_idle(const Step& step);
   void publish();
   void loop();
   void break_down(const std::string& reason);
@@ -159,8 +180,9 @@ struct Engine::Impl {
   std::deque<Step> in_flight;          // launched and not settled, oldest first
   std::unique_ptr<StepDevice> device;  // may write to them as long as it lives
   Step spare;                          // a settled one, for its memory
-  int64_t steps = 0;
-  Clock::duration scheduling{}, elsewhere{};  // in all steps; what this one computed, or waited for masks
+  int64_t steps = 0, overlapped_steps = 0;
+  std::chrono::duration<double, std::micro> device_idle{};  // before those, in all
+  Clock::duration scheduling{}, elsewhere{};                // in all steps; what this one computed, or waited for masks
 
   // Of all threads, behind the mutex.
   mutable std::mutex mutex;
@@ -244,6 +266,8 @@ void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
   const Clock::time_point start = Clock::now();
   try {
     (device.get()->*work)(step);
+  } catch (const cuda::OutOfMemory& error) {
+    step.error = error.what();
   } catch (const cuda::DeviceError& failed) {
     throw cuda::DeviceError(cat(failed.what(), "; in flight: ", in_flight_text()));
   } catch (const std::exception& error) {
@@ -265,11 +289,18 @@ void Engine::Impl::settle_oldest() {
   if (in_flight.front().error.empty()) on_device(&StepDevice::finish, in_flight.front());
   spare = std::move(in_flight.front());
   in_flight.pop_front();
+  count_idle(spare);
   if (spare.error.empty())
     scheduler.settle(spare.batch, spare.results);
   else
     scheduler.fail(spare.batch, spare.error);
   spare.batch.clear();  // what it holds of its requests goes with them
+}
+
+void Engine::Impl::count_idle(const Step& step) {
+  if (!step.error.empty() || !step.results.idle || !step.batch.only_single_tokens()) return;
+  ++overlapped_steps;
+  device_idle += *step.results.idle;
 }
 
 void Engine::Impl::publish() {
@@ -293,7 +324,10 @@ void Engine::Impl::publish() {
            .started = counters.started,
            .finished = counters.finished,
            .cancelled = counters.cancelled,
-           .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0};
+           .speculated = counters.speculated,
+           .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0,
+           .overlapped_steps = overlapped_steps,
+           .idle_us = device_idle.count()};
 }
 
 // --- the loop
@@ -342,12 +376,8 @@ void Engine::Impl::end_all(Finish finish, const std::string& error) {
 
 // --- the door
 
-Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec) try
-    : impl_(std::make_unique<Impl>(model, options, exec)) {
-} catch (const cuda::OutOfMemory& error) {
-  throw cuda::OutOfMemory(
-      cat(error.what(), "; lower --mem-fraction-static, --max-running-requests or --chunked-prefill-size"));
-}
+Engine::Engine(const model::Model& model, const EngineOptions& options, Exec& exec, const StepDeviceMaker& make_device)
+    : impl_(std::make_unique<Impl>(model, options, exec, make_device)) {}
 
 Engine::~Engine() { stop(); }
 

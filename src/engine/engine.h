@@ -5,14 +5,15 @@
 // the youngest of the lowest priority is retracted and comes back later with the same tokens.
 //
 // Greedy and seeded output, logprobs and pooled rows depend on the request alone: not on the batch, the cached prefix,
-// the chunk size, the number of threads or a retraction.
+// the chunk size, the number of threads or a retraction; on a GPU, where that takes time, if it is `deterministic`.
 //
 // Errors   submit() throws RequestRefused for what can never run: an empty prompt, a token outside the vocabulary, a
 //          prompt that does not leave room for one new token in the context or the pool, bad sampling parameters;
 //          QueueFull when the waiting queue is; EngineStopped once it computes nothing any more. Nothing that happens
 //          to one request ends another: what a mask throws and logits that are no numbers end the request that they
 //          belong to, and a mask that takes long holds up no other. A GPU that fails ends them all: the engine has
-//          broken down.
+//          broken down, and says with which steps in flight. Where a GPU's memory is too small for an engine, the
+//          constructor throws cuda::OutOfMemory that says what to lower.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/exec.h"
+#include "engine/drafter.h"
 #include "engine/request.h"
 #include "model/model.h"
 
@@ -44,7 +46,10 @@ struct EngineOptions {
   bool prefix_cache = true;
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
                                  // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
-  std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
+  bool deterministic = false;    // of a GPU: the same bits in any batch; a CPU's are
+  MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same; on a GPU there is no such thing yet
+  int32_t speculative_num_draft_tokens = 8;  // most tokens of a request that a step verifies: the newest and drafts
+  std::function<void()> on_broken = {};      // on the loop thread, after it has broken down and told everybody
 };
 
 class RequestRefused : public CheckError {
@@ -70,13 +75,22 @@ struct EngineStats {                              // a consistent snapshot
   int32_t page_size;
   int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
   int64_t started, finished, cancelled;  // requests; started: have run; finished: to their end, or failed
+  Speculated speculated;                 // of all requests
   double schedule_us;                    // mean time of a step outside the forward pass, sampling and waits for masks
+  // Of a GPU's steps of one token each, where one followed the other: how many, and how long it did nothing before.
+  int64_t overlapped_steps;
+  double idle_us;  // in all of them
 };
+
+class StepDevice;
+struct StepDeviceParts;
 
 class Engine {
  public:
-  // exec is used by the loop thread alone while it runs. The model outlives the engine.
-  Engine(const model::Model& model, const EngineOptions& options, Exec& exec);
+  // exec is used by the loop thread alone while it runs. The model outlives the engine. make_device: what computes the
+  // steps, where it is not exec's own (step_device.h).
+  Engine(const model::Model& model, const EngineOptions& options, Exec& exec,
+         const std::function<std::unique_ptr<StepDevice>(const StepDeviceParts&)>& make_device = nullptr);
   ~Engine();  // stop()
 
   const EngineOptions& options() const;  // with defaults filled in

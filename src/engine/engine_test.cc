@@ -5,16 +5,22 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
+#include "engine/ngram_drafter.h"
 #include "engine/runner.h"
+#include "engine/step_device.h"
+#include "engine/testing.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -26,6 +32,17 @@ using model::testing::TinyModel;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kContext = 256;
+
+// These tests are the CPU's, and where they do not compare the bits of different batches, with QUIRE_TEST_DEVICE=cuda a
+// GPU's (tests/gpu).
+bool is_on_gpu() {
+  const char* const device = std::getenv("QUIRE_TEST_DEVICE");
+  return device && std::string_view(device) == "cuda";
+}
+ExecOptions exec_options(int threads) {
+  static const auto stream = is_on_gpu() ? std::make_unique<cuda::Stream>() : nullptr;
+  return {.threads = threads, .stream = stream.get()};
+}
 
 TinyModel tiny(BlockType type = BlockType::f32) { return {.context = kContext, .type = type}; }
 
@@ -84,6 +101,7 @@ struct Heard {
   double queued = 0;
   Finish finish = Finish::none;
   int32_t cached = 0;
+  Speculated speculated;
   std::string error;
   int ends = 0, events = 0;
 
@@ -103,6 +121,7 @@ struct Heard {
     queued = output.queued_seconds;
     finish = output.finish;
     cached = output.cached_tokens;
+    speculated = output.speculated;
     error = output.error;
     ends += finish != Finish::none;
   }
@@ -121,7 +140,7 @@ struct Heard {
 class Stepped {
  public:
   Stepped(const model::Model& model, const EngineOptions& options, int threads = 2)
-      : exec_({.threads = threads}), engine_(model, options, exec_) {}
+      : exec_(exec_options(threads)), engine_(model, options, exec_) {}
 
   RequestId submit(const Request& request) {
     return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
@@ -163,7 +182,7 @@ void expect_all_pages_are_back(const EngineStats& stats) {
 class EngineTest : public ::testing::Test {
  protected:
   static const model::Model& model() {
-    static Exec exec({.threads = 2});
+    static Exec exec(exec_options(2));
     static const TinyFile file(tiny());
     static const model::Model made(file.path(), exec);
     return made;
@@ -275,7 +294,7 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
 }
 
 TEST_F(EngineTest, FillsInItsDefaults) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), {}, exec);
   EXPECT_EQ(engine.options().context, kContext);
   EXPECT_EQ(engine.options().max_total_tokens, 4 * kContext);
@@ -329,7 +348,7 @@ TEST_F(EngineTest, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
     file.tensor("token_embd.weight", BlockType::f32, {broken.vocabulary, broken.width}, table);
   };
   const TinyFile file(broken);
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   const model::Model half_broken(file.path(), exec);
 
   Tokens good = random_ids(40, broken.vocabulary, 1);
@@ -409,6 +428,123 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
     EXPECT_TRUE(stepped.finish(plain).same_output(expected));
     EXPECT_TRUE(stepped.finish(masked()).same_output(expected_masked));
     expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+// --- a device that fails
+
+// The CPU, of which one call fails.
+class FailingDevice final : public StepDevice {
+ public:
+  enum class Call : uint8_t { launch, finish };
+  template <class Error>
+  static StepDeviceMaker failing(Call call, int number, const Error& error) {
+    return [=](const StepDeviceParts& parts) {
+      auto device = std::make_unique<FailingDevice>();
+      device->works_ = make_step_device(parts);
+      device->before_ = [=, calls = 0](Call made) mutable {
+        if (made == call && ++calls == number) throw error;
+      };
+      return device;
+    };
+  }
+  void launch(Step& step) override {
+    before_(Call::launch);
+    works_->launch(step);
+  }
+  void finish(Step& step) override {
+    before_(Call::finish);
+    works_->finish(step);
+  }
+
+ private:
+  std::unique_ptr<StepDevice> works_;
+  std::function<void(Call)> before_;
+};
+
+// Callers of a running loop: who was told what, and that all were.
+class Callers {
+ public:
+  Listener listener() {
+    return [this](const Output& output) {
+      const std::lock_guard lock(mutex_);
+      heard_[output.id].hear(output);
+      ended_ += output.finish != Finish::none;
+      changed_.notify_all();
+    };
+  }
+  std::map<RequestId, Heard> wait_for_ends(int count) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return ended_ == count; }));
+    return heard_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Heard> heard_;
+  int ended_ = 0;
+};
+
+TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
+  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::finish})
+    for (const int32_t depth : {0, 1, 2}) {
+      SCOPED_TRACE(cat(depth, " steps in flight"));
+      EngineOptions options = small_options();
+      options.steps_in_flight = depth;
+      options.max_running_requests = 2;
+      std::promise<void> broken;
+      options.on_broken = [&] { broken.set_value(); };
+      Callers callers;
+      Exec exec({.threads = 2});
+      Engine engine(model(), options, exec,
+                    FailingDevice::failing(call, 7, cuda::DeviceError("the device failed: an illegal address")));
+      for (int i = 0; i < 3; ++i) engine.submit(greedy(ids(20, 1 + i), 100), callers.listener());  // one waits
+      engine.start();
+      broken.get_future().wait();
+      for (const auto& [id, heard] : callers.wait_for_ends(3)) {
+        EXPECT_EQ(heard.finish, Finish::failed);
+        EXPECT_EQ(heard.ends, 1);
+        EXPECT_EQ(heard.error.find("the device failed: an illegal address; in flight: step "), 0u) << heard.error;
+        EXPECT_NE(heard.error.find(", 2 rows of 2 requests, 2 wanted"), std::string::npos) << heard.error;
+      }
+      EXPECT_FALSE(engine.accepts());
+      EXPECT_THROW(engine.submit(greedy(ids(20, 1), 1), [](const Output&) {}), EngineStopped);
+    }
+}
+
+// All is as it was before.
+TEST_F(EngineTest, AStepWithoutMemoryFailsAlone) {
+  Exec exec({.threads = 2});
+  Callers callers;
+  Engine engine(model(), small_options(), exec,
+                FailingDevice::failing(FailingDevice::Call::launch, 3, cuda::OutOfMemory("cannot pin 8 bytes")));
+  const RequestId failed = engine.submit(greedy(ids(20, 1), 100), callers.listener());
+  while (engine.step()) {
+  }
+  const RequestId next = engine.submit(greedy(ids(20, 1), 5), callers.listener());
+  while (engine.step()) {
+  }
+  auto heard = callers.wait_for_ends(2);
+  EXPECT_EQ(heard[failed].error, "cannot pin 8 bytes");
+  EXPECT_EQ(heard[next].finish, Finish::length);
+  expect_all_pages_are_back(engine.stats());
+}
+
+TEST_F(EngineTest, ADeviceWithoutMemorySaysWhatToLower) {
+  Exec exec({.threads = 1});
+  const auto make = [&] {
+    Engine engine(model(), small_options(), exec, [](const StepDeviceParts&) -> std::unique_ptr<StepDevice> {
+      throw cuda::OutOfMemory("cannot allocate 8 bytes on the device: out of memory");
+    });
+  };
+  try {
+    make();
+    FAIL() << "it was made";
+  } catch (const cuda::OutOfMemory& error) {
+    EXPECT_EQ(error.what(),
+              std::string("cannot allocate 8 bytes on the device: out of memory: lower --mem-fraction-static, "
+                          "--max-total-tokens, --max-running-requests or --chunked-prefill-size"));
   }
 }
 
@@ -644,7 +780,7 @@ TEST_F(EngineTest, PromptLogprobsAreThoseOfTokenByTokenGeneration) {
 
 // The rows of a runner that gets the whole prompt in one chunk, pooled without any haste.
 std::vector<float> pooled_by_hand(const model::Model& model, const Tokens& prompt, Pooling pooling) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   const SchedulerLimits limits{.context = kContext,
                                .pages = kContext / 16,
                                .page_size = PageSize(16),
@@ -723,8 +859,10 @@ class SameOutput {
     std::map<RequestId, bool> cancelled;
     for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
-      if (come < 14 && below(3) == 0) {
-        const Asked asked = random_request();
+      if (come < 14 && below(2) == 0) {
+        Asked asked = random_request();
+        asked.alone = alone_->finish(with_mask(asked));
+        answers_.push_back(asked.alone.tokens);
         requests.emplace(stepped.submit(with_mask(asked)), asked);
         ++come;
       }
@@ -738,15 +876,18 @@ class SameOutput {
     for (const auto& [id, asked] : requests) expect_same(stepped.heard(id), asked, cancelled[id]);
     retractions += stepped.engine().stats().retractions;
     cached += stepped.engine().stats().cached_prompt_tokens;
+    drafts += stepped.engine().stats().speculated.drafts;
+    correct_drafts += stepped.engine().stats().speculated.correct;
   }
 
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct_drafts = 0;
 
  private:
   struct Asked {
     Request request;
     uint64_t mask_seed = 0;  // 0: no mask
     int mask_ends = 1 << 30;
+    Heard alone = {};
   };
 
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
@@ -763,19 +904,29 @@ class SameOutput {
     const int32_t page_sizes[] = {1, 16, 64};
     EngineOptions options;
     options.page_size = page_sizes[below(3)];
-    options.max_total_tokens = kContext + below(kContext / 2);
-    options.max_running_requests = 1 + below(6);
+    options.max_total_tokens = kContext + below(below(3) ? kContext / 2 : 6 * kContext);
+    options.max_running_requests = 1 + below(8);
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
     options.prefix_cache = below(5) > 0;
     options.steps_in_flight = below(3);
+    options.speculative_num_draft_tokens = 2 + below(12);
+    const int drafters = below(6);  // none, by the own text, by one that knows the answer more or less
+    if (drafters == 1) options.make_drafter = ngram_drafters();
+    if (drafters > 1)
+      options.make_drafter = [this, right = 1 - 0.1 * below(5)](const Request& request) {
+        Tokens whole = request.prompt;
+        whole.insert(whole.end(), answers_.front().begin(), answers_.front().end());
+        answers_.pop_front();
+        return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
+      };
     return options;
   }
   Asked random_request() {
     const int32_t length = 1 + below(120), shared = below(3) ? length - below(std::min(length, 20)) : 0;
     const Tokens& theme = themes_[below(2)];
     Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
-                    .max_new_tokens = below(2) ? 80 + below(60) : below(20),
+                    .max_new_tokens = below(4) ? 100 + below(100) : below(20),
                     .priority = below(3) - 1,
                     .top_logprobs = below(4) - 1};
     const Tokens own = random_ids(length - shared, model_.config().vocabulary, random_());
@@ -808,7 +959,7 @@ class SameOutput {
     const Request& request = asked.request;
     SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
                      request.sampling.temperature));
-    const Heard alone = alone_->finish(with_mask(asked));
+    const Heard& alone = asked.alone;
     EXPECT_EQ(heard.ends, 1);
     if (heard.finish == Finish::cancelled) {
       EXPECT_TRUE(cancelled);
@@ -823,6 +974,7 @@ class SameOutput {
   const model::Model& model_;
   std::mt19937 random_;
   std::unique_ptr<Stepped> alone_;
+  std::deque<Tokens> answers_;  // of those that come, for their drafters
   std::vector<Tokens> themes_;
 };
 
@@ -833,20 +985,24 @@ struct Kind {
 
 class SameOutputTest : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkAndRetraction) {
-  Exec exec({.threads = 2});
+TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
+  Exec exec(exec_options(2));
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
-  int64_t retractions = 0, cached = 0;
+  int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
   for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     SameOutput same(model, seed);
     same.run();
     retractions += same.retractions;
     cached += same.cached;
+    drafts += same.drafts;
+    correct += same.correct_drafts;
   }
   EXPECT_GT(retractions, 3);
   EXPECT_GT(cached, 500);
+  EXPECT_GT(drafts, 1000);
+  EXPECT_GT(correct, 1000);
 }
 
 TinyModel with_window(int32_t window) {
@@ -860,6 +1016,70 @@ INSTANTIATE_TEST_SUITE_P(, SameOutputTest,
                                            Kind{"Window", with_window(24)}),
                          [](const auto& parameter) { return parameter.param.name; });
 
+// --- drafts
+
+MakeDrafter knowing(const Tokens& answer, double right) {
+  return [answer, right](const Request& request) {
+    Tokens whole = request.prompt;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
+  };
+}
+
+// Greedy, and seeded with penalties at several temperatures: each draft is compared with what the request's own sampler
+// draws at its place.
+TEST_F(EngineTest, DraftsThatAreRightAreAcceptedWholeAtEveryTemperature) {
+  for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+    SCOPED_TRACE(temperature);
+    Request request = greedy(ids(40, 1), 65);
+    request.sampling = {.temperature = temperature, .top_p = 0.9f, .presence_penalty = 0.5f, .seed = 7};
+    EngineOptions options = small_options();
+    const Heard alone = Stepped(model(), options).finish(request);
+    options.make_drafter = knowing(alone.tokens, 1);
+    Stepped stepped(model(), options);
+    EXPECT_TRUE(stepped.finish(request).same_output(alone));
+    const Speculated speculated = stepped.engine().stats().speculated;
+    EXPECT_GT(speculated.drafts, 0);
+    EXPECT_EQ(speculated.correct, speculated.drafts);
+    EXPECT_EQ(stepped.heard(1).speculated.correct, speculated.correct);
+    expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+// A tiny model loops when it is greedy: then its own text says what comes.
+TEST_F(EngineTest, OwnTextDraftsForATextThatRepeatsItself) {
+  Tokens prompt;
+  for (int i = 0; i < 3; ++i)
+    for (const int32_t token : ids(16, 3)) prompt.push_back(token);
+  const Request request = greedy(prompt, 150);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = ngram_drafters();
+  Stepped stepped(model(), options);
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  const Speculated speculated = stepped.engine().stats().speculated;
+  EXPECT_GT(speculated.accept_length(), 2);
+  EXPECT_LT(stepped.engine().stats().steps, 110);
+}
+
+TEST_F(EngineTest, ARequestMaySwitchDraftsOff) {
+  Request request = greedy(ids(40, 1), 30);
+  EngineOptions options = small_options();
+  const Heard alone = Stepped(model(), options).finish(request);
+  options.make_drafter = knowing(alone.tokens, 1);
+  Stepped stepped(model(), options);
+  request.speculative = false;
+  EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  EXPECT_EQ(stepped.engine().stats().speculated.verifications, 0);
+  EXPECT_EQ(stepped.engine().stats().steps, 30);
+}
+
+TEST_F(EngineTest, RefusesFewerThanTwoTokensToVerify) {
+  EngineOptions options = small_options();
+  options.speculative_num_draft_tokens = 1;
+  expect_refused([&] { Stepped(model(), options); }, "--speculative-num-draft-tokens is 1");
+}
+
 // --- threads
 
 TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
@@ -868,7 +1088,7 @@ TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
   std::vector<Heard> expected;
   for (int i = 0; i < kRequests; ++i) expected.push_back(alone.finish(greedy(ids(5 + 7 * i, i), 5 + i)));
 
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   std::mutex mutex;
   std::map<RequestId, Heard> heard;
   std::atomic<int> ends = 0;
@@ -908,7 +1128,7 @@ TEST_F(EngineTest, TakesRequestsFromManyThreadsWhileItRuns) {
 
 // The loop is asleep, or busy with a request that runs: a waiting one is told at once.
 TEST_F(EngineTest, CancelReachesARunningAndAWaitingRequest) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   EngineOptions options = small_options();
   options.max_running_requests = 1;
   Engine engine(model(), options, exec);
@@ -940,7 +1160,7 @@ TEST_F(EngineTest, CancelReachesARunningAndAWaitingRequest) {
 }
 
 TEST_F(EngineTest, ASleepingLoopWakesForEveryRequestAndCancellation) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), small_options(), exec);
   engine.start();
   for (int i = 0; i < 20; ++i) {
@@ -983,7 +1203,7 @@ TEST_F(EngineTest, SaysHowLongARequestWaited) {
 }
 
 TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {
-  Exec exec({.threads = 2});
+  Exec exec(exec_options(2));
   std::atomic<int> cancelled = 0, tokens = 0;
   {
     Engine engine(model(), small_options(), exec);
@@ -1003,7 +1223,7 @@ TEST_F(EngineTest, StopEndsARunningLoopAndTellsEverybody) {
 }
 
 TEST_F(EngineTest, AListenerMaySubmitTheNextRequest) {
-  Exec exec({.threads = 1});
+  Exec exec(exec_options(1));
   Engine engine(model(), small_options(), exec);
   int finished = 0;
   std::function<void(const Output&)> again = [&](const Output& output) {

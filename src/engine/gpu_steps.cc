@@ -34,7 +34,7 @@ GpuSteps::GpuSteps(const StepDeviceParts& parts)
       masks_(parts.masks),
       exec_(parts.exec),
       sampler_(sampler_limits(parts), parts.exec),
-      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_),
+      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_, parts.deterministic),
       pooled_(static_cast<size_t>(parts.limits.kept_rows()) * parts.model.config().width * sizeof(float),
               Place::pinned),
       width_(parts.model.config().width),
@@ -43,8 +43,20 @@ GpuSteps::GpuSteps(const StepDeviceParts& parts)
 // --- launch
 
 void GpuSteps::launch(Step& step) {
+  const bool is_behind = !launched_.empty();
   begin_masks(step.batch, masks_);
   const uint32_t number = runner_.prepare(step.batch);
+  try {
+    launch(step, number);
+  } catch (...) {
+    runner_.abandon();
+    throw;
+  }
+  launched_.push_back(
+      {.step = &step, .number = number, .wants_logits = sampler_.wants_logits(), .is_behind = is_behind});
+}
+
+void GpuSteps::launch(Step& step, uint32_t number) {
   make_room(number);
   const bool is_cut = has_masks(step.batch) || !step.batch.pooled.empty();
   if (!is_cut) tell_sampler(step, number);
@@ -55,7 +67,6 @@ void GpuSteps::launch(Step& step) {
     tell_sampler(step, number);
     runner_.sample(step.batch);
   }
-  launched_.push_back({.step = &step, .number = number, .wants_logits = sampler_.wants_logits()});
 }
 
 // Steps whose places in rings this one takes, and whose logits it overwrites, are read first.
@@ -114,14 +125,17 @@ void GpuSteps::draw(const Batch& batch, const Share& share) {
 }
 
 // A row of the request table has a slot of its own. Each draw counts its token there, so the text is counted once, and
-// again when the request was elsewhere meanwhile.
+// again when the request was elsewhere meanwhile; then none of its tokens is in flight.
 int32_t GpuSteps::penalty_slot(const Batch& batch, const Share& share) {
   if (!penalises(share.request->sampling)) return ops::kNoPenaltySlot;
   const auto history = std::span(batch.history).subspan(share.history.begin, share.history.count);
   Counted& counted = counted_[share.row.value];
-  if (counted.id != share.id || counted.tokens != std::ssize(history))
+  if (counted.id != share.id || counted.tokens != share.end()) {
+    check(std::ssize(history) == share.end(), "a text of ", share.end(), " tokens is to be counted, of which ",
+          history.size(), " are known");
     sampler_.recount(share.row.value, history.first(history.size() - share.generated), history.last(share.generated));
-  counted = {share.id, std::ssize(history) + 1};
+  }
+  counted = {share.id, share.end() + 1};
   return share.row.value;
 }
 
@@ -141,6 +155,8 @@ void GpuSteps::read_oldest() {
   results.set_pooled(
       {reinterpret_cast<const float*>(pooled_.data()), std::ssize(oldest.step->batch.pooled), width_, width_});
   results.time = std::chrono::duration<double>(sampler_.seconds(oldest.number));
+  results.idle.reset();
+  if (oldest.is_behind) results.idle = std::chrono::duration<double>(sampler_.idle_seconds(oldest.number));
 }
 
 void GpuSteps::read_rows(const Launched& launched) {

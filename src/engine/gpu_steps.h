@@ -30,11 +30,13 @@ class GpuSteps : public StepDevice {
     Step* step;
     uint32_t number;
     bool wants_logits;  // to be read before the next launch
+    bool is_behind;     // another step, not read yet
   };
   struct Counted {  // what the penalties' slot of a request row holds
     RequestId id = 0;
     int64_t tokens = 0;
   };
+  void launch(Step& step, uint32_t number);
   void make_room(uint32_t number);
   void read_oldest();
   void copy_pooled(const Batch& batch, const Rows<const float>& rows);

@@ -5,11 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <random>
+#include <thread>
 
+#include "base/testing/expect_refused.h"
 #include "engine/engine.h"
+#include "engine/testing_side.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -18,11 +26,18 @@ namespace {
 using model::testing::random_ids;
 using model::testing::TinyFile;
 using model::testing::TinyModel;
+using testing::Heard;
+using testing::Side;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kContext = 256;
-// Of logprobs: rows are rounded before each product, to bf16 or 8 bits, and sums have another order.
-constexpr float kTolerance = 0.1f;
+// Of logprobs: rows are rounded to bf16 before each product, and sums have another order. Before quantised products
+// they are rounded to 8 bits, on both devices alike. There the differences are a tenth of that until a row sees more
+// keys than one tile, for whose weights bf16 is rounded to relative to other maxima: then some numbers come out a step
+// apart.
+constexpr float kTolerance = 0.05f, kToleranceOfBlocks = 0.1f;
+// Of a trained model, whose largest activations make these steps wide.
+constexpr float kTrainedTolerance = 0.25f;
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,
@@ -45,53 +60,6 @@ EngineOptions options_of(int32_t running, int32_t steps_in_flight = -1) {
   return options;
 }
 
-struct Heard {
-  Tokens tokens;
-  std::vector<TokenLogprob> logprobs, prompt_logprobs;
-  std::vector<float> embedding;
-  Finish finish = Finish::none;
-  std::string error;
-  int ends = 0;
-
-  void hear(const Output& output) {
-    EXPECT_EQ(ends, 0) << "told more after its end";
-    if (output.token >= 0) tokens.push_back(output.token);
-    if (output.token >= 0) logprobs.push_back(output.logprobs);
-    if (!output.prompt_logprobs.empty()) prompt_logprobs = output.prompt_logprobs;
-    embedding = output.embedding;
-    finish = output.finish;
-    error = output.error;
-    ends += finish != Finish::none;
-  }
-};
-
-// A model and an engine of one device, stepped by the test.
-class Side {
- public:
-  Side(const std::string& path, const EngineOptions& options, cuda::Stream* stream)
-      : exec_({.threads = 2, .stream = stream}), model_(path, exec_), engine_(model_, options, exec_) {}
-
-  RequestId submit(const Request& request) {
-    return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
-  }
-  void drain() {
-    for (int steps = 0; engine_.step(); ++steps) ASSERT_LT(steps, 20000);
-  }
-  Heard finish(const Request& request) {
-    const RequestId id = submit(request);
-    drain();
-    return heard_[id];
-  }
-  const Heard& heard(RequestId id) { return heard_[id]; }
-  Engine& engine() { return engine_; }
-
- private:
-  Exec exec_;
-  model::Model model_;
-  std::map<RequestId, Heard> heard_;
-  Engine engine_;
-};
-
 class GpuEngine : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -106,7 +74,7 @@ Request greedy(Tokens prompt, int32_t count) {
 }
 
 // Every token was, to the CPU, within the tolerance of the likeliest at its place.
-void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
+void expect_likeliest(Side& cpu, const Request& request, const Heard& heard, float tolerance = kTolerance) {
   Tokens text = request.prompt;
   text.insert(text.end(), heard.tokens.begin(), heard.tokens.end());
   const auto from = static_cast<int32_t>(request.prompt.size());
@@ -116,7 +84,7 @@ void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
   ASSERT_EQ(scored.prompt_logprobs.size(), heard.tokens.size());
   for (size_t i = 0; i < heard.tokens.size(); ++i) {
     const TokenLogprob& at = scored.prompt_logprobs[i];
-    EXPECT_GE(at.logprob, at.top[0].second - kTolerance) << "token " << i << " of " << heard.tokens.size();
+    EXPECT_GE(at.logprob, at.top[0].second - 2 * tolerance) << "token " << i << " of " << heard.tokens.size();
   }
 }
 
@@ -126,6 +94,7 @@ TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
       {"granite", BlockType::bf16}, {"llama", BlockType::q8_0}, {"qwen3", BlockType::q4_1}};
   for (const auto& [architecture, type] : kinds) {
     SCOPED_TRACE(cat(architecture, " of ", to_string(type)));
+    const float tolerance = type == BlockType::bf16 ? kTolerance : kToleranceOfBlocks;
     const TinyFile file(tiny(architecture, type));
     Side gpu(file.path(), options_of(4), stream_.get()), cpu(file.path(), options_of(4), nullptr);
     for (const int32_t length : {1, 7, 64, 150}) {
@@ -138,11 +107,11 @@ TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
       ASSERT_EQ(on_gpu.prompt_logprobs.size(), static_cast<size_t>(length));
       for (int32_t i = 0; i < length; ++i) {
         EXPECT_EQ(on_gpu.prompt_logprobs[i].token, request.prompt[i]);
-        EXPECT_NEAR(on_gpu.prompt_logprobs[i].logprob, on_cpu.prompt_logprobs[i].logprob, kTolerance) << i;
+        EXPECT_NEAR(on_gpu.prompt_logprobs[i].logprob, on_cpu.prompt_logprobs[i].logprob, tolerance) << i;
       }
-      EXPECT_NEAR(on_gpu.logprobs[0].wanted[1].second, on_cpu.logprobs[0].wanted[1].second, kTolerance);
-      EXPECT_NEAR(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, kTolerance);
-      expect_likeliest(cpu, request, on_gpu);
+      EXPECT_NEAR(on_gpu.logprobs[0].wanted[1].second, on_cpu.logprobs[0].wanted[1].second, tolerance);
+      EXPECT_NEAR(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, tolerance);
+      expect_likeliest(cpu, request, on_gpu, tolerance);
     }
   }
 }
@@ -215,8 +184,46 @@ TEST_F(GpuEngine, DrawsUnderMasksPenaltiesBiasAndEarlyStops) {
   }
 }
 
-// Requests come, are retracted, cancelled, share prefixes; whoever was not cancelled has a text that the CPU would
-// give.
+// A request of any kind that the server makes, its text new or the theme's.
+Request any_request(const Tokens& theme, std::mt19937& random) {
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<uint32_t>(limit)); };
+  // Long enough to outgrow what is kept free for them when they are admitted.
+  const int length = 1 + below(60), count = below(2) ? 110 + below(60) : 1 + below(20);
+  Request request =
+      greedy(below(2) ? random_ids(length, 320, random()) : Tokens(theme.begin(), theme.begin() + length), count);
+  request.priority = below(3) - 1;
+  if (below(3) == 0) request.stop_ids = {below(320), below(320), below(320)};
+  if (below(4) == 0) request.prompt_logprobs_from = below(length);
+  if (below(5) == 0) request.mask = std::make_shared<ResidueMask>();
+  if (below(5) == 0)
+    request.sampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .frequency_penalty = 0.5f, .seed = random()};
+  if (below(8) == 0) request = {.prompt = request.prompt, .max_new_tokens = 0, .pooling = Pooling::mean};
+  return request;
+}
+
+// What the GPU told of a request is what the CPU would tell.
+void expect_as_the_cpus(Side& cpu, const Request& request, const Heard& heard) {
+  const bool was_cut = heard.finish == Finish::cancelled;
+  if (request.sampling.temperature == 0 && !request.mask) expect_likeliest(cpu, request, heard);
+  if (request.prompt_logprobs_from >= 0 && !heard.prompt_logprobs.empty()) {
+    Request prompt = request;
+    prompt.max_new_tokens = 0;
+    prompt.mask = nullptr;
+    const Heard scored = cpu.finish(prompt);
+    ASSERT_EQ(heard.prompt_logprobs.size(), scored.prompt_logprobs.size());
+    for (size_t i = 0; i < scored.prompt_logprobs.size(); ++i)
+      EXPECT_NEAR(heard.prompt_logprobs[i].logprob, scored.prompt_logprobs[i].logprob, kTolerance);
+  }
+  if (request.pooling == Pooling::none || was_cut) return;
+  const Heard pooled = cpu.finish(request);
+  ASSERT_EQ(heard.embedding.size(), pooled.embedding.size());
+  double dot = 0;
+  for (size_t i = 0; i < pooled.embedding.size(); ++i) dot += double{heard.embedding[i]} * pooled.embedding[i];
+  EXPECT_GT(dot, 0.999);
+}
+
+// Requests of all kinds and priorities come, are refused, retracted, cancelled, share prefixes; whoever was not
+// cancelled is told what the CPU would tell.
 TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
   const TinyFile file(tiny("llama"));
   Side cpu(file.path(), options_of(1), nullptr);
@@ -230,6 +237,7 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
     options.max_total_tokens = kContext + below(kContext / 4);
     options.prefill_chunk = 1 + below(64);
     options.mixed_chunk = 1 + below(32);
+    options.prefix_cache = below(5) > 0;
     SCOPED_TRACE(cat("round ", round, ": depth ", options.steps_in_flight, ", running ", options.max_running_requests));
     Side gpu(file.path(), options, stream_.get());
     const Tokens theme = random_ids(kContext, 320, round);
@@ -238,13 +246,14 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
     for (int come = 0, steps = 0; come < 12 || gpu.engine().step(); ++steps) {
       ASSERT_LT(steps, 20000);
       if (come < 12 && below(3) == 0) {
-        // Long enough to outgrow what is kept free for them when they are admitted.
-        const int length = 1 + below(60), count = below(2) ? 110 + below(60) : 1 + below(20);
-        Request request =
-            greedy(below(2) ? random_ids(length, 320, random()) : Tokens(theme.begin(), theme.begin() + length), count);
-        if (below(3) == 0) request.stop_ids = {below(320), below(320), below(320)};
+        const Request request = any_request(theme, random);
         asked.emplace(gpu.submit(request), request);
         ++come;
+      }
+      if (below(20) == 0) {
+        Request bad = any_request(theme, random);
+        bad.prompt.push_back(below(2) ? 320 : -1);
+        expect_refused([&] { gpu.submit(bad); }, "outside the vocabulary");
       }
       if (come < 12) gpu.engine().step();
       if (below(150) == 0 && !asked.empty()) {
@@ -258,13 +267,36 @@ TEST_F(GpuEngine, RandomSchedulesLoseNobodyAndGiveLikelyTexts) {
       EXPECT_EQ(heard.ends, 1);
       EXPECT_EQ(heard.error, "");
       EXPECT_TRUE(heard.finish != Finish::cancelled || cancelled[id]);
-      expect_likeliest(cpu, request, heard);
+      expect_as_the_cpus(cpu, request, heard);
     }
     const EngineStats stats = gpu.engine().stats();
     EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
     retractions += stats.retractions;
   }
   EXPECT_GT(retractions, 0);
+}
+
+// A listener that takes its time keeps the next step from the GPU, whose clock notices.
+TEST_F(GpuEngine, CountsHowLongItDidNothing) {
+  const TinyFile file(tiny("llama"));
+  Exec exec({.threads = 2, .stream = stream_.get()});
+  const model::Model model(file.path(), exec);
+  Engine engine(model, options_of(1), exec);
+  const auto idle_us = [&](std::chrono::milliseconds pause) {
+    const EngineStats before = engine.stats();
+    engine.submit(greedy(random_ids(20, model.config().vocabulary, 1), 30),
+                  [=](const Output&) { std::this_thread::sleep_for(pause); });
+    while (engine.step()) {
+    }
+    const EngineStats after = engine.stats();
+    const int64_t steps = after.overlapped_steps - before.overlapped_steps;
+    EXPECT_GE(steps, 27);
+    return (after.idle_us - before.idle_us) / static_cast<double>(std::max<int64_t>(steps, 1));
+  };
+  EXPECT_GT(idle_us(std::chrono::milliseconds(4)), 2000);
+  const double alone = idle_us(std::chrono::milliseconds(0));
+  EXPECT_GT(alone, 0);
+  EXPECT_LT(alone, 1000);
 }
 
 // More changes of the page table than a step's inputs have room for.
@@ -281,6 +313,115 @@ TEST_F(GpuEngine, ALongCachedPrefixGoesAheadInStepsOfNobody) {
   const Heard first = gpu.finish(request), again = gpu.finish(request);
   EXPECT_EQ(first.tokens, again.tokens);
   EXPECT_EQ(gpu.engine().stats().cached_prompt_tokens, 2999);
+}
+
+// One token's embedding is not a number: its requests fail, others beside them and after them do not.
+TEST_F(GpuEngine, RowsThatAreNoNumbersEndTheirOwnRequest) {
+  TinyModel broken = tiny("llama", BlockType::f32);
+  std::mt19937_64 random(5);
+  std::vector<std::byte> table =
+      model::testing::random_weights(BlockType::f32, int64_t{broken.vocabulary} * broken.width, 1, random);
+  const float nan = std::nanf("");
+  for (int32_t i = 0; i < broken.width; ++i)
+    std::memcpy(table.data() + (7 * broken.width + i) * sizeof(float), &nan, sizeof(float));
+  broken.change = [&](model::testing::GgufWriter& file) {
+    file.tensor("token_embd.weight", BlockType::f32, {broken.vocabulary, broken.width}, table);
+  };
+  const TinyFile file(broken);
+  EngineOptions options = options_of(4);
+  options.max_total_tokens = kContext;  // so that pages are used again
+  Side gpu(file.path(), options, stream_.get());
+  Request good = greedy(random_ids(40, broken.vocabulary, 1), 10);
+  good.sampling.logit_bias = {{7, -100.0f}};
+  std::replace(good.prompt.begin(), good.prompt.end(), 7, 8);
+  Request bad = good;
+  bad.prompt[20] = 7;
+  for (int round = 0; round < 3; ++round) {
+    const RequestId first = gpu.submit(good), failing = gpu.submit(bad), second = gpu.submit(good);
+    gpu.drain();
+    EXPECT_EQ(gpu.heard(failing).finish, Finish::failed);
+    EXPECT_EQ(gpu.heard(failing).error, "the logits hold NaN or infinity");
+    for (const RequestId id : {first, second}) {
+      EXPECT_EQ(gpu.heard(id).error, "");
+      EXPECT_EQ(gpu.heard(id).tokens.size(), 10u);
+    }
+  }
+}
+
+// --- the likeliest tokens of a trained model
+
+// $QUIRE_TEST_MODEL, else the default model where it has been fetched.
+std::string trained_model() {
+  const char *const named = std::getenv("QUIRE_TEST_MODEL"), *const home = std::getenv("HOME");
+  std::string path = named ? named : home ? cat(home, "/.cache/quire/SmolLM2-135M-Instruct.Q4_1.gguf") : "";
+  return std::filesystem::exists(path) ? path : "";
+}
+
+struct Agreement {
+  int64_t places = 0, same = 0;
+  float widest_gap = 0;  // to the CPU, between its likeliest and the GPU's, where they differ
+
+  void count(const TokenLogprob& on_gpu, const TokenLogprob& on_cpu) {
+    ++places;
+    const int32_t token = on_gpu.top[0].first;
+    const auto to_cpu =
+        std::find_if(on_cpu.top.begin(), on_cpu.top.end(), [&](const auto& e) { return e.first == token; });
+    same += to_cpu == on_cpu.top.begin();
+    ASSERT_NE(to_cpu, on_cpu.top.end()) << "the GPU's likeliest is none of the CPU's";
+    widest_gap = std::max(widest_gap, on_cpu.top[0].second - to_cpu->second);
+  }
+  void expect_the_same(const std::string& where, float tolerance) const {
+    EXPECT_GE(static_cast<double>(same), 0.99 * static_cast<double>(places)) << where;
+    EXPECT_LT(widest_gap, tolerance) << where;
+    std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others up to %.3f apart\n", where.c_str(),
+                static_cast<long long>(same), static_cast<long long>(places), static_cast<double>(widest_gap));
+  }
+};
+
+// 200 texts of 64 tokens, the model's own, drawn on the GPU one token a step: what was likeliest there, and when the
+// same text came as a prompt, is to the CPU. In steps of few rows, and of so many that quantised weights are widened.
+TEST_F(GpuEngine, TheLikeliestTokensOfATrainedModelAreTheCpus) {
+  constexpr int32_t kTexts = 200, kLength = 64, kTop = 8;
+  const std::string path = trained_model();
+  if (path.empty()) GTEST_SKIP() << "no trained model: QUIRE_TEST_MODEL names one";
+  for (const int32_t rows : {16, 64}) {
+    EngineOptions options;
+    options.context = 2 * kLength;
+    options.max_total_tokens = 64 * 2 * kLength;
+    options.max_running_requests = options.prefill_chunk = options.mixed_chunk = rows;
+    Side gpu(path, options, stream_.get()), cpu(path, options, nullptr, 0);
+    std::vector<RequestId> drawn, scored_on_gpu, scored_on_cpu;
+    for (int32_t i = 0; i < kTexts; ++i)
+      drawn.push_back(gpu.submit({.prompt = {100 + 7 * i},
+                                  .sampling = {.temperature = 1, .seed = static_cast<uint64_t>(i)},
+                                  .max_new_tokens = kLength,
+                                  .top_logprobs = 1}));
+    gpu.drain();
+    for (int32_t i = 0; i < kTexts; ++i) {
+      Tokens text = {100 + 7 * i};
+      const Tokens& more = gpu.heard(drawn[i]).tokens;
+      ASSERT_EQ(std::ssize(more), kLength) << gpu.heard(drawn[i]).error;
+      text.insert(text.end(), more.begin(), more.end());
+      const Request request{.prompt = text, .max_new_tokens = 0, .top_logprobs = kTop, .prompt_logprobs_from = 0};
+      scored_on_gpu.push_back(gpu.submit(request));
+      scored_on_cpu.push_back(cpu.submit(request));
+    }
+    gpu.drain();
+    cpu.drain();
+    Agreement decode, prompt;
+    for (int32_t i = 0; i < kTexts; ++i) {
+      const auto& on_cpu = cpu.heard(scored_on_cpu[i]).prompt_logprobs;
+      const auto& as_prompt = gpu.heard(scored_on_gpu[i]).prompt_logprobs;
+      ASSERT_EQ(std::ssize(on_cpu), kLength + 1);
+      ASSERT_EQ(std::ssize(as_prompt), kLength + 1);
+      for (int32_t at = 1; at <= kLength; ++at) {
+        decode.count(gpu.heard(drawn[i]).logprobs[at - 1], on_cpu[at]);
+        prompt.count(as_prompt[at], on_cpu[at]);
+      }
+    }
+    decode.expect_the_same(cat("one token a step, ", rows, " rows"), kTrainedTolerance);
+    prompt.expect_the_same(cat("as prompts, ", rows, " rows"), kTrainedTolerance);
+  }
 }
 
 // For sanitizers: a chunk of a prompt, mixed steps, replayed graphs, all in few launches.

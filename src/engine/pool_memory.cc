@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/cuda.h"
 #include "base/size_text.h"
 
 namespace quire::engine {
@@ -19,8 +20,8 @@ int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int
   return static_cast<int32_t>(std::clamp<int64_t>(tokens, page_size, 1 << 30));
 }
 
-int64_t memory_for_pool(int64_t free, int64_t total, double fraction) {
-  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(total) * (1 - fraction)));
+int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction) {
+  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(at_start) * (1 - fraction)));
 }
 
 int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t page_size, int64_t bytes) {
@@ -33,6 +34,14 @@ void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t to
   check(!memory || bytes <= *memory, "the keys and values of ", tokens, " tokens take ", size_text(bytes), ", and ",
         size_text(memory.value_or(0)), " of memory are free, enough for ",
         memory.value_or(0) / pool_bytes(config, kv_type, 1), " tokens (--max-total-tokens)");
+}
+
+void check_pool_fits_gpu(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, int64_t room,
+                         const char* advice) {
+  const int64_t bytes = pool_bytes(config, kv_type, tokens);
+  if (bytes <= room) return;
+  throw cuda::OutOfMemory(cat("the keys and values of ", tokens, " tokens take ", size_text(bytes),
+                              ", and the GPU has ", size_text(room), " for them: ", advice));
 }
 
 std::optional<std::string> tight_memory(const model::ModelConfig& config, Dtype kv_type, int32_t tokens,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/cuda.h"
 #include "base/testing/expect_refused.h"
 
 namespace quire::engine {
@@ -31,6 +32,7 @@ TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
 TEST(PoolMemory, OnAGpuIsWhatTheFractionLeaves) {
   EXPECT_EQ(memory_for_pool(90 * kGigabyte, 100 * kGigabyte, 0.75), 65 * kGigabyte);
   EXPECT_EQ(memory_for_pool(10 * kGigabyte, 100 * kGigabyte, 0.75), 0);
+  EXPECT_EQ(memory_for_pool(60 * kGigabyte, 64 * kGigabyte, 0.25), 12 * kGigabyte) << "beside another process";
   EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 1005 * kTokenBytes), 976);  // whole pages, without nobody's
   EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 0), 16);
 }
@@ -41,6 +43,17 @@ TEST(PoolMemory, WhatCannotFitIsRefusedWithWhatWould) {
                  "347222 tokens (--max-total-tokens)");
   check_pool_fits(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes);
   check_pool_fits(smollm2(), Dtype::bf16, 1 << 30, std::nullopt);  // nobody knows
+}
+
+TEST(PoolMemory, WhatCannotFitOnAGpuIsOutOfMemoryAndSaysWhatToDo) {
+  check_pool_fits_gpu(smollm2(), Dtype::bf16, 1000, 1000 * kTokenBytes, "");
+  try {
+    check_pool_fits_gpu(smollm2(), Dtype::bf16, 300'000, kGigabyte, "lower --max-total-tokens");
+    FAIL() << "it was taken";
+  } catch (const cuda::OutOfMemory& error) {
+    EXPECT_EQ(error.what(), std::string("the keys and values of 300000 tokens take 6.9 GB, and the GPU has 1.0 GB for "
+                                        "them: lower --max-total-tokens"));
+  }
 }
 
 TEST(PoolMemory, IsTightWhereLittleIsLeft) {

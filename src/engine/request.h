@@ -1,5 +1,6 @@
 // What the engine is asked and what it answers: token ids only, no text.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,11 +37,16 @@ struct Request {
                                           // top_logprobs and logprob_ids as for drawn ones
   std::shared_ptr<TokenMask> mask = {};   // null: any token
   Pooling pooling = Pooling::none;        // else max_new_tokens is 0
+  bool speculative = true;                // may be drafted for, where the engine does so (drafter.h)
 };
 
 // Whether a draw depends on the tokens before it: on more than the logits have of them.
 inline bool penalises(const ops::SamplingParams& params) {
   return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
+}
+
+inline bool stops_at(const Request& request, int32_t token) {
+  return std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
 }
 
 // How likely a token was, and others in its place.
@@ -61,6 +67,17 @@ enum class Finish : uint8_t {
 };
 const char* to_string(Finish finish);
 
+// What came of drafts: steps that verified some, how many those were, and how many of them came true. Each such step
+// gives one token more than drafts came true.
+struct Speculated {
+  int64_t verifications = 0, drafts = 0, correct = 0;
+
+  double accept_length() const {
+    return verifications ? 1 + static_cast<double>(correct) / static_cast<double>(verifications) : 0;
+  }
+  double accept_rate() const { return drafts ? static_cast<double>(correct) / static_cast<double>(drafts) : 0; }
+};
+
 // One event of a request: a new token, the end, or both.
 struct Output {
   RequestId id = 0;
@@ -73,6 +90,7 @@ struct Output {
   int32_t cached_tokens = 0;  // of the prompt, taken from the prefix tree
   int32_t generated = 0;      // tokens so far
   double queued_seconds = 0;  // before it ran for the first time
+  Speculated speculated = {};
   std::string error = {};
 };
 

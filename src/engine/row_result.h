@@ -13,9 +13,7 @@ namespace quire::engine {
 // any more is not one row's.
 template <class Compute>
 void fill_result(RowResult& result, const Compute& compute) {
-  result.tokens.clear();
-  result.error.clear();
-  result.refused = false;
+  result.clear();
   try {
     compute(result.tokens);
   } catch (const cuda::DeviceError&) {

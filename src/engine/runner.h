@@ -38,7 +38,7 @@ class Runner {
  public:
   // The model, the table, exec and the sampler, which a GPU has, outlive the runner.
   Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table, Exec& exec,
-         ops::DeviceSampler* sampler = nullptr);
+         ops::DeviceSampler* sampler = nullptr, bool deterministic = false);
 
   // Valid until the next run.
   struct Outputs {
@@ -56,6 +56,7 @@ class Runner {
   uint32_t prepare(const Batch& batch);
   Outputs compute(const Batch& batch, Part part);
   void sample(const Batch& batch);
+  void abandon();  // what was prepared, if it cannot be computed
 
  private:
   void sample(int32_t most_rows);
@@ -73,6 +74,7 @@ class Runner {
   kv::RequestTable& table_;
   Exec& exec_;
   std::optional<kv::PageTableMirror> mirror_;  // of a GPU
+  bool changes_table_ = false;                 // the inputs that were filled last have changes for the mirror
   kv::KvStore store_;
   attn::MetadataArena arena_;
   attn::StepUpload upload_;

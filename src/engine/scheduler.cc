@@ -39,17 +39,27 @@ int32_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
   return static_cast<int32_t>(std::mismatch(a.begin(), a.begin() + length, b.begin()).first - a.begin());
 }
 
-bool is_stop(const Request& request, int32_t token) {
-  return std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end();
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// The end of a request that a row of it cannot go on with.
+Output end_by(const RowResult& row) {
+  return {.finish = row.refused ? Finish::refused : Finish::failed, .error = row.error};
 }
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+// Those that a share drew, up to a row that could not.
+int32_t drawn_tokens(std::span<const RowResult> drawn) {
+  int32_t tokens = 0;
+  for (const RowResult& row : drawn) {
+    if (!row.error.empty()) break;
+    tokens += static_cast<int32_t>(row.tokens.size());
+  }
+  return tokens;
+}
 
 // The end of a request that cannot go on with what the step gave it; else Finish::none.
 Output keep_results(Sequence& sequence, const StepResults::OfShare& own) {
-  for (const std::span<RowResult> rows : {own.scored, own.drawn})
-    for (const RowResult& row : rows)
-      if (!row.error.empty()) return {.finish = row.refused ? Finish::refused : Finish::failed, .error = row.error};
+  for (const RowResult& row : own.scored)
+    if (!row.error.empty()) return end_by(row);
   for (RowResult& row : own.scored) sequence.results.add(std::move(row.tokens.front()));
   try {
     for (int64_t i = 0; i < own.pooled.rows; ++i)
@@ -67,6 +77,7 @@ void notify(const Sequence& sequence, Output& output) {
   output.cached_tokens = std::max(sequence.prefix_hit, 0);
   output.generated = sequence.generated();
   output.queued_seconds = sequence.queued_seconds;
+  output.speculated = sequence.speculated;
   try {
     sequence.listener(output);
   } catch (const std::exception& error) {
@@ -88,14 +99,18 @@ void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) 
   check(tokens <= room, "a prompt of ", prompt.size(), " tokens leaves no room for a new one in the pool of ", room);
 }
 
-Scheduler::Scheduler(const SchedulerLimits& limits) : Scheduler(limits, PrefillBudget(limits.mixed_chunk)) {}
+Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter)
+    : Scheduler(limits, std::move(make_drafter), PrefillBudget(limits.mixed_chunk), DraftBudget(limits.drawn_rows())) {}
 
-Scheduler::Scheduler(const SchedulerLimits& limits, const PrefillBudget& budget)
+Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, const PrefillBudget& prefill_budget,
+                     const DraftBudget& draft_budget)
     : limits_(limits),
       pool_(limits.pages + 1, limits.page_size),
       table_(pool_, limits.running + 1, limits.context),
       tree_(pool_),
-      prefill_budget_(budget) {
+      make_drafter_(std::move(make_drafter)),
+      prefill_budget_(prefill_budget),
+      draft_budget_(draft_budget) {
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
@@ -110,6 +125,9 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   sequence->submitted = submitted;
   sequence->turn = plans_ - int64_t{kStepsOfALevel} * request.priority;
   if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
+  if (make_drafter_ && limits_.drafts > 0 && request.speculative) sequence->drafter = make_drafter_(request);
+  sequence->draws_by_history =
+      sequence->mask || sequence->drafter || (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
@@ -146,6 +164,7 @@ Batch Scheduler::plan(Batch recycled) {
   planned_.clear();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
+  plan_drafts();
   const bool nobody = running_.empty() && waiting_.empty();
   check(!planned_.empty() || nobody || in_flight() || (!running_.empty() && all_await_masks()),
         "no request can go on: ", running_.size(), " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ",
@@ -153,7 +172,7 @@ Batch Scheduler::plan(Batch recycled) {
   Batch batch(std::move(recycled));
   batch.clear();
   batch.step = launched_ + 1;
-  for (const auto& [sequence, count] : planned_) batch.add(share_of(*sequence, count), sequence->tokens);
+  for (const Planned& planned : planned_) batch.add(share_of(planned), planned.sequence->tokens, planned.drafts);
   return batch;
 }
 
@@ -162,12 +181,15 @@ int32_t Scheduler::prompt_rows() const {
   return planned_.empty() ? limits_.prefill_chunk : prefill_budget_.rows(static_cast<int32_t>(planned_.size()));
 }
 
-Share Scheduler::share_of(const Sequence& sequence, int32_t count) {
+Share Scheduler::share_of(const Planned& planned) {
+  const Sequence& sequence = *planned.sequence;
+  const int32_t count = planned.count, drafts = static_cast<int32_t>(planned.drafts.size());
   const bool draws = count == sequence.remaining() && sequence.wants_token();
   return {.id = sequence.id,
           .row = sequence.row,
           .position = sequence.computed,
-          .count = count,
+          .count = count + drafts,
+          .drafts = drafts,
           .prefills = sequence.prefills,
           .draws = draws,
           .generated = sequence.length_ahead() - sequence.prompt_tokens,
@@ -240,6 +262,41 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
   const PositionRange kept = sequence.kept_rows(sequence.length());
   if (kept.count() <= budget.kept) return rows;
   return std::min(rows, kept.begin - sequence.computed + budget.kept);
+}
+
+// --- drafts
+
+// Those that decode are planned, and so is everything else: what is left of the pool is left over.
+void Scheduler::plan_drafts() {
+  if (!make_drafter_) return;
+  DraftBudget::StepAhead step{.decoding = 0, .most = limits_.draft_rows()};
+  std::vector<std::vector<DraftToken>*> chains;
+  for (Planned& planned : planned_) {
+    Sequence& sequence = *planned.sequence;
+    step.has_prompts = step.has_prompts || sequence.prefills;
+    if (sequence.prefills) continue;
+    ++step.decoding;
+    step.has_others = step.has_others || !sequence.drafter;
+    // Each may bring a token, and one comes without it.
+    const int32_t most = std::min(limits_.drafts, sequence.most_tokens - sequence.length() - 1);
+    if (!sequence.drafter || most <= 0) continue;
+    sequence.drafter->propose(sequence.tokens, most, planned.drafts);
+    chains.push_back(&planned.drafts);
+  }
+  if (chains.empty()) return;
+  draft_budget_.cut(step, chains);
+  for (Planned& planned : planned_) reserve_free_pages(planned);
+}
+
+// Pages for its drafts, as far as there are free ones; it has those for its tokens.
+void Scheduler::reserve_free_pages(Planned& planned) {
+  if (planned.drafts.empty()) return;
+  const Sequence& sequence = *planned.sequence;
+  const int64_t pages = std::ssize(table_.pages(sequence.row)) + pool_.free_pages();
+  const int64_t room = pages * limits_.page_size.tokens() - sequence.computed - planned.count;
+  if (std::ssize(planned.drafts) > room) planned.drafts.resize(room);
+  const auto tokens = sequence.computed + planned.count + static_cast<int32_t>(planned.drafts.size());
+  check(table_.reserve(sequence.row, {tokens}), "free pages are not free");
 }
 
 // --- admission
@@ -328,12 +385,19 @@ int32_t Scheduler::tokens_that_fit(const Sequence& sequence, int32_t wanted) {
 // Pages for the sequence's first `tokens`: from the pool, from the cache, from those that run behind it.
 Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   while (!table_.reserve(sequence.row, {tokens})) {
-    if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages()) > 0) continue;
+    if (tree_.evict(pages_missing(sequence, tokens) - pool_.free_pages() + pages_for_drafts()) > 0) continue;
     if (!retired_.empty()) return Pages::awaited;
     if (running_.back() == &sequence) return Pages::none;
     retract(*running_.back());
   }
   return Pages::reserved;
+}
+
+// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took.
+int32_t Scheduler::pages_for_drafts() const {
+  const auto drafting =
+      std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->drafter != nullptr; });
+  return static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts);
 }
 
 // At once when they are settled, so that others share them while this one still runs. Where the tree has other pages
@@ -397,7 +461,7 @@ void Scheduler::advance(const Batch& batch) {
   launched_ = batch.step;
   for (const Share& share : batch.shares) {
     Sequence& sequence = *sequences_.at(share.id);
-    sequence.computed = share.end();
+    sequence.computed = share.text_end();
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
     sequence.pending += share.draws;
@@ -419,41 +483,66 @@ void Scheduler::settle(const Batch& batch, StepResults& results) {
   release_retired();
 }
 
-// Nothing but the size of chunks depends on it.
+// Nothing but the size of chunks and the number of drafts depends on it.
 void Scheduler::measure(const Batch& batch, std::chrono::duration<double> time) {
-  const auto decoders = static_cast<int32_t>(
-      std::count_if(batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.prefills; }));
-  if (decoders > 0 && time.count() > 0) prefill_budget_.measured(decoders, batch.rows() - decoders, time);
+  int32_t decoding = 0;  // rows of those that decode
+  for (const Share& share : batch.shares)
+    if (!share.prefills) decoding += share.count;
+  if (decoding == 0 || time.count() <= 0) return;
+  prefill_budget_.measured(decoding, batch.rows() - decoding, time);
+  if (make_drafter_ && batch.rows() == decoding) draft_budget_.measured(decoding, time);
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
   sequence.pending -= share.draws;
   if (Output end = keep_results(sequence, own); end.finish != Finish::none) return finish(sequence, std::move(end));
-  const std::span<ops::Sampled> tokens = share.draws ? own.drawn.front().tokens : std::span<ops::Sampled>();
-  if (sequence.runs()) settle_rows(sequence, share, static_cast<int32_t>(tokens.size()));
+  const int32_t tokens = drawn_tokens(own.drawn);
+  check(tokens < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
+  const int32_t settled = sequence.settled;
+  if (sequence.runs()) settle_rows(sequence, share, tokens);
+  if (share.drafts > 0) count_drafts(sequence, share, tokens);
   if (share.draws) {
-    check(tokens.size() < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
-    for (ops::Sampled& sampled : tokens)
-      if (!append_token(sequence, sampled)) return;
+    if (!append_tokens(sequence, own.drawn)) return;
     if (sequence.runs() && sequence.remaining() > 1) sequence.prefills = true;  // those between are not in pages
   } else if (share.end() == sequence.length()) {                                // nothing was to be generated
-    finish(sequence, {.prompt_logprobs = sequence.results.take_logprobs(),
-                      .embedding = sequence.results.embedding(),
-                      .finish = Finish::length});
+    return finish(sequence, {.prompt_logprobs = sequence.results.take_logprobs(),
+                             .embedding = sequence.results.embedding(),
+                             .finish = Finish::length});
   }
+  const int32_t together = std::max(kCachedTogether, limits_.page_size.tokens());
+  if (sequence.runs() && (share.prefills || settled / together != sequence.settled / together)) cache_pages(sequence);
 }
 
 // Before its tokens are appended. The newest is never in pages; a row that should have given one and did not stays to
-// be computed.
+// be computed, and so do those behind drafts that did not come, whose pages go back.
 void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t tokens) {
   sequence.settled = share.draws ? std::min(share.end(), sequence.length() + tokens - 1) : share.end();
   sequence.late = share.draws && tokens == 0;
-  if (sequence.settled < share.end()) {
-    sequence.computed = sequence.settled;
-    sequence.prefills = share.prefills;
+  if (sequence.settled < share.text_end()) sequence.prefills = share.prefills;
+  if (sequence.settled < share.text_end() || share.drafts > 0) sequence.computed = sequence.settled;
+  if (share.drafts > 0) table_.truncate(sequence.row, {std::max(sequence.settled, share.text_end())});
+}
+
+// Tokens past the first were drawn from rows of drafts that came.
+void Scheduler::count_drafts(Sequence& sequence, const Share& share, int32_t tokens) {
+  for (Speculated* of : {&sequence.speculated, &counters_.speculated}) {
+    ++of->verifications;
+    of->drafts += share.drafts;
+    of->correct += std::max(0, tokens - 1);
   }
-  if (share.prefills || sequence.settled % std::max(kCachedTogether, limits_.page_size.tokens()) == 0)
-    cache_pages(sequence);
+}
+
+// False when the request has ended with them, and is gone.
+bool Scheduler::append_tokens(Sequence& sequence, std::span<RowResult> drawn) {
+  for (RowResult& row : drawn) {
+    if (!row.error.empty()) {
+      finish(sequence, end_by(row));
+      return false;
+    }
+    for (ops::Sampled& sampled : row.tokens)
+      if (!append_token(sequence, sampled)) return false;
+  }
+  return true;
 }
 
 // False when the request has ended with it, and is gone.
@@ -462,7 +551,7 @@ bool Scheduler::append_token(Sequence& sequence, ops::Sampled& sampled) {
   ++counters_.generated_tokens;
   Output output{.token = sampled.token, .prompt_logprobs = sequence.results.take_logprobs()};
   if (sequence.request->top_logprobs >= 0) output.logprobs = as_logprob(std::move(sampled));
-  if (is_stop(*sequence.request, output.token))
+  if (stops_at(*sequence.request, output.token))
     output.finish = Finish::stop;
   else if (sequence.length() == sequence.most_tokens)
     output.finish = Finish::length;
@@ -533,6 +622,9 @@ void Scheduler::audit() const {
       std::count_if(retired_.begin(), retired_.end(), [](const Retired& retired) { return retired.row.value != 0; });
   check(table_.open_rows() == running() + retired_rows, "audit: ", table_.open_rows(), " rows are open for ", running(),
         " requests and ", retired_rows, " that are read by steps in flight");
+  for (const Sequence* sequence : running_)
+    check(in_flight(*sequence) || pages_missing(*sequence, sequence->computed + 1) >= 0, "audit: request ",
+          sequence->id, " has ", table_.pages(sequence->row).size(), " pages for ", sequence->computed, " tokens");
   check_idle();
 }
 

@@ -19,12 +19,18 @@
 //     in flight that may read them is settled. Until then whoever lacks them sits out.
 //   - Only pages whose rows are settled are cached.
 //   - A retracted request keeps the tokens that come of its rows in flight, and is not admitted before.
-//   - A request that draws by its text, under a mask or with penalties, is not launched while a token is pending.
+//   - A request that draws by its text, under a mask or with penalties that the host counts, is not launched while a
+//     token is pending.
 //   - What fails a step fails the steps in flight behind it.
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
 // is smaller when somebody decodes (PrefillBudget). Rows of prompts that are wanted themselves (PromptResults) have a
 // budget of their own, beside the one row of each request that may draw.
+//
+// Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
+// pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
+// never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
+// may use, which then go around among them. A request that speculates is not launched while a token is pending.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -47,6 +53,8 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "engine/draft_budget.h"
+#include "engine/drafter.h"
 #include "engine/prefill_budget.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
@@ -65,13 +73,17 @@ struct SchedulerLimits {
   int32_t prefill_chunk;  // most rows of prompts in a step in which nobody decodes
   int32_t mixed_chunk;    // and in one in which somebody does
   bool prefix_cache;
+  bool device_counts = false;  // tokens for penalties, as it draws them: these need no token that the host has read
+  int32_t drafts = 0;          // most of a request in a step; 0: nothing is drafted
 
-  static constexpr int32_t kMostKeptRows = 64;  // their logits take memory
+  static constexpr int32_t kMostKeptRows = 64, kMostDraftRows = 64;  // their logits take memory
 
-  // Most of a step: rows, those of them that a PromptResults wants, and those and the ones that draw.
-  int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + running; }
+  // Most of a step: rows, those of them that a PromptResults wants, drafts, rows that draw, and all that are wanted.
+  int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + drawn_rows(); }
   int32_t kept_rows() const { return std::min(kMostKeptRows, std::max(prefill_chunk, mixed_chunk)); }
-  int32_t wanted_rows() const { return running + kept_rows(); }
+  int32_t draft_rows() const { return std::min(kMostDraftRows, running * drafts); }
+  int32_t drawn_rows() const { return running + draft_rows(); }
+  int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
 };
 
 // Throws CheckError unless a request with this prompt can run when it is alone.
@@ -83,8 +95,10 @@ void check_pages_are_back(int32_t pages, int32_t free, int32_t cached, int32_t o
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerLimits& limits);
-  Scheduler(const SchedulerLimits& limits, const PrefillBudget& budget);  // that has learned something already
+  explicit Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter = {});
+  // With budgets that have learned something already.
+  Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, const PrefillBudget& prefill_budget,
+            const DraftBudget& draft_budget);
 
   // Ids ascend in the order of add(). The request passed check_fits().
   void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
@@ -107,6 +121,7 @@ class Scheduler {
     int64_t prompt_tokens = 0, cached_prompt_tokens = 0;  // of requests that ran, each counted once
     int64_t generated_tokens = 0, retractions = 0;
     int64_t started = 0, finished = 0, cancelled = 0;  // finished: also those that failed
+    Speculated speculated = {};
   };
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
@@ -124,6 +139,11 @@ class Scheduler {
  private:
   enum class Admission : uint8_t { admitted, awaits_others, no_room };
 
+  struct Planned {
+    Sequence* sequence;
+    int32_t count;                        // of its tokens
+    std::vector<DraftToken> drafts = {};  // behind them
+  };
   struct Budget {
     int32_t rows;  // of prompts
     int32_t kept;  // those of them that a PromptResults wants
@@ -133,7 +153,9 @@ class Scheduler {
   void plan_prompts(Budget budget);
   void plan_chunk(Sequence& sequence, Budget& budget);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
-  static Share share_of(const Sequence& sequence, int32_t count);
+  void plan_drafts();
+  void reserve_free_pages(Planned& planned);
+  static Share share_of(const Planned& planned);
 
   Admission try_admit(Sequence& sequence);
   bool awaits_prefix(Sequence& sequence, int32_t matched) const;
@@ -144,10 +166,13 @@ class Scheduler {
   Pages reserve_pages(Sequence& sequence, int32_t tokens);
   int32_t tokens_that_fit(const Sequence& sequence, int32_t wanted);
   int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
+  int32_t pages_for_drafts() const;
 
   void measure(const Batch& batch, std::chrono::duration<double> time);
   void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
   void settle_rows(Sequence& sequence, const Share& share, int32_t tokens);
+  void count_drafts(Sequence& sequence, const Share& share, int32_t tokens);
+  bool append_tokens(Sequence& sequence, std::span<RowResult> drawn);
   bool append_token(Sequence& sequence, ops::Sampled& sampled);
   void cache_pages(Sequence& sequence);
   void retract(Sequence& sequence);
@@ -157,10 +182,6 @@ class Scheduler {
   bool in_flight(const Sequence& sequence) const { return sequence.last_step > settled_; }
   void release_retired();
 
-  struct Planned {
-    Sequence* sequence;
-    int32_t count;
-  };
   struct Retired {  // steps in flight may read it: freed when the last of them is settled
     int64_t step;
     RequestRow row;  // with its pages; 0: only the page
@@ -175,7 +196,9 @@ class Scheduler {
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
   std::vector<Retired> retired_;    // that steps in flight may read
+  MakeDrafter make_drafter_;        // null: nobody speculates
   PrefillBudget prefill_budget_;
+  DraftBudget draft_budget_;
   int64_t plans_ = 0;
   int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds
   int64_t departures_ = 0;              // of running requests: without one, a request that found no room finds none now

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/testing/expect_refused.h"
@@ -44,11 +45,19 @@ PrefillBudget generous(int32_t most) {
   return budget;
 }
 
+// One to which every draft pays that may come.
+DraftBudget free_rows(const SchedulerLimits& limits) { return DraftBudget(limits.drawn_rows(), 0); }
+
 // A scheduler, the model that it does not know, and what its listeners heard.
 class World {
  public:
-  explicit World(const SchedulerLimits& limits, int depth = 0)
-      : limits_(limits), depth_(depth), scheduler_(limits, generous(limits.mixed_chunk)), model_(limits) {}
+  // right: how often a draft is, where the limits have drafts.
+  explicit World(const SchedulerLimits& limits, int depth = 0, double right = 1)
+      : limits_(limits),
+        depth_(depth),
+        right_(right),
+        scheduler_(limits, drafters(), generous(limits.mixed_chunk), free_rows(limits)),
+        model_(limits) {}
 
   RequestId add(Request request) {
     check_fits(request.prompt, limits_);
@@ -140,6 +149,7 @@ class World {
     Finish finish = Finish::none;
     int32_t cached = 0;
     int events = 0;
+    Speculated speculated;
     std::string error;
   };
   const Heard& heard(RequestId id) const {
@@ -152,6 +162,14 @@ class World {
   HashModel& model() { return model_; }
 
  private:
+  MakeDrafter drafters() {
+    return [this](const Request& request) {
+      Tokens whole = request.prompt;
+      const Tokens answer = expected_of(request, limits_).tokens;
+      whole.insert(whole.end(), answer.begin(), answer.end());
+      return std::make_unique<testing::KnowingDrafter>(std::move(whole), right_, static_cast<uint32_t>(last_id_));
+    };
+  }
   Batch pop_oldest() {
     Batch batch = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -180,11 +198,13 @@ class World {
     heard.embedding = output.embedding;
     heard.finish = output.finish;
     heard.cached = output.cached_tokens;
+    heard.speculated = output.speculated;
     heard.error = output.error;
   }
 
   SchedulerLimits limits_;
   int depth_;  // how many steps the device answers late
+  double right_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, Heard> heard_;
   RequestId last_id_ = 0;
@@ -943,6 +963,26 @@ TEST(StepsInFlight, PagesComeBackWhenTheLastStepThatReadsThemIsSettled) {
   }
 }
 
+// Where the device counts, penalties are as free as anybody; a mask is not.
+TEST(StepsInFlight, PenaltiesThatTheDeviceCountsWaitForNoToken) {
+  SchedulerLimits limits = limits_of(40);
+  limits.device_counts = true;
+  World world(limits, 1);
+  const RequestId penalised = world.add({.prompt = text(20), .sampling = {.presence_penalty = 1}, .max_new_tokens = 9});
+  const RequestId masked = world.add({.prompt = text(20, 1), .max_new_tokens = 9, .mask = std::make_shared<Unused>()});
+  EXPECT_EQ(world.step(), (Planned{{penalised, 20}, {masked, 20}}));
+  const Batch batch = world.plan();
+  ASSERT_EQ(batch.shares.size(), 1u);
+  EXPECT_EQ(batch.shares[0].id, penalised);
+  EXPECT_EQ(batch.token_ids, Tokens{kFutureToken});
+  EXPECT_EQ(batch.history, text(20)) << "as far as it is known";
+  EXPECT_EQ(batch.shares[0].generated, 1);
+  world.launch(batch);
+  world.settle_answered(false);
+  world.drain();
+  world.expect_all_right();
+}
+
 // A mask, like penalties, has to be told the token before the next is drawn.
 TEST(StepsInFlight, WhoDrawsByItsTextWaitsForItsTokens) {
   World world(limits_of(40), 2);
@@ -1065,13 +1105,184 @@ TEST(StepsInFlight, SeveralTokensAreForThoseWithNothingElseInFlight) {
   expect_refused([&] { world.settle_oldest(doubled); }, "several tokens for a request that has gone on already");
 }
 
+// --- drafts
+
+SchedulerLimits limits_with_drafts(int32_t drafts, int32_t pages = 20, int32_t page_size = 16) {
+  SchedulerLimits limits = limits_of(pages, page_size);
+  limits.drafts = drafts;
+  return limits;
+}
+
+TEST(Drafts, OfADrafterThatKnowsTheAnswerAreAcceptedWhole) {
+  World world(limits_with_drafts(3));
+  const RequestId id = world.add(text(20), 11);
+  EXPECT_EQ(world.step(), (Planned{{id, 20}}));
+  EXPECT_EQ(world.step(), (Planned{{id, 4}}));
+  EXPECT_EQ(world.heard(id).tokens.size(), 5u);
+  EXPECT_EQ(world.step(), (Planned{{id, 4}}));
+  EXPECT_EQ(world.step(), (Planned{{id, 2}})) << "only what may still be generated";
+  EXPECT_FALSE(world.busy());
+  world.expect_right(id);
+  const Speculated& speculated = world.scheduler().counters().speculated;
+  EXPECT_EQ(speculated.verifications, 3);
+  EXPECT_EQ(speculated.drafts, 7);
+  EXPECT_EQ(speculated.correct, 7);
+  EXPECT_DOUBLE_EQ(speculated.accept_length(), 10 / 3.0);
+  EXPECT_EQ(world.heard(id).speculated.correct, 7);
+}
+
+TEST(Drafts, ThatAreAlwaysWrongCostRowsAndNothingElse) {
+  for (const int32_t page_size : {1, 16}) {
+    World world(limits_with_drafts(5, 320 / page_size, page_size), 0, 0);
+    const RequestId id = world.add(text(20), 40);
+    world.step();
+    for (int i = 1; i < 40; ++i) {
+      EXPECT_EQ(world.step(), (Planned{{id, std::min(6, 40 - i)}}));
+      EXPECT_EQ(world.heard(id).tokens.size(), static_cast<size_t>(i + 1));
+    }
+    world.expect_right(id);
+    EXPECT_EQ(world.scheduler().counters().speculated.correct, 0);
+    EXPECT_EQ(world.heard(id).speculated.verifications, 38);
+  }
+}
+
+// A drafter that is right with probability q gives 1 + q + q^2 + ... tokens a verification: a wrong position, or a
+// draft that is compared with the wrong draw, would give fewer.
+TEST(Drafts, AreAcceptedAsOftenAsTheyAreRight) {
+  for (const auto& [right, least, most] : {std::tuple{0.5, 1.8, 2.2}, std::tuple{0.8, 3.6, 4.4}}) {
+    World world(limits_with_drafts(7, 60), 0, right);
+    for (int i = 0; i < 6; ++i) world.add(text(20, i), 120);
+    world.drain();
+    world.expect_all_right();
+    EXPECT_GT(world.scheduler().counters().speculated.accept_length(), least);
+    EXPECT_LT(world.scheduler().counters().speculated.accept_length(), most);
+  }
+}
+
+TEST(Drafts, RideBesidePromptsAndRequestsThatDoNotSpeculate) {
+  World world(limits_with_drafts(3, 40));
+  const RequestId a = world.add(text(20), 50);
+  const RequestId plain = world.add({.prompt = text(20, 1), .max_new_tokens = 50, .speculative = false});
+  world.step();
+  const RequestId c = world.add(text(40, 2), 1);
+  EXPECT_EQ(world.step(), (Planned{{a, 4}, {plain, 1}, {c, 16}}));
+  world.drain();
+  world.expect_all_right();
+  EXPECT_EQ(world.heard(plain).speculated.verifications, 0);
+}
+
+// Of ten pages the request has two, and eight are cached.
+TEST(Drafts, TakeOnlyPagesThatAreFree) {
+  World world(limits_with_drafts(12, 10));
+  world.add(text(129, 1), 1);
+  world.drain();
+  ASSERT_EQ(world.scheduler().cached_pages(), 8);
+  const RequestId id = world.add(text(20), 60);
+  EXPECT_EQ(world.step(), (Planned{{id, 20}}));
+  ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
+  EXPECT_EQ(world.step(), (Planned{{id, 12}})) << "to the end of its page";
+  EXPECT_EQ(world.scheduler().cached_pages(), 9) << "eight, and its own first";
+  world.drain();
+  world.expect_right(id);
+}
+
+// The cache fills the pool: a page that the request's own tokens need makes room for one of drafts as well.
+TEST(Drafts, GetOnWhereTheCacheHasFilledThePool) {
+  World world(limits_with_drafts(6, 20));
+  world.add(text(257, 1), 1);
+  world.drain();
+  ASSERT_EQ(world.scheduler().cached_pages(), 16);
+  const RequestId id = world.add(text(20), 160);
+  EXPECT_EQ(world.step(), (Planned{{id, 20}}));
+  int cut = 0;
+  while (world.heard(id).tokens.size() < 150) cut += world.step() != Planned{{id, 7}};
+  EXPECT_LE(cut, 4) << "at every other end of a page, not at all eight";
+  EXPECT_LT(world.scheduler().cached_pages(), 20);
+  world.drain();
+  world.expect_right(id);
+}
+
+// Nor do those that were wrong stay: what is cached is what was generated.
+TEST(Drafts, GiveTheirPagesBackAndAreNeverCached) {
+  World world(limits_with_drafts(12, 40, 1), 0, 0);
+  const RequestId id = world.add(text(20), 10);
+  while (world.busy()) {
+    world.step();
+    const auto computed = 20 + std::max<int64_t>(std::ssize(world.heard(id).tokens) - 1, 0);
+    EXPECT_EQ(world.scheduler().pool().free_pages(), 40 - computed);
+  }
+  EXPECT_EQ(world.scheduler().cached_pages(), 29);
+  Tokens whole = text(20);
+  whole.insert(whole.end(), world.heard(id).tokens.begin(), world.heard(id).tokens.end());
+  const RequestId same = world.add(whole, 5);
+  world.drain();
+  EXPECT_EQ(world.heard(same).cached, 29);
+  world.expect_all_right();
+}
+
+// Of 21 tokens and 11 with each step: the 64 after which pages are cached again are stepped over.
+TEST(Drafts, WhatIsGeneratedIsSharedWhileItsRequestRuns) {
+  World world(limits_with_drafts(10, 40));
+  const RequestId id = world.add(text(21), 200);
+  while (world.heard(id).tokens.size() < 60) world.step();
+  EXPECT_EQ(world.scheduler().cached_pages(), 4) << "of 64 tokens and more";
+  world.drain();
+  world.expect_right(id);
+}
+
+TEST(Drafts, ThatDoNotPayAreNotVerified) {
+  const SchedulerLimits limits = limits_with_drafts(5);
+  const auto unsure = [](const Request&) -> std::unique_ptr<Drafter> {
+    class Unsure final : public Drafter {
+      void propose(std::span<const int32_t>, int32_t most, std::vector<DraftToken>& drafts) override {
+        drafts.assign(most, {.token = 1, .hit = 0.01f});
+      }
+    };
+    return std::make_unique<Unsure>();
+  };
+  Scheduler scheduler(limits, unsure);
+  HashModel model(limits);
+  scheduler.add(1, {.prompt = text(20), .max_new_tokens = 20}, [](const Output&) {});
+  for (int i = 0; i < 20; ++i) {
+    const Batch batch = scheduler.plan();
+    EXPECT_EQ(batch.rows(), i == 0 ? 20 : 1);
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    scheduler.settle(batch, results);
+  }
+}
+
+// A mask that throws at a draft's row ends its request with the tokens before it.
+TEST(Drafts, AnErrorInTheWalkComesAfterItsTokens) {
+  World world(limits_with_drafts(3));
+  const RequestId id = world.add(text(20), 30);
+  world.step();
+  world.step_with([](const Batch&, StepResults& results) {
+    ASSERT_EQ(results.drawn.size(), 4u);
+    results.drawn[2].tokens.clear();
+    results.drawn[2].error = "for the test";
+    results.drawn[3].tokens.clear();
+  });
+  EXPECT_EQ(world.heard(id).tokens.size(), 3u);
+  EXPECT_EQ(world.heard(id).finish, Finish::failed);
+  EXPECT_EQ(world.heard(id).error, "for the test");
+}
+
 // --- random schedules
+
+struct Device {
+  int depth, most_tokens;   // how many steps it answers late; tokens of a draw
+  int32_t most_drafts = 0;  // of a request
+};
 
 class RandomSchedule {
  public:
-  RandomSchedule(uint32_t seed, int depth, int most_tokens = 1)
-      : random_(seed), every_step_(depth == 0 && most_tokens == 1), limits_(random_limits()), world_(limits_, depth) {
-    world_.model().most_tokens = most_tokens;
+  RandomSchedule(uint32_t seed, const Device& device)
+      : random_(seed),
+        every_step_(device.depth == 0 && device.most_tokens == 1),
+        limits_(random_limits(device.most_drafts)),
+        world_(limits_, device.depth, below(4) / 3.0) {
+    world_.model().most_tokens = device.most_tokens;
     for (int i = 0; i < 3; ++i) themes_.push_back(random_tokens(700));
   }
 
@@ -1094,11 +1305,12 @@ class RandomSchedule {
   }
   int64_t retractions() { return world_.scheduler().counters().retractions; }
   int64_t cached() { return world_.scheduler().counters().cached_prompt_tokens; }
+  int64_t correct_drafts() { return world_.scheduler().counters().speculated.correct; }
 
  private:
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
 
-  SchedulerLimits random_limits() {
+  SchedulerLimits random_limits(int32_t most_drafts) {
     const int32_t page_sizes[] = {1, 16, 64};
     const PageSize page_size(page_sizes[below(3)]);
     const int32_t context = 40 + below(below(2) ? 100 : 600);
@@ -1108,7 +1320,9 @@ class RandomSchedule {
             .running = 1 + below(8),
             .prefill_chunk = 1 + below(64),
             .mixed_chunk = 1 + below(64),
-            .prefix_cache = below(5) > 0};
+            .prefix_cache = below(5) > 0,
+            .device_counts = below(2) > 0,
+            .drafts = most_drafts ? 1 + below(most_drafts) : 0};
   }
   Tokens random_tokens(int32_t length) {
     Tokens tokens(length);
@@ -1127,6 +1341,7 @@ class RandomSchedule {
     request.prompt.insert(request.prompt.end(), own.begin(), own.end());
     if (below(3) == 0) request.stop_ids = {below(testing::kVocabulary)};
     if (below(6) == 0) request.sampling.presence_penalty = 1;  // which the model ignores, but not the scheduler
+    if (limits_.drafts > 0) request.speculative = below(5) > 0;
     if (below(8) == 0) {
       request.max_new_tokens = 0;
       request.pooling = below(2) ? Pooling::mean : Pooling::last;
@@ -1175,8 +1390,9 @@ class RandomSchedule {
   void spoil_a_draw(const Batch& batch, StepResults& results) {
     if (batch.drawn.empty()) return;
     const int32_t index = below(static_cast<int32_t>(batch.drawn.size()));
-    results.drawn[index].error = "for the test";
-    const RequestId id = batch.shares[batch.drawn[index].share].id;
+    const Share& share = batch.shares[batch.drawn[index].share];
+    results.drawn[share.drawn.begin].error = "for the test";
+    const RequestId id = share.id;
     if (world_.heard(id).finish == Finish::none) ended_early_[id] = Finish::failed;
     decode_.erase(id);
   }
@@ -1197,6 +1413,8 @@ class RandomSchedule {
       decoders += !share.prefills;
       EXPECT_TRUE(share.prefills || share.draws);
       EXPECT_FALSE(prompts_began && !share.prefills) << "a decode row after a prompt's";
+      EXPECT_LE(share.drafts, world_.requests().at(share.id).speculative && !share.prefills ? limits_.drafts : 0);
+      EXPECT_TRUE(share.prefills || share.count == 1 + share.drafts);
       prompts_began = share.prefills;
     }
     EXPECT_EQ(batch.rows(), rows);
@@ -1257,32 +1475,34 @@ class RandomSchedule {
   std::set<RequestId> decode_, prefill_;  // what the last step left: those that drew a token, those in their prompt
 };
 
-struct Device {
-  int depth, most_tokens;  // how many steps it answers late; tokens of a draw
-};
-
 class SchedulerWithDevice : public ::testing::TestWithParam<Device> {};
 
 // Whatever the schedule, however late the device answers and however many tokens it gives, each request gets what it
 // gets alone, exactly one end, and all pages come back; no step reads a page that had returned to the pool.
 TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
-  int64_t retractions = 0, cached = 0;
-  for (uint32_t seed = 0; seed < 280; ++seed) {
-    RandomSchedule schedule(seed, GetParam().depth, GetParam().most_tokens);
+  int64_t retractions = 0, cached = 0, correct = 0;
+  for (uint32_t seed = 0; seed < 190; ++seed) {
+    RandomSchedule schedule(seed, GetParam());
     SCOPED_TRACE(cat("seed ", seed, ": ", schedule.text()));
     schedule.run();
     retractions += schedule.retractions();
     cached += schedule.cached();
+    correct += schedule.correct_drafts();
     if (HasFailure()) break;
   }
-  EXPECT_GT(retractions, 80) << "the pools are too large to test retraction";
+  EXPECT_GT(retractions, 40) << "the pools are too large to test retraction";
+  if (GetParam().most_drafts > 0) {
+    EXPECT_GT(correct, 20000);
+  }
   EXPECT_GT(cached, 6000) << "the prompts share too little to test the cache";
 }
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,
-                         ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}),
+                         ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}, Device{0, 1, 12},
+                                           Device{2, 1, 12}),
                          [](const auto& parameter) {
-                           return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens);
+                           return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens, "Drafts",
+                                      parameter.param.most_drafts);
                          });
 
 }  // namespace

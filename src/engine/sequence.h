@@ -16,6 +16,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
 
@@ -31,7 +32,10 @@ struct Sequence {
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens, the context and the pool
   PromptResults results = {};
-  std::shared_ptr<AheadMask> mask = {};  // of the request's own; null: it has none
+  std::shared_ptr<AheadMask> mask = {};   // of the request's own; null: it has none
+  std::unique_ptr<Drafter> drafter = {};  // null: it does not speculate
+  Speculated speculated = {};
+  bool draws_by_history = false;  // the host has to know all tokens before the next is drawn
   Clock::time_point submitted = {};
   int64_t turn = 0;  // the lower, the sooner: the step in which it came, less those that its priority is worth
 
@@ -57,12 +61,10 @@ struct Sequence {
   bool wants_token() const { return length_ahead() < most_tokens; }
   bool awaits_mask() const { return late && !mask->ready(); }
   bool has_run() const { return prefix_hit >= 0; }
-  // Whether the host has to know all tokens before the next is drawn.
-  bool draws_by_history() const { return mask || penalises(request->sampling); }
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.
   bool can_launch() const {
     if (remaining() == 0 || awaits_mask()) return false;
-    return pending == 0 || (wants_token() && !draws_by_history());
+    return pending == 0 || (wants_token() && !draws_by_history);
   }
   // Rows of [computed, end) that its PromptResults wants; those before are in flight or have come.
   PositionRange kept_rows(int32_t end) const {

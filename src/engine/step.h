@@ -2,6 +2,7 @@
 // up to so many later as its device answers late; until then a step is in flight (scheduler.h).
 #pragma once
 #include <chrono>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,10 +15,17 @@ namespace quire::engine {
 
 struct RowResult {
   // A scored row's one; those that were drawn, in order: none where the mask was not ready, so that the row has to be
-  // computed again; more than one only for a request without another share in flight.
+  // computed again, and none in rows of drafts that did not come or that a stop id stands before; several of a share
+  // only for a request without another share in flight.
   std::vector<ops::Sampled> tokens = {};
   std::string error = {};  // why this row's request cannot go on; empty: it can
   bool refused = false;    // the error is the request's own fault
+
+  void clear() {  // keeps the memory
+    tokens.clear();
+    error.clear();
+    refused = false;
+  }
 };
 
 struct StepResults {
@@ -25,6 +33,8 @@ struct StepResults {
   std::vector<float> pooled = {};                  // [pooled, width]
   int32_t width = 0;
   std::chrono::duration<double> time = {};  // that the device computed; 0: not measured
+  // That it did nothing between the step before and this one, where this one was launched before that one was read.
+  std::optional<std::chrono::duration<double>> idle = {};
 
   void set_pooled(const Rows<const float>& rows) {
     width = static_cast<int32_t>(rows.dim);

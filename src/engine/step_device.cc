@@ -1,17 +1,11 @@
 #include "engine/step_device.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "engine/cpu_steps.h"
 #include "engine/gpu_steps.h"
 
 namespace quire::engine {
-namespace {
-
-constexpr std::chrono::milliseconds kMaskPatience{2};
-
-}  // namespace
 
 std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts) {
   if (parts.exec.device() == Device::cuda) return std::make_unique<GpuSteps>(parts);

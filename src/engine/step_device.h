@@ -4,10 +4,14 @@
 //   finish(step)   in the same order, each after its launch: step.results are there when it returns.
 //
 // A device that answers at once (the CPU) computes in launch(); one that answers late (a GPU) is launched and goes on,
-// and finish() waits for it. Between the two the step stays where it is and belongs to the device.
+// and finish() waits for it. Between the two the step stays where it is and belongs to the device. Several GPUs that
+// compute a step together would be one device.
 //
-// Errors   cuda::DeviceError: the device computes nothing any more. Any other exception concerns that step alone.
+// Errors   cuda::DeviceError: the device computes nothing any more. Any other exception, cuda::OutOfMemory among them,
+//          concerns that step alone.
 #pragma once
+#include <chrono>
+#include <functional>
 #include <memory>
 
 #include "base/exec.h"
@@ -32,11 +36,15 @@ struct StepDeviceParts {
   const SchedulerLimits& limits;
   Dtype kv_type;
   int32_t vocabulary;  // ids that may be drawn
+  bool deterministic;  // as EngineOptions has it
   kv::RequestTable& table;
   MaskThreads& masks;
   Exec& exec;
 };
 std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts);  // for exec's device
+using StepDeviceMaker = std::function<std::unique_ptr<StepDevice>(const StepDeviceParts& parts)>;
+
+inline constexpr std::chrono::milliseconds kMaskPatience{2};  // that a step has for masks that are not ready
 
 // Masks that the rows of a step are drawn under: they are computed beside its forward pass, and for those that are not
 // ready after it the step waits a little; a row whose mask is still not ready has no token.

@@ -7,40 +7,90 @@
 
 namespace quire::engine {
 
-StepSampler::StepSampler(int32_t vocabulary, Exec& exec)
-    : vocabulary_(vocabulary), exec_(exec), sampler_(vocabulary, exec), masks_(exec.threads()) {}
+StepSampler::StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec, std::chrono::microseconds patience)
+    : vocabulary_(vocabulary),
+      mask_threads_(masks),
+      patience_(patience),
+      exec_(exec),
+      sampler_(vocabulary, exec),
+      masks_(exec.threads()) {}
 
 void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults& results) {
-  const auto draws = std::ssize(batch.drawn);
   results.drawn.resize(batch.drawn.size());
   results.scored.resize(batch.scored.size());
-  exec_.parallel(batch.with_logits(), [&](int64_t i, int thread) {
-    const WantedRow& row = i < draws ? batch.drawn[i] : batch.scored[i - draws];
-    const Share& share = batch.shares[row.share];
-    fill_result(i < draws ? results.drawn[i] : results.scored[i - draws], [&](std::vector<ops::Sampled>& tokens) {
-      if (i >= draws)
-        tokens.push_back(score(share, row.token, logits.row(i), thread));
-      else if (!share.mask || share.mask->ready())
-        tokens.push_back(draw(batch, share, logits.row(i), thread));
+  begin_walks(batch);
+  for (RowResult& result : results.drawn) result.clear();
+  draw_rows(batch, logits, results, std::ssize(batch.scored));
+  while (go_on(batch, results)) draw_rows(batch, logits, results, 0);
+}
+
+void StepSampler::begin_walks(const Batch& batch) {
+  walks_.clear();
+  for (const Share& share : batch.shares)
+    if (share.draws) walks_.push_back({.share = &share, .accepted = 0});
+}
+
+// The row that each walk is in, and so many that are scored.
+void StepSampler::draw_rows(const Batch& batch, Rows<const float> logits, StepResults& results, int64_t scored) {
+  const auto walks = std::ssize(walks_);
+  exec_.parallel(walks + scored, [&](int64_t i, int thread) {
+    if (i >= walks) {
+      const int64_t index = i - walks;
+      const WantedRow& row = batch.scored[index];
+      return fill_result(results.scored[index], [&](std::vector<ops::Sampled>& tokens) {
+        const float* own = logits.row(std::ssize(batch.drawn) + index);
+        tokens.push_back(score(batch.shares[row.share], row.token, own, thread));
+      });
+    }
+    const Walk& walk = walks_[i];
+    const int32_t index = walk.share->drawn.begin + walk.accepted;
+    fill_result(results.drawn[index], [&](std::vector<ops::Sampled>& tokens) {
+      if (!walk.share->mask || walk.share->mask->ready())
+        tokens.push_back(draw(batch, walk, logits.row(index), thread));
     });
   });
 }
 
-ops::Sampled StepSampler::draw(const Batch& batch, const Share& share, const float* logits, int thread) {
+// Leaves the walks whose draft came true, each in the row of that draft, with masks that are ready. False: none is
+// left.
+bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
+  std::erase_if(walks_, [&](const Walk& walk) { return !came_true(batch, walk, results); });
+  if (walks_.empty()) return false;
+  for (Walk& walk : walks_) ++walk.accepted;
+  for (const Walk& walk : walks_)
+    if (walk.share->mask) mask_threads_.begin(walk.share->mask);
+  const auto is_ready = [](const Walk& walk) { return !walk.share->mask || walk.share->mask->ready(); };
+  mask_threads_.wait([&] { return std::all_of(walks_.begin(), walks_.end(), is_ready); }, patience_);
+  std::erase_if(walks_, [&](const Walk& walk) { return !is_ready(walk); });
+  return !walks_.empty();
+}
+
+bool StepSampler::came_true(const Batch& batch, const Walk& walk, const StepResults& results) {
+  const Share& share = *walk.share;
+  if (walk.accepted == share.drafts) return false;
+  const int32_t index = share.drawn.begin + walk.accepted;
+  const std::vector<ops::Sampled>& drawn = results.drawn[index].tokens;
+  if (drawn.empty() || drawn.front().token != batch.token_ids[batch.drawn[index + 1].row]) return false;
+  return !stops_at(*share.request, drawn.front().token);
+}
+
+ops::Sampled StepSampler::draw(const Batch& batch, const Walk& walk, const float* logits, int thread) {
+  const Share& share = *walk.share;
   const Request& request = *share.request;
+  const int32_t generated = share.generated + walk.accepted;
   const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
-  const auto history = std::span(batch.history).subspan(share.history.begin, share.history.count);
-  const size_t generated = history.empty() ? 0 : share.generated;
-  ops::Sampled sampled =
-      sampler_.sample({.logits = logits,
-                       .params = &request.sampling,
-                       .prompt = history.first(history.size() - generated),
-                       .generated = history.last(generated),
-                       .position = share.end(),
-                       .mask = allowed_tokens(request, share.generated, own, vocabulary_, masks_[thread]),
-                       .top_logprobs = request.top_logprobs,
-                       .logprob_ids = request.logprob_ids},
-                      thread);
+  const int32_t ahead = share.drafts - walk.accepted;  // drafts that are not in the text
+  const auto history = std::span(batch.history).subspan(share.history.begin, std::max(0, share.history.count - ahead));
+  const size_t of_them = history.empty() ? 0 : generated;
+  ops::Sampled sampled = sampler_.sample({.logits = logits,
+                                          .params = &request.sampling,
+                                          .prompt = history.first(history.size() - of_them),
+                                          .generated = history.last(of_them),
+                                          .position = share.text_end() + walk.accepted,
+                                          .mask = allowed_tokens(request, generated, own, vocabulary_, masks_[thread]),
+                                          .top_logprobs = request.top_logprobs,
+                                          .logprob_ids = request.logprob_ids},
+                                         thread);
   if (share.mask) share.mask->drew(sampled.token);
   return sampled;
 }

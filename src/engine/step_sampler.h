@@ -3,32 +3,51 @@
 // A row that draws does so under its request's mask (ahead_masks.h) if that is ready; else it is late. A row of a
 // prompt is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no
 // other.
+//
+// Drafts are walked (drafter.h): where a draw gives the draft behind it, the row of that draft draws next, as the text
+// with that token would; the first that gives another, a stop id, or whose mask is not ready in time ends the walk.
+// Walks go on together, a draft at a time, so that their masks are computed beside each other.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "base/exec.h"
 #include "base/tensor.h"
+#include "engine/ahead_masks.h"
 #include "engine/step.h"
+#include "engine/step_device.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
 
 class StepSampler {
  public:
-  StepSampler(int32_t vocabulary, Exec& exec);  // exec outlives it
+  // masks and exec outlive it; so long it waits for those that a walk needs next.
+  StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec, std::chrono::microseconds patience = kMaskPatience);
 
   // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business. results may be those
   // of an earlier step, whose memory is used again.
   void run(const Batch& batch, Rows<const float> logits, StepResults& results);
 
  private:
-  ops::Sampled draw(const Batch& batch, const Share& share, const float* logits, int thread);
+  struct Walk {
+    const Share* share;
+    int32_t accepted;  // drafts that came: the walk is in the row of the last of them
+  };
+  void begin_walks(const Batch& batch);
+  bool go_on(const Batch& batch, const StepResults& results);
+  static bool came_true(const Batch& batch, const Walk& walk, const StepResults& results);
+  void draw_rows(const Batch& batch, Rows<const float> logits, StepResults& results, int64_t scored);
+  ops::Sampled draw(const Batch& batch, const Walk& walk, const float* logits, int thread);
   ops::Sampled score(const Share& share, int32_t token, const float* logits, int thread);
 
   int32_t vocabulary_;
+  MaskThreads& mask_threads_;
+  std::chrono::microseconds patience_;
   Exec& exec_;
   ops::Sampler sampler_;
+  std::vector<Walk> walks_;                   // those that go on
   std::vector<std::vector<uint32_t>> masks_;  // [threads] scratch
 };
 

@@ -33,6 +33,15 @@ struct Seen {
   }
 };
 
+std::vector<ops::Sampled> draw(Seen seen, uint64_t count) {
+  std::vector<ops::Sampled> tokens;
+  for (; count > 0; --count) {
+    tokens.push_back({.token = seen.next_token()});
+    seen.see(seen.key_of(tokens.back().token));
+  }
+  return tokens;
+}
+
 std::vector<float> unit_vector(const std::vector<double>& sum) {
   double square = 0;
   for (const double x : sum) square += x * x;
@@ -78,6 +87,14 @@ Expected expected_of(const Request& request, const SchedulerLimits& limits) {
     seen.see(seen.key_of(expected.tokens.back()));
   }
   return expected;
+}
+
+// Also where it knows nothing any more.
+void KnowingDrafter::propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) {
+  for (size_t i = text.size(); std::ssize(drafts) < most; ++i) {
+    const int32_t known = i < whole_.size() ? whole_[i] : 0;
+    drafts.push_back({.token = right_(random_) ? known : (known + 1) % kVocabulary, .hit = 1});
+  }
 }
 
 HashModel::HashModel(const SchedulerLimits& limits)
@@ -131,6 +148,7 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
   const Batch& batch = step.batch;
   const std::vector<TokenSlot>& slots = step.slots[&share - batch.shares.data()];
   Seen seen;
+  bool walks = share.draws;  // all drafts so far have come
   const WantedRow* scored = batch.scored.data() + share.scored.begin;
   for (int32_t position = 0; position < share.end(); ++position) {
     uint64_t& key = keys_[slots[position].value];
@@ -140,6 +158,14 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
     }
     overwritten_reads_ += key == kOverwritten;
     seen.see(key);
+    if (share.draws && position + 1 >= share.text_end()) {
+      RowResult& row = results.drawn.emplace_back();
+      if (walks) row.tokens = draw(seen, share.drafts > 0 ? 1 : 1 + seen.hash % most_tokens);
+      if (walks) newest_tokens_[share.row.value] = row.tokens.back().token;
+      const int32_t next = share.first_row + position + 1 - share.position;
+      walks = walks && position + 1 < share.end() && row.tokens.front().token == batch.token_ids[next] &&
+              !stops_at(*share.request, batch.token_ids[next]);
+    }
     if (position < share.kept.begin || position >= share.kept.end) continue;
     if (share.pooled.count > 0) {
       const auto row = seen.row();
@@ -149,13 +175,6 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
       results.scored.push_back({.tokens = {{.token = next, .logprob = seen.logprob_of(next)}}});
     }
   }
-  if (!share.draws) return;
-  RowResult& drawn = results.drawn.emplace_back();
-  for (uint64_t count = 1 + seen.hash % most_tokens; count > 0; --count) {
-    drawn.tokens.push_back({.token = seen.next_token()});
-    seen.see(seen.key_of(drawn.tokens.back().token));
-  }
-  newest_tokens_[share.row.value] = drawn.tokens.back().token;
 }
 
 }  // namespace quire::engine::testing

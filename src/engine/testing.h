@@ -11,9 +11,11 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <random>
 #include <utility>
 #include <vector>
 
+#include "engine/drafter.h"
 #include "engine/scheduler.h"
 
 namespace quire::engine::testing {
@@ -29,6 +31,21 @@ struct Expected {
 };
 Expected expected_of(const Request& request, const SchedulerLimits& limits);
 
+// Knows how a text goes on, and says so of each token with probability `right`; else it says another. It is always
+// sure.
+class KnowingDrafter final : public Drafter {
+ public:
+  // whole: the text with all that comes.
+  KnowingDrafter(std::vector<int32_t> whole, double right, uint32_t seed)
+      : whole_(std::move(whole)), right_(right), random_(seed) {}
+  void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override;
+
+ private:
+  std::vector<int32_t> whole_;
+  std::bernoulli_distribution right_;
+  std::mt19937 random_;
+};
+
 class HashModel {
  public:
   explicit HashModel(const SchedulerLimits& limits);
@@ -43,7 +60,7 @@ class HashModel {
   void overwrite_free_pages(const kv::PagePool& pool);
 
   int64_t overwritten_reads() const { return overwritten_reads_; }
-  int32_t most_tokens = 1;  // that a draw gives, as many as it pleases
+  int32_t most_tokens = 1;  // that a draw without drafts gives, as many as it pleases
 
  private:
   struct Launched {

@@ -1,6 +1,8 @@
 // What the blocks mean: their compositions of plain operations.
 #include "model/blocks.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/blocks_composed.h"
 #include "model/blocks_cuda.h"
@@ -15,18 +17,6 @@ ops::Forms forms_for(const ops::PackedMatrix& weights, const BlockRows& rows) {
   return rows.precise ? weights.precise_forms() : weights.forms();
 }
 
-// Rows as the product reads them: on a CPU dense weights read them where they lie; others want them narrower.
-ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
-                             Exec& exec) {
-  const ops::Forms forms = forms_for(weights, rows);
-  ops::ActivationRows out = rows.activations->view(in.dim, forms);
-  if (forms.quantised() || forms.bf16)
-    ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
-  else
-    out.f32 = in.data;
-  return out;
-}
-
 ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int32_t dim) {
   return {.data = reinterpret_cast<const std::byte*>(qkv.data + first),
           .type = Dtype::f32,
@@ -37,6 +27,17 @@ ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int
 }
 
 }  // namespace
+
+ops::ActivationRows composed::input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
+                                       Exec& exec) {
+  const ops::Forms forms = forms_for(weights, rows);
+  ops::ActivationRows out = rows.activations->view(in.dim, forms);
+  if (forms.quantised() || forms.bf16)
+    ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
+  else
+    out.f32 = in.data;
+  return out;
+}
 
 ops::ActivationRows composed::normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
                                            Exec& exec) {
@@ -83,10 +84,16 @@ void composed::add_product(const ResidualBlock& block, const ops::ActivationRows
                         .out = rows.x,
                         .store = ops::Store::add,
                         .scale = scale,
+                        .deterministic = rows.deterministic,
                         .live_rows = rows.live_rows},
                        exec);
   const Rows<float> result{rows.result, rows.x.rows, rows.x.dim, rows.x.dim};
-  ops::matmul({.weights = block.weights, .in = in, .out = result, .live_rows = rows.live_rows}, exec);
+  ops::matmul({.weights = block.weights,
+               .in = in,
+               .out = result,
+               .deterministic = rows.deterministic,
+               .live_rows = rows.live_rows},
+              exec);
   ops::rms_norm({.in = result,
                  .weight = block.norm_after->data(),
                  .eps = rows.norm_eps,
@@ -104,13 +111,14 @@ void qkv(const QkvBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.qkv, weights.attention_norm, block.rows, exec),
                .out = block.qkv,
                .bias = weights.qkv_bias.data(),
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
   composed::rotate_and_store(block, exec);
 }
 
 void residual(const ResidualBlock& block, Exec& exec) {
-  composed::add_product(block, input_of(*block.weights, block.in, block.rows, exec), exec);
+  composed::add_product(block, composed::input_of(*block.weights, block.in, block.rows, exec), exec);
 }
 
 void gate_up(const GateUpBlock& block, Exec& exec) {
@@ -119,6 +127,7 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                .in = composed::normed_input(weights.gate_and_up, weights.ffn_norm, block.rows, exec),
                .out = block.out,
                .store = ops::Store::silu_mul,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.rows.live_rows},
               exec);
 }
@@ -137,6 +146,7 @@ void head(const HeadBlock& block, Exec& exec) {
                .in = in,
                .out = block.logits,
                .scale = block.logits_scale,
+               .deterministic = block.rows.deterministic,
                .live_rows = block.logits_rows},
               exec);
 }
@@ -147,13 +157,35 @@ ops::Forms forms_of(const LayerWeights& weights) {
   return weights.qkv.forms() | weights.attention_out.forms() | weights.gate_and_up.forms() | weights.down.forms();
 }
 
-BlockChoice choose_blocks(const LayerSpec& /*spec*/, Device device, int64_t /*rows*/, ops::Forms forms) {
-  if (device == Device::cuda && forms == ops::Forms{.bf16 = true})
+int64_t most_fused_rows(const LayerWeights& weights) {
+  if (weights.qkv.device() != Device::cuda || weights.down.outputs() % ops::kStreamGroup != 0) return 0;
+  return std::min({ops::cuda::most_fused_rows(weights.qkv), ops::cuda::most_fused_rows(weights.attention_out),
+                   ops::cuda::most_fused_rows(weights.gate_and_up), ops::cuda::most_fused_rows(weights.down)});
+}
+
+BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms, int64_t fused_rows) {
+  const bool reads_bf16 = device == Device::cuda && forms == ops::Forms{.bf16 = true};
+  if (reads_bf16 && rows <= fused_rows && spec.norm_before && !spec.norm_after)
+    return {.qkv = {"streamed", cuda::qkv},
+            .attention = {"attend", cuda::attention},
+            .attention_out = {"streamed", cuda::streamed_residual},
+            .gate_up = {"streamed", cuda::gate_up},
+            .down = {"streamed", cuda::streamed_residual},
+            .head = {"composed", head},
+            .streams = true};
+  if (reads_bf16)
     return {.qkv = {"fused", cuda::qkv},
             .attention = {"attend", cuda::attention},
             .attention_out = {"fused", cuda::residual},
             .gate_up = {"fused", cuda::gate_up},
             .down = {"fused", cuda::residual},
+            .head = {"composed", head}};
+  if (device == Device::cuda && forms == ops::Forms{.q8 = true})
+    return {.qkv = {"quantised", cuda::quantised_qkv},
+            .attention = {"attend", attn::attend},
+            .attention_out = {"quantised", cuda::quantised_residual},
+            .gate_up = {"quantised", cuda::quantised_gate_up},
+            .down = {"quantised", cuda::quantised_residual},
             .head = {"composed", head}};
   return {.qkv = {"composed", qkv},
           .attention = {"attend", attn::attend},

@@ -35,6 +35,12 @@ struct BlockRows {
   // Scratch of the composition: what the next product reads, and a product's result before its norm [rows, width].
   const ops::ActivationBuffer* activations;
   float* result;
+  // x times the weight of the norm that reads it next, for that norm's factor (ops::NormedStream). Streamed blocks that
+  // add to x fill it, and those that read x find it where `streamed` says so.
+  uint16_t* stream = nullptr;       // [rows, width]
+  float* stream_squares = nullptr;  // [rows, width / 16]
+  bool streamed = false;
+  bool deterministic = false;  // products as MatmulArgs::deterministic has them
 };
 
 struct QkvBlock {
@@ -54,9 +60,10 @@ struct QkvBlock {
 struct ResidualBlock {
   const LayerSpec* spec;
   const ops::PackedMatrix* weights;
-  const Vector* norm_after;  // of the result; empty: none
-  BlockRows rows;            // x is added to
-  Rows<float> in;            // attended rows, or gate_up's
+  const Vector* norm_after;           // of the result; empty: none
+  BlockRows rows;                     // x is added to
+  Rows<float> in;                     // attended rows, or gate_up's
+  const Vector* next_norm = nullptr;  // that reads x next; null: nobody's
 };
 
 struct GateUpBlock {
@@ -88,15 +95,20 @@ struct BlockChoice {
   Implementation<GateUpBlock> gate_up;
   Implementation<ResidualBlock> down;
   Implementation<HeadBlock> head;
+  bool streams = false;  // what adds to x leaves the stream of the next norm
 };
 std::string to_string(const BlockChoice& choice);  // "qkv composed | attention attend | ..."
 
 // What all products of a layer read together.
 ops::Forms forms_of(const LayerWeights& weights);
 
-// Who computes the blocks of such a layer, whose weights read such forms, for up to so many rows. A pure function of
-// these. The blocks of one choice go together: what one leaves for the next (attended rows, gate_up's) may have a form
-// of its own.
-BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms = {});
+// Up to how many rows all products of a layer on a GPU fuse what lies between them (ops::MatmulFusions).
+int64_t most_fused_rows(const LayerWeights& weights);
+
+// Who computes the blocks of such a layer, whose weights read such forms and fuse so many rows, for up to so many rows.
+// A pure function of these. The blocks of one choice go together: what one leaves for the next (attended rows,
+// gate_up's) may have a form of its own.
+BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, ops::Forms forms = {},
+                          int64_t fused_rows = 0);
 
 }  // namespace quire::model

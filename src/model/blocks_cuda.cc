@@ -20,32 +20,78 @@ ops::ActivationRows rows_in_place(const Rows<float>& rows) {
           .bf16_stride = rows.stride * kHalves};
 }
 
-// A product of the residual stream, normed where the layer has a norm there.
+// A product of the residual stream, normed where the layer has a norm there: the norm's factor comes after the product
+// where the block before left the stream, else the norm is an operation of its own.
 void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& rows, Exec& exec) {
-  const bool fuses = !norm.empty() && rows.x.stride == rows.x.dim && ops::cuda::fuses_norm(*args.weights, rows.x.rows);
-  if (fuses) {
-    args.in = {.forms = {.f32 = true}, .rows = rows.x.rows, .dim = rows.x.dim, .f32 = rows.x.data};
-    args.fusions.norm = norm.data();
+  if (rows.streamed) {
+    args.in = {.forms = kBf16, .rows = rows.x.rows, .dim = rows.x.dim, .f32 = nullptr, .bf16 = rows.stream};
+    args.fusions.squares = rows.stream_squares;
     args.fusions.norm_eps = rows.norm_eps;
+  } else {
+    args.in = composed::normed_input(*args.weights, norm, rows, exec);
+  }
+  args.deterministic = rows.deterministic;
+  ops::matmul(args, exec);
+}
+
+// The same of quantised weights.
+void multiply_quantised(ops::MatmulArgs args, const Rows<float>& in, const Vector& norm, const BlockRows& rows,
+                        Exec& exec) {
+  args.deterministic = rows.deterministic;
+  if (!rows.precise && ops::cuda::quantises_rows(*args.weights, in.rows)) {
+    args.in = {.forms = {.f32 = true}, .rows = in.rows, .dim = in.dim, .f32 = in.data};
+    args.fusions.quantise = true;
+    args.fusions.quantise_norm = norm.empty() ? nullptr : norm.data();
+    args.fusions.norm_eps = rows.norm_eps;
+  } else if (norm.empty()) {
+    args.in = composed::input_of(*args.weights, in, rows, exec);
   } else {
     args.in = composed::normed_input(*args.weights, norm, rows, exec);
   }
   ops::matmul(args, exec);
 }
 
-}  // namespace
-
-void qkv(const QkvBlock& block, Exec& exec) {
-  multiply_normed({.weights = &block.weights->qkv,
-                   .in = {},
-                   .out = block.qkv,
-                   .bias = block.weights->qkv_bias.data(),
-                   .live_rows = block.rows.live_rows},
-                  block.weights->attention_norm, block.rows, exec);
+void rotate_and_store(const QkvBlock& block, Exec& exec) {
   if (block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent())
     rope_store(block, exec);
   else
     composed::rotate_and_store(block, exec);
+}
+
+ops::HeadTargets head_targets(const QkvBlock& block) {
+  const AttentionSpec& spec = block.spec->attention;
+  return {.heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .key_dim = spec.key_dim,
+          .value_dim = spec.value_dim,
+          .half = block.rope.rotary / 2,
+          .adjacent_pairs = block.rope.adjacent_pairs,
+          .cos = block.cos,
+          .sin = block.sin,
+          .q = block.q,
+          .keys = block.kv.keys,
+          .values = block.kv.values,
+          .key_stride = block.kv.key_stride,
+          .value_stride = block.kv.value_stride,
+          .kv_type = block.kv.type,
+          .slots = block.slots};
+}
+
+}  // namespace
+
+void qkv(const QkvBlock& block, Exec& exec) {
+  ops::MatmulArgs args{.weights = &block.weights->qkv,
+                       .in = {},
+                       .out = block.qkv,
+                       .bias = block.weights->qkv_bias.data(),
+                       .live_rows = block.rows.live_rows};
+  const bool plain_heads = block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent();
+  const ops::HeadTargets heads = head_targets(block);
+  const bool stores = plain_heads && !block.rows.deterministic && ops::cuda::stores_heads(block.weights->qkv, heads) &&
+                      block.rows.x.rows <= ops::cuda::most_fused_rows(block.weights->qkv);
+  if (stores) args.fusions.heads = &heads;
+  multiply_normed(args, block.weights->attention_norm, block.rows, exec);
+  if (!stores) rotate_and_store(block, exec);
 }
 
 void attention(const attn::AttendArgs& args, Exec& exec) {
@@ -57,6 +103,19 @@ void attention(const attn::AttendArgs& args, Exec& exec) {
 
 void residual(const ResidualBlock& block, Exec& exec) { composed::add_product(block, rows_in_place(block.in), exec); }
 
+void streamed_residual(const ResidualBlock& block, Exec& exec) {
+  const BlockRows& rows = block.rows;
+  ops::MatmulArgs args{.weights = block.weights,
+                       .in = rows_in_place(block.in),
+                       .out = rows.x,
+                       .store = ops::Store::add,
+                       .scale = block.spec->residual_scale,
+                       .live_rows = rows.live_rows};
+  if (block.next_norm)
+    args.fusions.next = {.weight = block.next_norm->data(), .rows = rows.stream, .squares = rows.stream_squares};
+  ops::matmul(args, exec);
+}
+
 void gate_up(const GateUpBlock& block, Exec& exec) {
   multiply_normed({.weights = &block.weights->gate_and_up,
                    .in = {},
@@ -65,6 +124,37 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                    .fusions = {.bf16_out = true},
                    .live_rows = block.rows.live_rows},
                   block.weights->ffn_norm, block.rows, exec);
+}
+
+void quantised_qkv(const QkvBlock& block, Exec& exec) {
+  multiply_quantised({.weights = &block.weights->qkv,
+                      .in = {},
+                      .out = block.qkv,
+                      .bias = block.weights->qkv_bias.data(),
+                      .live_rows = block.rows.live_rows},
+                     block.rows.x, block.weights->attention_norm, block.rows, exec);
+  rotate_and_store(block, exec);
+}
+
+void quantised_residual(const ResidualBlock& block, Exec& exec) {
+  if (!block.norm_after->empty())
+    return composed::add_product(block, composed::input_of(*block.weights, block.in, block.rows, exec), exec);
+  multiply_quantised({.weights = block.weights,
+                      .in = {},
+                      .out = block.rows.x,
+                      .store = ops::Store::add,
+                      .scale = block.spec->residual_scale,
+                      .live_rows = block.rows.live_rows},
+                     block.in, Vector{}, block.rows, exec);
+}
+
+void quantised_gate_up(const GateUpBlock& block, Exec& exec) {
+  multiply_quantised({.weights = &block.weights->gate_and_up,
+                      .in = {},
+                      .out = block.out,
+                      .store = ops::Store::silu_mul,
+                      .live_rows = block.rows.live_rows},
+                     block.rows.x, block.weights->ffn_norm, block.rows, exec);
 }
 
 }  // namespace quire::model::cuda

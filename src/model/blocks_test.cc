@@ -9,6 +9,7 @@
 
 #include "base/cuda.h"
 #include "model/blocks_composed.h"
+#include "model/blocks_cuda.h"
 #include "model/rope_store.h"
 #include "ops/matmul_testing.h"
 #include "ops/rms_norm.h"
@@ -61,6 +62,16 @@ TEST(ChooseBlocks, AGpuFusesWhatReadsBf16Alone) {
   };
   EXPECT_EQ(chosen(Device::cuda, {.bf16 = true}),
             "qkv fused | attention attend | attention_out fused | gate_up fused | down fused | head composed");
+  const auto with_room_for_8 = [](int64_t rows, const LayerSpec& spec) {
+    return to_string(choose_blocks(spec, Device::cuda, rows, {.bf16 = true}, 8));
+  };
+  EXPECT_EQ(
+      with_room_for_8(8, some_spec()),
+      "qkv streamed | attention attend | attention_out streamed | gate_up streamed | down streamed | head composed");
+  EXPECT_EQ(with_room_for_8(9, some_spec()), chosen(Device::cuda, {.bf16 = true}));
+  LayerSpec normed_after = some_spec();
+  normed_after.norm_after = true;
+  EXPECT_EQ(with_room_for_8(1, normed_after), chosen(Device::cuda, {.bf16 = true}));
   const std::string composed = chosen(Device::cpu, {.bf16 = true});
   EXPECT_EQ(chosen(Device::cuda, {.bf16 = true, .q8 = true}), composed);
   EXPECT_EQ(chosen(Device::cuda, {}), composed);
@@ -305,7 +316,9 @@ struct GpuLayer {
             .precise = false,
             .norm_eps = kEps,
             .activations = &activations,
-            .result = result};
+            .result = result,
+            .stream = reinterpret_cast<uint16_t*>(stream_memory.data()),
+            .stream_squares = reinterpret_cast<float*>(squares_memory.data())};
   }
   QkvBlock qkv_block() {
     const AttentionSpec& heads = spec.attention;
@@ -320,14 +333,24 @@ struct GpuLayer {
             .kv = store.layer(0),
             .slots = slots};
   }
-  // qkv's block, then the feed-forward half.
-  void run(ops::Forms forms) {
-    const BlockChoice blocks = choose_blocks(spec, Device::cuda, kRows, forms);
+  // qkv's block, the feed-forward half, and qkv's block of what that leaves.
+  void run(ops::Forms forms, int64_t fused_rows = 0) {
+    const BlockChoice blocks = choose_blocks(spec, Device::cuda, kRows, forms, fused_rows);
     blocks.qkv.run(qkv_block(), exec());
     const Rows<float> between{hidden, kRows, kInputs, kInputs};
     blocks.gate_up.run({.weights = &weights, .rows = rows(), .out = between}, exec());
-    blocks.down.run({.spec = &spec, .weights = &weights.down, .norm_after = &none, .rows = rows(), .in = between},
+    blocks.down.run({.spec = &spec,
+                     .weights = &weights.down,
+                     .norm_after = &none,
+                     .rows = rows(),
+                     .in = between,
+                     .next_norm = &weights.attention_norm},
                     exec());
+    exec().wait();
+    first_q.assign(q, q + kRows * 64);
+    QkvBlock second = qkv_block();
+    second.rows.streamed = blocks.streams;
+    blocks.qkv.run(second, exec());
     exec().wait();
   }
 
@@ -344,6 +367,9 @@ struct GpuLayer {
   float* cos = pinned(memory[5], kRows * 8 + 1, 36);
   int32_t* live = reinterpret_cast<int32_t*>(live_memory.data());
   TokenSlot* slots = reinterpret_cast<TokenSlot*>(slot_memory.data());
+  Buffer stream_memory{kRows * kWidth * sizeof(uint16_t), Place::pinned};
+  Buffer squares_memory{kRows * kWidth / 16 * sizeof(float), Place::pinned};
+  std::vector<float> first_q;
   ops::ActivationBuffer activations{kRows, kInputs, Place::device};
   kv::KvStore store{{.layers = 1,
                      .pages = 2,
@@ -357,19 +383,27 @@ struct GpuLayer {
 
 TEST(BlocksCuda, FusedBlocksAreTheComposedOnesButForRounding) {
   if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
-  GpuLayer composed, fused;
+  GpuLayer composed;
   composed.run({});
-  fused.run({.bf16 = true});
   // A bf16 here or there, in sums of as many terms as there are inputs.
   const auto expect_near = [](const float* got, const float* expected, int64_t count) {
     float largest = 0;
     for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(expected[i]));
     for (int64_t i = 0; i < count; ++i) ASSERT_NEAR(got[i], expected[i], largest * 0.01f) << i;
   };
-  expect_near(fused.q, composed.q, kRows * 64);
-  const auto keys = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).keys); };
-  expect_near(keys(fused) + 32, keys(composed) + 32, kRows * 32);
-  expect_near(fused.x, composed.x, kRows * kWidth);
+  for (const int64_t fused_rows : {0, kRows}) {
+    GpuLayer fused;
+    fused.run({.bf16 = true}, fused_rows);
+    expect_near(fused.first_q.data(), composed.first_q.data(), kRows * 64);
+    expect_near(fused.q, composed.q, kRows * 64);
+    const auto keys = [](const GpuLayer& layer) { return reinterpret_cast<const float*>(layer.store.layer(0).keys); };
+    const auto values = [](const GpuLayer& layer) {
+      return reinterpret_cast<const float*>(layer.store.layer(0).values);
+    };
+    expect_near(keys(fused) + 32, keys(composed) + 32, kRows * 32);
+    expect_near(values(fused) + 32, values(composed) + 32, kRows * 32);
+    expect_near(fused.x, composed.x, kRows * kWidth);
+  }
 }
 
 // To the bit, in every type that queries and the store may have, for both kinds of pairs and heads that turn in part.
@@ -408,6 +442,106 @@ TEST(BlocksCuda, RopeStoreIsRopeThenStoreRows) {
         EXPECT_EQ(std::memcmp(got.values, expected.values, bytes), 0);
         EXPECT_EQ(std::memcmp(fused.q, composed.q, kRows * 64 * sizeof(float)), 0);
       }
+}
+
+// Heads that a product leaves in their places, to the bit as rope_store leaves them, nothing else touched.
+struct HeadsCase {
+  int64_t width;
+  int32_t heads, kv_heads, key_dim, value_dim, rotary;
+  bool adjacent;
+  Dtype type;
+};
+struct HeadsWorld {
+  explicit HeadsWorld(const HeadsCase& of)
+      : spec(some_spec()),
+        store({.layers = 1,
+               .pages = 2,
+               .page_size = PageSize(16),
+               .type = of.type,
+               .kv_heads = of.kv_heads,
+               .key_dim = of.key_dim,
+               .value_dim = of.value_dim},
+              Place::pinned),
+        activations(kRows, of.width, Place::device) {
+    spec.attention = {
+        .heads = of.heads, .kv_heads = of.kv_heads, .key_dim = of.key_dim, .value_dim = of.value_dim, .scale = 1};
+    const AttentionSpec& heads = spec.attention;
+    weights.qkv =
+        GpuLayer::matrix({Weights(BlockType::bf16, heads.qkv_width(), of.width, 41)}, PackedMatrix::Join::stack);
+    weights.attention_norm = Vector(random_floats(of.width, 42), GpuLayer::exec());
+    weights.qkv_bias = Vector(random_floats(heads.qkv_width(), 43), GpuLayer::exec());
+    x = GpuLayer::pinned(memory[0], kRows * of.width, 44);
+    qkv = GpuLayer::pinned(memory[1], kRows * heads.qkv_width(), 45);
+    q = GpuLayer::pinned(memory[2], kRows * heads.q_width(), 46);
+    cos = GpuLayer::pinned(memory[3], kRows * of.key_dim, 47);
+    live = reinterpret_cast<int32_t*>(GpuLayer::pinned(memory[4], 1, 48));
+    slots = reinterpret_cast<TokenSlot*>(GpuLayer::pinned(memory[5], kRows, 49));
+    *live = kRows - 1;
+    for (int32_t row = 0; row < kRows; ++row) slots[row] = TokenSlot(30 - 3 * row);
+    const kv::LayerKv kv = store.layer(0);
+    std::fill_n(kv.keys, key_bytes(), std::byte{0xa5});
+    std::fill_n(kv.values, value_bytes(), std::byte{0xa5});
+    block = {.spec = &spec,
+             .weights = &weights,
+             .rows = {.x = {x, kRows, of.width, of.width},
+                      .live_rows = live,
+                      .precise = false,
+                      .norm_eps = kEps,
+                      .activations = &activations,
+                      .result = nullptr},
+             .rope = {.rotary = of.rotary, .adjacent_pairs = of.adjacent, .theta = 1e4, .scaling = {}},
+             .cos = cos,
+             .sin = cos + 1,
+             .qkv = {qkv, kRows, heads.qkv_width(), heads.qkv_width()},
+             .q = {reinterpret_cast<std::byte*>(q), of.type == Dtype::f8e4m3 ? Dtype::bf16 : of.type, kRows, of.heads,
+                   of.key_dim, heads.q_width()},
+             .kv = kv,
+             .slots = slots};
+  }
+  size_t key_bytes() const { return static_cast<size_t>(32 * spec.attention.k_width() * size_of(store.layout().type)); }
+  size_t value_bytes() const {
+    return static_cast<size_t>(32 * spec.attention.v_width() * size_of(store.layout().type));
+  }
+
+  LayerSpec spec;
+  LayerWeights weights;
+  kv::KvStore store;
+  ops::ActivationBuffer activations;
+  Buffer memory[6];
+  float *x, *qkv, *q, *cos;
+  int32_t* live;
+  TokenSlot* slots;
+  QkvBlock block;
+};
+
+TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
+  if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  constexpr HeadsCase kCases[] = {
+      {64, 3, 1, 64, 64, 64, false, Dtype::bf16},      {576, 4, 2, 32, 16, 16, false, Dtype::f16},
+      {64, 4, 2, 32, 48, 32, true, Dtype::bf16},       {64, 4, 2, 16, 16, 0, false, Dtype::f32},
+      {64, 4, 2, 16, 16, 12, false, Dtype::bf16},      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
+      {2048, 8, 2, 128, 128, 128, false, Dtype::bf16},  // from here on large enough for the stream
+      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16}};
+  for (const HeadsCase& of : kCases) {
+    SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary, of.adjacent ? ", adjacent" : "",
+                     ", ", to_string(of.type)));
+    HeadsWorld expected(of), got(of);
+    ops::matmul({.weights = &expected.weights.qkv,
+                 .in = composed::normed_input(expected.weights.qkv, expected.weights.attention_norm,
+                                              expected.block.rows, GpuLayer::exec()),
+                 .out = expected.block.qkv,
+                 .bias = expected.weights.qkv_bias.data(),
+                 .live_rows = expected.live},
+                GpuLayer::exec());
+    cuda::rope_store(expected.block, GpuLayer::exec());
+    cuda::qkv(got.block, GpuLayer::exec());
+    GpuLayer::exec().wait();
+    const kv::LayerKv a = got.store.layer(0), b = expected.store.layer(0);
+    EXPECT_EQ(std::memcmp(a.keys, b.keys, got.key_bytes()), 0);
+    EXPECT_EQ(std::memcmp(a.values, b.values, got.value_bytes()), 0);
+    const auto q_bytes = static_cast<size_t>(kRows * got.spec.attention.q_width()) * sizeof(float);
+    EXPECT_EQ(std::memcmp(got.q, expected.q, q_bytes), 0);
+  }
 }
 
 }  // namespace

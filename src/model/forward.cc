@@ -6,6 +6,9 @@
 #include "attn/write_metadata.h"
 #include "base/buffer.h"
 #include "base/check.h"
+#ifdef QUIRE_SLOWED_KERNELS
+#include "base/cuda_call.h"
+#endif
 #include "model/blocks.h"
 #include "ops/embed.h"
 #include "ops/rope.h"
@@ -19,6 +22,7 @@ class Array {
  public:
   Array(int64_t count, Place place) : memory_(static_cast<size_t>(count) * sizeof(T), place) {}
   T* data() const { return reinterpret_cast<T*>(memory_.data()); }
+  const Buffer& memory() const { return memory_; }
 
  private:
   Buffer memory_;
@@ -95,9 +99,12 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
 }
 
 struct Forward::Impl {
-  Impl(const Model& of, const attn::Limits& up_to, Dtype type);
+  Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic);
 
   void run(const Call& call) const;  // after the metadata is written
+#ifdef QUIRE_SLOWED_KERNELS
+  void spoil_buffers(Exec& exec) const;
+#endif
   int64_t room_for(const attn::StepShape& shape) const;
   void start(const Call& call) const;
   void gather_wanted(const Call& call) const;
@@ -119,6 +126,7 @@ struct Forward::Impl {
   const AttentionSpec& heads;  // the shape that all layers have
   attn::Limits limits;
   Dtype kv_type;
+  bool deterministic;
   Place place;  // of what follows: the device's memory
 
   // One step's intermediate rows.
@@ -129,6 +137,8 @@ struct Forward::Impl {
   Array<float> attended;              // [rows, heads, value dim]
   Array<float> hidden;                // [rows, ffn width]
   Array<float> result;                // [rows, width] of a product, before its norm
+  Array<uint16_t> stream;             // [rows, width] x for the next norm
+  Array<float> stream_squares;        // [rows, width / 16]
   ops::ActivationBuffer activations;  // what the next product reads; each is used up before the next is made
 
   // The wanted rows, past the last layer's attention.
@@ -139,12 +149,13 @@ struct Forward::Impl {
   Array<float> logits;           // [wanted_rows, vocabulary]
 };
 
-Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
+Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic)
     : model(of),
       config(of.config()),
       heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
+      deterministic(is_deterministic),
       place(place_of(limits.device)),
       cos(limits.query_rows * most_angles(config), place),
       sin(limits.query_rows * most_angles(config), place),
@@ -154,6 +165,8 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type)
       attended(limits.query_rows * heads.out_width(), place),
       hidden(int64_t{limits.query_rows} * config.ffn_width(), place),
       result(int64_t{limits.query_rows} * config.width, place),
+      stream(int64_t{limits.query_rows} * config.width, place),
+      stream_squares(int64_t{limits.query_rows} * config.width / ops::kStreamGroup, place),
       activations(limits.query_rows, widest_input(config), place),
       wanted_x(int64_t{limits.wanted_rows} * config.width, place),
       wanted_attended(limits.wanted_rows * heads.out_width(), place),
@@ -175,8 +188,10 @@ void Forward::Impl::run(const Call& call) const {
   LayerRows through = step_rows(call);
   const int32_t last = config.layer_count() - 1;
   for (int32_t layer = 0; layer <= last; ++layer) {
-    const BlockChoice blocks =
-        choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(model.layers()[layer]));
+    const LayerWeights& weights = model.layers()[layer];
+    const BlockChoice blocks = choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(weights),
+                                             deterministic ? 0 : most_fused_rows(weights));
+    through.block.streamed &= blocks.streams;
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {
@@ -184,11 +199,30 @@ void Forward::Impl::run(const Call& call) const {
       through = wanted_rows(call);
     }
     blocks.attention_out.run(attention_out_block(layer, through), exec);
+    through.block.streamed = blocks.streams;
     blocks.gate_up.run(gate_up_block(layer, through), exec);
     blocks.down.run(down_block(layer, through), exec);
     if (layer == last) blocks.head.run(head_block(through, call), exec);
   }
 }
+
+#ifdef QUIRE_SLOWED_KERNELS
+// What a kernel reads before it was written in this step is no number.
+void Forward::Impl::spoil_buffers(Exec& exec) const {
+  if (!exec.stream()) return;
+  const auto spoil = [&](void* memory, size_t bytes) {
+    if (bytes == 0) return;
+    quire::cuda::check_cuda(cudaMemsetAsync(memory, 0xff, bytes, quire::cuda::stream_of(exec)), "no memory is filled");
+  };
+  for (const Buffer* buffer :
+       {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
+        &result.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
+        &wanted_hidden.memory(), &logits.memory()})
+    spoil(buffer->data(), buffer->size());
+  const ops::ActivationRows narrow = activations.view(widest_input(config), {.bf16 = true});
+  spoil(narrow.bf16, static_cast<size_t>(narrow.rows * narrow.dim) * sizeof(uint16_t));
+}
+#endif
 
 void Forward::Impl::start(const Call& call) const {
   for (size_t rope = 0; rope < config.ropes.size(); ++rope)
@@ -226,7 +260,10 @@ LayerRows Forward::Impl::step_rows(const Call& call) const {
                     .precise = false,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .stream = stream.data(),
+                    .stream_squares = stream_squares.data(),
+                    .deterministic = deterministic},
           .attended = attended.data(),
           .hidden = hidden.data()};
 }
@@ -237,7 +274,10 @@ LayerRows Forward::Impl::wanted_rows(const Call& call) const {
                     .precise = true,
                     .norm_eps = config.norm_eps,
                     .activations = &activations,
-                    .result = result.data()},
+                    .result = result.data(),
+                    .stream = stream.data(),
+                    .stream_squares = stream_squares.data(),
+                    .deterministic = deterministic},
           .attended = wanted_attended.data(),
           .hidden = wanted_hidden.data()};
 }
@@ -270,6 +310,7 @@ attn::AttendArgs Forward::Impl::attention_block(int32_t layer, const Call& call)
                   .row_stride = heads.out_width()},
           .scale = config.layers[layer].attention.scale,
           .window = config.layers[layer].attention.window,
+          .deterministic = deterministic,
           .keys_are_settled = true};  // the kernel before stored this layer's keys and values
 }
 
@@ -278,7 +319,8 @@ ResidualBlock Forward::Impl::attention_out_block(int32_t layer, const LayerRows&
           .weights = &model.layers()[layer].attention_out,
           .norm_after = &model.layers()[layer].attention_post_norm,
           .rows = through.block,
-          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width())};
+          .in = dense_rows(through.attended, through.block.x.rows, heads.out_width()),
+          .next_norm = &model.layers()[layer].ffn_norm};
 }
 
 GateUpBlock Forward::Impl::gate_up_block(int32_t layer, const LayerRows& through) const {
@@ -290,7 +332,8 @@ ResidualBlock Forward::Impl::down_block(int32_t layer, const LayerRows& through)
           .weights = &model.layers()[layer].down,
           .norm_after = &model.layers()[layer].ffn_post_norm,
           .rows = through.block,
-          .in = hidden_rows(layer, through)};
+          .in = hidden_rows(layer, through),
+          .next_norm = layer + 1 < config.layer_count() ? &model.layers()[layer + 1].attention_norm : nullptr};
 }
 
 HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) const {
@@ -323,8 +366,8 @@ Rows<float> Forward::Impl::hidden_rows(int32_t layer, const LayerRows& through) 
   return dense_rows(through.hidden, through.block.x.rows, config.layers[layer].feed_forward.width);
 }
 
-Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type)
-    : impl_(std::make_unique<Impl>(model, limits, kv_type)) {}
+Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic)
+    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic)) {}
 Forward::~Forward() = default;
 
 Rows<const float> Forward::hidden() const {
@@ -338,6 +381,9 @@ void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, 
                   const kv::KvStore& store, Exec& exec) const {
   check_store(store.layout(), impl_->config, impl_->kv_type);
   const int64_t room = impl_->room_for(shape);
+#ifdef QUIRE_SLOWED_KERNELS
+  impl_->spoil_buffers(exec);
+#endif
   attn::write_metadata(shape, inputs, arena, exec);
   impl_->run({.inputs = inputs,
               .rows = room,

@@ -5,7 +5,8 @@
 // counts are read when an operation runs, so a recorded list serves every smaller batch.
 //
 // A row's logits depend on its own text alone, to the bit: not on the other rows, the chunks that the text came in, the
-// mode, the threads, or whether the list was recorded.
+// mode, the threads, or whether the list was recorded. A GPU takes the time for that only if it is told to be
+// deterministic.
 //
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
 // (ops/activations.h): what is rounded there is not averaged out by later layers.
@@ -34,7 +35,7 @@ class Forward {
  public:
   // The model outlives it, and stays where it is. Of the limits it has the rows (query_rows, wanted_rows) and the
   // device, which is the model's.
-  Forward(const Model& model, const attn::Limits& limits, Dtype kv_type);
+  Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic = false);
   ~Forward();
 
   // Of the last step, row i for row wanted_rows[i] of its inputs: what leaves the last layer, normed; and the logits.

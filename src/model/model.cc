@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <span>
@@ -7,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
+#include "ops/packed_rows.h"
 
 namespace quire::model {
 namespace {
@@ -52,7 +54,8 @@ class Packer {
 
   PackedMatrix pack(std::initializer_list<const FileTensor*> tensors, PackedMatrix::Join join) {
     std::vector<WeightView> views;
-    for (const FileTensor* tensor : tensors) views.push_back(view_of(*tensor));
+    std::vector<std::vector<float>> scales;
+    for (const FileTensor* tensor : tensors) views.push_back(scaled_view(*tensor, scales));
     PackedMatrix packed = errors_about(cat(files_.path(), ": the tensor ", (*tensors.begin())->name),
                                        [&] { return PackedMatrix(views, join, exec_); });
     bytes_ += packed.bytes();
@@ -64,6 +67,17 @@ class Packer {
   size_t bytes() const { return bytes_; }
 
  private:
+  WeightView scaled_view(const FileTensor& tensor, std::vector<std::vector<float>>& memory) const {
+    WeightView view = view_of(tensor);
+    const auto found = files_.tensors().scales.find(&tensor);
+    if (found == files_.tensors().scales.end()) return view;
+    const ScaleTensor& scales = found->second;
+    const int64_t count = std::ssize(scales.tensor->data) / shape_of(scales.tensor->type).bytes;
+    std::vector<float>& numbers = memory.emplace_back(static_cast<size_t>(count));
+    dequantise(scales.tensor->type, scales.tensor->data.data(), numbers);
+    view.scales = {numbers.data(), scales.block_outputs, scales.block_inputs};
+    return view;
+  }
   void finish(const FileTensor& tensor) {
     files_.forget(tensor);
     done_ += std::ssize(tensor.data);
@@ -132,7 +146,12 @@ struct Model::Impl {
   }
 
   void copy_embedding(Exec& exec) {
-    embedding_copy = {files.tensors().embedding->data, exec};
+    const std::byte* table = embedding.data;
+    const int64_t row_bytes = bytes_of(embedding.type, embedding.inputs);
+    embedding_copy = ops::filled_on_device(embedding.outputs, row_bytes, exec, [&](int64_t row, std::byte* to) {
+      std::copy_n(table + row * row_bytes, row_bytes, to);
+    });
+    files.forget(*files.tensors().embedding);
     embedding.data = embedding_copy.data();
   }
 
@@ -141,7 +160,7 @@ struct Model::Impl {
   std::vector<Vector> rope_frequencies;
   Device device;
   WeightView embedding;
-  DeviceArray<std::byte> embedding_copy;  // of a GPU
+  Buffer embedding_copy;  // of a GPU
   Vector output_norm;
   std::vector<LayerWeights> layers;
   PackedMatrix output;

@@ -15,15 +15,19 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
+// Weights of F8_E4M3 become bf16, times their scales, on a CPU; on a GPU they stay as they are (packed_fp8.h), and a
+// sum is scaled: block by block of 128 inputs, or at its end.
+//
 // On a GPU products of quantised weights have these bits too, with room for up to kMostExactRows rows, and q8x2 rows
 // always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
 // where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
 // the kernel's, which is chosen by the weights' shape: with room for up to most_own_rows() rows a row's bits depend on
 // neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
-// which may sum in another order for each number of rows. The live rows are counted where the kernel runs, except by
-// cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with what has no
-// meaning. So give views of as many rows as the step has room for, not of all memory.
+// which may sum in another order for each number of rows. With `deterministic` the weights' shape alone says which
+// kernel serves a room, and a row's bits depend on the row alone. The live rows are counted where the kernel runs,
+// except by cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with what has
+// no meaning. So give views of as many rows as the step has room for, not of all memory.
 //
 // Memory   a product allocates nothing; on a CPU it uses the threads' scratch, on a GPU what was set apart for exec's
 //          stream when the weights were laid out, so it may be captured.
@@ -45,23 +49,39 @@
 
 namespace quire::ops {
 
+// What numbers of F8_E4M3 are multiplied by: one for each block of so many outputs and inputs, those of the last ones
+// cut off; [blocks of outputs, blocks of inputs].
+struct WeightScales {
+  const float* data = nullptr;
+  int64_t block_outputs = 0, block_inputs = 0;
+};
+
 // A matrix as its file holds it, [outputs, inputs], rows dense.
 struct WeightView {
   BlockType type;
   const std::byte* data;
   int64_t outputs;
   int64_t inputs;
+  WeightScales scales = {};  // of F8_E4M3 alone; without data: 1
+
+  float scale(int64_t output, int64_t input) const {
+    if (!scales.data) return 1;
+    const int64_t across = (inputs + scales.block_inputs - 1) / scales.block_inputs;
+    return scales.data[output / scales.block_outputs * across + input / scales.block_inputs];
+  }
 };
 std::string to_string(const WeightView& weights);
+// The row's inputs from `first` on as the numbers that they stand for, scales included; whole blocks of its type.
+void read_weights(const WeightView& weights, int64_t output, int64_t first, std::span<float> out);
 
 // Room in rows up to which products of quantised weights on a GPU have the CPU's bits. Beyond, widening the weights to
 // bf16 for cuBLASLt takes less time.
-inline constexpr int64_t kMostExactRows = 64;
+inline constexpr int64_t kMostExactRows = 32;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
 // output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
-// in its own memory, quantised matrices as blocks (packed_blocks.h), others as rows of bf16 (packed_rows.h). Owns its
-// memory; addresses are fixed for life.
+// in its own memory, quantised matrices as blocks (packed_blocks.h), F8_E4M3 as strips (packed_fp8.h), others as rows
+// of bf16 (packed_rows.h). Owns its memory; addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
@@ -97,17 +117,22 @@ class PackedMatrix {
   std::span<const Part> parts() const { return parts_; }
   // Of dense weights on a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h).
   const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_[0].data()); }
+  // Of F8_E4M3 on a GPU: all parts as strips, and what the sums of their rows are multiplied by (packed_fp8.h).
+  bool is_fp8() const { return device_ == Device::cuda && parts_[0].type == BlockType::f8_e4m3; }
+  const std::byte* strips() const { return device_memory_[0].data(); }
+  const float* row_scales() const { return reinterpret_cast<const float*>(device_memory_[1].data()); }
 
  private:
   void place_on_host(std::span<const WeightView> views, Exec& exec);
   void place_on_device(std::span<const WeightView> views, Exec& exec);
   void place_blocks_on_device(std::span<const WeightView> views, Exec& exec);
+  void place_fp8_on_device(std::span<const WeightView> views, Exec& exec);
 
   Join join_ = Join::stack;
   Device device_ = Device::cpu;
   std::vector<Part> parts_;
   PackedMemory memory_;                // on a CPU
-  std::vector<Buffer> device_memory_;  // on a GPU: all rows, or the blocks of each part
+  std::vector<Buffer> device_memory_;  // on a GPU: all rows, the blocks of each part, or strips and scales of rows
 };
 
 enum class Store : uint8_t {
@@ -116,13 +141,46 @@ enum class Store : uint8_t {
   silu_mul  // gate_and_up only: out[c] = silu(gate[c]) * up[c]; out has outputs() / 2 columns
 };
 
-// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it.
+// Rows of the residual stream on their way from the product that made them to the ones that read them normed: x *
+// weight in bf16, and what the norm's factor follows from. A factor of the whole row may come after the product, so
+// nobody has to wait for the row.
+inline constexpr int64_t kStreamGroup = 16;
+struct NormedStream {
+  const float* weight = nullptr;  // [dim] of the norm; null: nobody reads it
+  uint16_t* rows = nullptr;       // [rows, dim]
+  float* squares = nullptr;       // [rows, dim / kStreamGroup] of x, added up by groups
+};
+
+// Where a product of queries, keys and values leaves its heads: rope (rope.h) and the store of keys and values in one.
+struct HeadTargets {
+  int32_t heads, kv_heads, key_dim, value_dim;
+  int32_t half;  // pairs of a query or key that are rotated; the others stay as they are
+  bool adjacent_pairs;
+  const float* cos;  // [rows, half]
+  const float* sin;
+  HeadRows q;
+  std::byte* keys;  // [slots, key_stride]
+  std::byte* values;
+  int64_t key_stride, value_stride;  // elements
+  Dtype kv_type;                     // not fp8
+  const TokenSlot* slots;            // [rows]
+};
+
+// What a product on a GPU does besides, in place of an operation before or after it. A CPU refuses it. Only
+// with room for up to most_fused_rows() rows, bf16_out excepted.
 struct MatmulFusions {
-  // The rows are rms_norm (rms_norm.h) of in.f32 with this weight [inputs]; null: they are in.bf16. What enters the
-  // product is x * weight in bf16; the row's own factor comes to its sum. Only where fuses_norm() says so.
-  const float* norm = nullptr;
-  float norm_eps = 0;
   bool bf16_out = false;  // rows of out are bf16, each from where its f32 row would begin; not with Store::add
+  // in.bf16 are rows of a NormedStream whose squares these are: sums come times 1 / sqrt(mean(x^2) + norm_eps).
+  const float* squares = nullptr;
+  float norm_eps = 0;
+  NormedStream next = {};              // with Store::add: to be filled from what out holds then
+  const HeadTargets* heads = nullptr;  // in place of out, where stores_heads() says so
+  // Of quantised weights: the row is in.f32, and is quantised (activations.h) on the way, normed before that
+  // (rms_norm.h) with this weight [inputs] and norm_eps; null: it is not normed. Only where quantises_rows() says so.
+  bool quantise = false;
+  const float* quantise_norm = nullptr;
+
+  explicit operator bool() const { return bf16_out || squares || next.weight || heads || quantise; }
 };
 
 struct MatmulArgs {
@@ -133,6 +191,8 @@ struct MatmulArgs {
   Store store = Store::set;
   float scale = 1;  // of the result, after the bias, before it is set or added; silu_mul has none
   MatmulFusions fusions = {};
+  // On a GPU, where it costs time: a row's bits depend on no other row and not on the room. A CPU has no others.
+  bool deterministic = false;
   // Rows computed; the others of out are not touched (on a GPU up to most_own_rows). Read when the operation runs.
   const int32_t* live_rows;
 };
@@ -145,8 +205,11 @@ MatmulFn matmul;  // by exec's instruction set
 }
 namespace cuda {
 MatmulFn matmul;
-int64_t most_own_rows(const PackedMatrix& weights);          // room up to which quire's own kernels multiply them
-bool fuses_norm(const PackedMatrix& weights, int64_t rows);  // with room for so many
+int64_t most_own_rows(const PackedMatrix& weights);    // room up to which quire's own kernels multiply them
+int64_t most_fused_rows(const PackedMatrix& weights);  // room up to which they fuse more than bf16_out
+// Whether their kernels' tiles of 16 outputs hold whole pairs of these.
+bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads);
+bool quantises_rows(const PackedMatrix& weights, int64_t rows);
 }  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures
 

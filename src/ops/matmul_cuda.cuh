@@ -3,6 +3,7 @@
 // matmul_cuda.cu chooses who computes a product; matmul_small_cuda.cu and matmul_ring_cuda.cu are the kernels,
 // cublaslt.h the library for many rows.
 #pragma once
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -15,9 +16,7 @@ namespace quire::ops::cuda {
 
 struct Product {
   const uint16_t* weights;  // rows, packed_rows.h
-  const uint16_t* in;       // [room, in_stride], or:
-  const float* norm_in;     // [room, inputs] f32 rows that are normed on the way; null: none
-  const float* norm;        // [inputs] their weight
+  const uint16_t* in;       // [room, in_stride]
   float* out;               // [room, out_stride]
   const float* bias;        // [outputs] or null
   const int32_t* live_rows;
@@ -29,6 +28,10 @@ struct Product {
   Store store;
   PackedMatrix::Join join;
   bool bf16_out;
+  const float* squares = nullptr;  // [room, inputs / 16] whose factors (RowFactor) the sums come times; null: none
+  NormedStream next = {};          // of Store::add
+  bool has_heads = false;
+  HeadTargets heads = {};
 
   int32_t weight_rows() const { return static_cast<int32_t>(row_count(join, outputs)); }
 };
@@ -49,6 +52,7 @@ inline __device__ float silu(float x) {
 template <PackedMatrix::Join kJoin>
 class Finish {
  public:
+  Finish() = default;
   __device__ Finish(const Product& p, int32_t row, int32_t token) {
     constexpr bool kPairs = kJoin == PackedMatrix::Join::gate_and_up;
     const int32_t half = p.outputs / 2, low = static_cast<int32_t>(output_in_part(kJoin, row));
@@ -70,14 +74,26 @@ class Finish {
 
   // What it is given are the sums; the token is alive.
   __device__ void store(const Product& p, float low, float high) const {
-    low = __fadd_rn(low, low_bias_);
-    high = __fadd_rn(high, high_bias_);
     if (kJoin == PackedMatrix::Join::gate_and_up && p.store == Store::silu_mul) {
+      low = __fadd_rn(low, low_bias_);
+      high = __fadd_rn(high, high_bias_);
       if (has_low_) put(p, low_, silu(low) * high);
       return;
     }
-    if (has_low_) put(p, low_, __fadd_rn(low_old_, __fmul_rn(low, p.scale)));
-    if (has_high_) put(p, high_, __fadd_rn(high_old_, __fmul_rn(high, p.scale)));
+    put_results(p, results(p, low, high));
+  }
+  // The same in two steps, of rows that are set or added to.
+  __device__ float2 results(const Product& p, float low, float high) const {
+    return {__fadd_rn(low_old_, __fmul_rn(__fadd_rn(low, low_bias_), p.scale)),
+            __fadd_rn(high_old_, __fmul_rn(__fadd_rn(high, high_bias_), p.scale))};
+  }
+  __device__ void put_results(const Product& p, float2 x) const {
+    if (has_low_) put(p, low_, x.x);
+    if (has_high_) put(p, high_, x.y);
+  }
+  // What lies in a row of as many columns at the two outputs.
+  __device__ float2 at_columns(const float* row) const {
+    return {has_low_ ? row[low_] : 0, has_high_ ? row[high_] : 0};
   }
 
  private:
@@ -88,18 +104,55 @@ class Finish {
       out_[column] = x;
   }
 
-  bool has_low_, has_high_;
-  float* out_;
-  int32_t low_, high_;
+  bool has_low_ = false, has_high_ = false;
+  float* out_ = nullptr;
+  int32_t low_ = 0, high_ = 0;
   float low_bias_ = 0, high_bias_ = 0, low_old_ = 0, high_old_ = 0;
 };
 
-constexpr int32_t kMostNormedRows = 16;
+// 1 / rms of a token's row, from the squares of its groups: a lane adds up every 32nd, then the lanes by halves, so its
+// bits depend on the row alone. By a whole warp. The first kAhead groups of a lane are on their way when it is made.
+template <int32_t kAhead>
+class RowFactor {
+ public:
+  __device__ RowFactor(const Product& p, int32_t token)
+      : groups_(p.squares && token < p.room ? p.inputs / static_cast<int32_t>(kRowGroup) : 0),
+        squares_(p.squares + static_cast<int64_t>(token) * groups_) {
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) ahead_[i] = group(threadIdx.x % 32 + i * 32);
+  }
+  // All lanes get it.
+  __device__ float value(const Product& p) const {
+    float sum = 0;
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) sum += ahead_[i];
+#pragma unroll 1
+    for (int32_t i = threadIdx.x % 32 + kAhead * 32; i < groups_; i += 32) sum += group(i);
+#pragma unroll
+    for (int32_t half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(~0u, sum, half);
+    return rsqrtf(__fdividef(sum, static_cast<float>(p.inputs)) + p.norm_eps);
+  }
+
+ private:
+  __device__ float group(int32_t index) const { return index < groups_ ? __ldcg(squares_ + index) : 0; }
+  int32_t groups_;
+  const float* squares_;
+  float ahead_[kAhead];
+};
+
+// Rows of bf16 as panels of 64 columns, [panels, rows, 64], in boxes of `panels` of `box` rows: a box costs TMA much
+// the same whatever its size. What is past the last is zeros.
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels);
 
 // The kernels. All rows of the room, in the stream's order.
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
+inline constexpr int32_t kMostSmallRows = 64, kMostStreamRows = 8;
+void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
+// Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
+void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);
 

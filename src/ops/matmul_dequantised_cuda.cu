@@ -192,8 +192,6 @@ class Slices {
       const int64_t column = first * in_unit, outputs = std::min(taken * in_unit, part.outputs - column);
       multiply_by_library({.weights = weights(),
                            .in = rows(),
-                           .norm_in = nullptr,
-                           .norm = nullptr,
                            .out = args_.out.row(first_row) + part.first_output + column,
                            .bias = args_.bias ? args_.bias + part.first_output + column : nullptr,
                            .live_rows = live_of_slice(),
@@ -235,6 +233,10 @@ class Slices {
 }  // namespace
 
 void prepare_dequantised(cudaStream_t stream) { dequantised_memory(stream); }
+
+std::span<uint16_t> dequantised_weights(cudaStream_t stream) {
+  return {reinterpret_cast<uint16_t*>(dequantised_memory(stream).weights.data()), kWeightBytes / sizeof(uint16_t)};
+}
 
 bool suits_dequantised(const MatmulArgs& args) {
   const bool pairs = args.store == Store::silu_mul;

@@ -70,12 +70,14 @@ class RowSampler {
   // Also for a step of nobody, by its first row.
   __device__ static void say(const SampleArgs& args, uint32_t number, int32_t token, SampleStatus status, float logprob,
                              int32_t top) {
-    const uint64_t elapsed = device_clock() - __ldcg(args.begun);
+    const uint64_t now = device_clock(), elapsed = now - __ldcg(&args.clock->begun);
     SampleOutcome* const to = args.outcomes + int64_t{number % args.slots} * args.most_rows + blockIdx.y;
     put(&to->token, static_cast<uint32_t>(token), number);
     put(&to->logprob, __float_as_uint(logprob), number);
     put(&to->status, static_cast<uint32_t>(status) + 4 * static_cast<uint32_t>(top), number);
-    put(&to->nanoseconds, static_cast<uint32_t>(elapsed < UINT32_MAX ? elapsed : UINT32_MAX), number);
+    if (blockIdx.y == 0) put(&to->idle, clamped(__ldcg(&args.clock->idle)), number);
+    put(&to->nanoseconds, clamped(elapsed), number);
+    atomicMax(&args.clock->ended, now);
   }
 
  private:
@@ -84,6 +86,8 @@ class RowSampler {
     __syncthreads();  // logprobs that other threads of this block have written
     if (Slice::thread() == 0) finish(token, status);
   }
+
+  __device__ static uint32_t clamped(uint64_t x) { return static_cast<uint32_t>(x < UINT32_MAX ? x : UINT32_MAX); }
 
   __device__ static void put(NumberedWord* to, uint32_t value, uint32_t number) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(uint64_t{number} << 32 | value) : "memory");
@@ -139,7 +143,6 @@ class RowSampler {
     if (Slice::rank() == 0 && Slice::thread() < kRecordPieces)
       for (int32_t rank = 0; rank < Slice::blocks(); ++rank)
         reinterpret_cast<int4*>(at_rank(&shared_record(), rank))[Slice::thread()] = piece_;
-    best_ = best;
     return slice_.likeliest(best, best_id, sound);
   }
 
@@ -225,7 +228,6 @@ class RowSampler {
       }
       four = {x[0], x[1], x[2], x[3]};
     }
-    best_ = best;
     return slice_.likeliest(best, best_id);
   }
 
@@ -253,7 +255,7 @@ class RowSampler {
     const int32_t wanted = shared_record().top_count;
     const WeightScale scale{.top = top, .per_logit = kLog2E};
     const Bins bins = Bins::of_width(top, kLog2E);
-    const CutFinder::Gathered gathered = cuts_.gather_likeliest(bins, best_, wanted);
+    const CutFinder::Gathered gathered = cuts_.gather_likeliest(wanted, false, scale);
     top_ = wanted;
     if (!gathered.fits) {
       cuts_.count(bins, false, scale);
@@ -315,24 +317,34 @@ class RowSampler {
 
   // Where the end lies among the likeliest, of which there is a list in the first block. False: it does not.
   __device__ __noinline__ bool draw_from_likeliest(const WeightScale& scale) {
-    constexpr int32_t kNucleus = 128;  // tokens, that top-p usually needs no more of
+    constexpr int32_t kNucleus = 32;  // tokens, that top-p usually needs no more of
     const SampleRecord& r = shared_record();
-    if (r.top_k > kSurelyFew) return false;
-    uint64_t wanted = 0;  // by top-p; 0: the list says
-    if (r.top_k == 0) wanted = least_of_top_p(slice_.sums(Weights{scale, no_cut(), 0}).total);
-    const Bins bins = Bins::of_width(static_cast<float>(scale.top), scale.per_logit);
-    if (!cuts_.gather_likeliest(bins, best_, r.top_k > 0 ? r.top_k : kNucleus).fits) return false;
-
-    const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
-    uint64_t own = 0;
-    if (i < count) cuts_.few_weight(i) = own = weight_of(cuts_.few(i), scale);
-    if (wanted > 0) {
-      const bool suffices = cuts_.block_sum(own) >= wanted;
-      slice_.tell_from_one(Slice::rank() == 0 && i == 0, suffices, 0);
-      if (slice_.told(0) == 0) return false;
+    if (r.top_k > kMostListed) return false;
+    if (r.top_k > 0) {
+      if (!cuts_.gather_likeliest(r.top_k, false, scale).fits) return false;
+      weigh_list(scale);
+      if (Slice::rank() == 0) draw_from_list(0);
+      return true;
     }
-    if (Slice::rank() == 0) draw_from_list(wanted);
-    return true;
+    uint64_t wanted = 0;
+#pragma unroll 1
+    for (const int32_t tokens : {kNucleus, kMostListed}) {
+      const CutFinder::Gathered gathered = cuts_.gather_likeliest(tokens, wanted == 0, scale);
+      if (wanted == 0) wanted = least_of_top_p(gathered.weight);
+      if (!gathered.fits) return false;
+      const bool suffices = cuts_.block_sum(weigh_list(scale)) >= wanted;
+      slice_.tell_from_one(Slice::rank() == 0 && Slice::thread() == 0, suffices, 0);
+      if (slice_.told(0) == 0) continue;
+      if (Slice::rank() == 0) draw_from_list(wanted);
+      return true;
+    }
+    return false;
+  }
+
+  // In the first block, which has the list: each thread a token's weight.
+  __device__ uint64_t weigh_list(const WeightScale& scale) {
+    const int32_t i = Slice::thread(), count = Slice::rank() == 0 ? cuts_.few_count() : 0;
+    return i < count ? cuts_.few_weight(i) = weight_of(cuts_.few(i), scale) : 0;
   }
 
   // In the first block: from the list and its weights. A token has several threads, each of which looks at a part of
@@ -387,10 +399,10 @@ class RowSampler {
   int4 piece_{};  // of the record, in the first threads of the first block
   double log_sum_ = 0;
   int32_t top_ = 0;
-  float best_ = 0;  // the largest logit of this thread
 };
 
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_constant__ SampleArgs args) {
+  CutFinder::begin();
   cluster_arrive();
   const bool is_padding = args.live != nullptr && static_cast<int32_t>(blockIdx.y) >= __ldcg(args.live);
   RowSampler row(args);
@@ -407,7 +419,11 @@ __global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_co
   quire::cuda::griddep_wait();
   quire::cuda::griddep_launch_dependents();
   const int32_t i = static_cast<int32_t>(blockIdx.x * kSampleThreads + threadIdx.x);
-  if (i == 0) *args.begun = device_clock();
+  if (i == 0) {
+    const uint64_t now = device_clock();
+    args.clock->idle = now - __ldcg(&args.clock->ended);
+    args.clock->begun = now;
+  }
   if (i >= __ldcg(args.count)) return;
   const int32_t id = __ldcg(args.ids + i);
   args.tokens[i] = id >= 0 ? id : __ldcg(args.token_of_row + (-1 - id));
@@ -455,8 +471,8 @@ void sample_rows(const SampleArgs& args, Exec& exec) {
   const auto kernel = reinterpret_cast<const void*>(sample_kernel);
   const int32_t blocks = blocks_for(args.rows, args.vocabulary);
   const size_t bytes = groups_for(args.vocabulary, blocks) * kGroupBytes;
-  check(quire::cuda::starts_early(kernel, "sampling").val.programmaticStreamSerializationAllowed != 0,
-        "sampling on a GPU needs one of Hopper's kind");
+  static const bool can_wait = quire::cuda::can_wait(kernel, "sampling");
+  check(can_wait, "sampling on a GPU needs one of Hopper's kind");
   quire::cuda::check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       "sampling from a vocabulary of ", args.vocabulary);

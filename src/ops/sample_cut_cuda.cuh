@@ -1,18 +1,21 @@
 // Where the likeliest tokens of a row end: by their number (top-k) or by what they weigh together (top-p).
 //
-// Almost always it is near. The largest logits of all threads, as many as tokens are wanted, are a bound that at least
-// so many tokens reach, and few more: those are gathered in one block, and each counts for itself which of the others
-// come before it. Else a histogram of all tokens, in bins that follow each other in the order of likelihood, says in
-// which bin the end lies, and the bin is cut into finer ones until it holds few tokens, or many of one logit, of which
-// ids decide.
+// Almost always it is near. The largest logits of the row's parts, as many as tokens are wanted, are a bound that at
+// least so many tokens reach, and few more: those are gathered in one block, and each counts for itself which of the
+// others come before it. Else a histogram of all tokens, in bins that follow each other in the order of likelihood,
+// says in which bin the end lies, and the bin is cut into finer ones until it holds few tokens, or many of one logit,
+// of which ids decide.
 #pragma once
+#include <cfloat>
+
 #include "ops/sample_slice_cuda.cuh"
 
 namespace quire::ops::cuda {
 
 constexpr int32_t kBinBits = 9, kBins = 1 << kBinBits;
-constexpr int32_t kFewTokens = 512;  // in the list of one block; each is compared with each
-constexpr int32_t kSurelyFew = 256;  // that many of the likeliest, and those that lie in between, usually fit
+constexpr int32_t kFewTokens = 512;   // in the list of one block; each is compared with each
+constexpr int32_t kSurelyFew = 256;   // of a bin
+constexpr int32_t kMostListed = 192;  // of the likeliest, that with those that lie in between usually fit
 static_assert(kFewTokens <= kSampleThreads, "each token of the list has a thread");
 
 struct Bin {
@@ -28,6 +31,7 @@ struct CutShared {
   uint64_t few_weights[kFewTokens];
   uint32_t few_count;
   uint32_t too_many;  // for the list; of each block, as all below
+  uint32_t bound;     // the key that the list's tokens reach
   uint64_t scan[2][kSampleWarps];
   int32_t located;
   uint64_t count_before, weight_before;
@@ -113,23 +117,36 @@ class CutFinder {
     share_bins(weighs);
   }
 
-  // A list of the likeliest tokens, `wanted` of them or more, or all that there are. best: the largest logit of this
-  // thread.
+  // The list is empty. Before the blocks meet for the first time.
+  __device__ static void begin() {
+    if (Slice::thread() == 0) cut_shared().few_count = cut_shared().too_many = 0;
+  }
+  // A list of the likeliest tokens, `wanted` of them or more, or all that there are, in the order of nothing. weighs:
+  // and what all tokens weigh together.
   struct Gathered {
     bool fits;    // else there is no list
     bool is_all;  // of the row's tokens
+    uint64_t weight;
   };
-  __device__ __noinline__ Gathered gather_likeliest(const Bins& bins, float best, int32_t wanted) {
-    for (int32_t i = Slice::thread(); i < kBins; i += kSampleThreads) cut_shared().own_count[i] = 0;
+  __device__ __noinline__ Gathered gather_likeliest(int32_t wanted, bool weighs, const WeightScale& scale) {
+    if (has_list_) clear_few();
+    has_list_ = true;
+    if (Slice::warp() == 0) cut_shared().bound = slice_.key_reached_by(wanted);
     __syncthreads();
-    const int32_t bin = bins.of(best);
-    const uint32_t rest = __ballot_sync(~0u, bin == kBins - 1);
-    if (bin >= 0 && bin < kBins - 1) atomicAdd(&cut_shared().own_count[bin], 1u);
-    if (Slice::lane() == 0 && rest != 0) atomicAdd(&cut_shared().own_count[kBins - 1], __popc(rest));
-    share_bins(false);
-    const Located where = locate(false, static_cast<uint64_t>(wanted));
-    gather(bins, 0, where.bin < 0 ? kBins - 1 : where.bin);
-    return {cut_shared().too_many == 0, where.bin < 0};
+    const bool is_all = cut_shared().bound <= kMinusInfinityKey;
+    const float bound = is_all ? -FLT_MAX : logit_of(cut_shared().bound);
+    const Weights weights{scale, no_cut(), 0};
+    uint64_t weight = 0;
+    bool is_full = false;
+    slice_.for_each_four([&](int32_t id, const float4& x) {
+      if (weighs) weight += weights.four(id, x).sum();
+      list(id, (x.x >= bound) | (x.y >= bound) << 1 | (x.z >= bound) << 2 | (x.w >= bound) << 3, is_full);
+    });
+    if (weighs)
+      weight = slice_.sums_of(weight).total;
+    else
+      cluster_barrier();
+    return {cut_shared().too_many == 0, is_all, weight};
   }
 
   // The first bin at which the count (or the weight) from the first bin on reaches the target; -1: none does.
@@ -178,8 +195,6 @@ class CutFinder {
   // The tokens of bins [first, last] that are not behind the cut, of which there are few, as a list in the cluster's
   // first block, in any order. Before, the list is empty: when the bins have been filled, or it was cleared.
   __device__ __noinline__ void gather(const Bins& bins, int32_t first, int32_t last, RankedToken cut = no_cut()) {
-    uint32_t* const count = at_rank(&cut_shared().few_count, 0);
-    RankedToken* const few = at_rank(cut_shared().few, 0);
     bool is_full = false;
     slice_.for_each_four([&](int32_t id, const float4& four) {
       const float x[4] = {four.x, four.y, four.z, four.w};
@@ -190,21 +205,13 @@ class CutFinder {
         const bool is_wanted = (bin >= first) & (bin <= last) & !cut.before({key_of(x[i]), id + i});
         wanted |= uint32_t{is_wanted} << i;
       }
-#pragma unroll 1
-      for (; wanted != 0 && !is_full; wanted &= wanted - 1) {
-        const int32_t token = id + __ffs(static_cast<int32_t>(wanted)) - 1;
-        const uint32_t at = atomicAdd(count, 1u);
-        is_full = at >= kFewTokens;
-        if (at < kFewTokens) few[at] = {key_of(slice_logits()[token - slice_.first_id()]), token};
-#pragma unroll 1
-        for (int32_t rank = 0; at == kFewTokens && rank < Slice::blocks(); ++rank)
-          *at_rank(&cut_shared().too_many, rank) = 1;
-      }
+      list(id, wanted, is_full);
     });
     cluster_barrier();
   }
   __device__ void clear_few() {
-    if (Slice::thread() == 0) cut_shared().few_count = cut_shared().too_many = 0;
+    __syncthreads();  // it has been read
+    begin();
     cluster_barrier();
   }
   __device__ int32_t few_count() const {
@@ -247,6 +254,20 @@ class CutFinder {
   }
 
  private:
+  // Tokens id + i for each bit i that is wanted.
+  __device__ void list(int32_t id, uint32_t wanted, bool& is_full) const {
+#pragma unroll 1
+    for (; wanted != 0 && !is_full; wanted &= wanted - 1) {
+      const int32_t token = id + __ffs(static_cast<int32_t>(wanted)) - 1;
+      const uint32_t at = atomicAdd(at_rank(&cut_shared().few_count, 0), 1u);
+      is_full = at >= kFewTokens;
+      if (!is_full) *at_rank(&cut_shared().few[at], 0) = {key_of(slice_logits()[token - slice_.first_id()]), token};
+#pragma unroll 1
+      for (int32_t rank = 0; at == kFewTokens && rank < Slice::blocks(); ++rank)
+        *at_rank(&cut_shared().too_many, rank) = 1;
+    }
+  }
+
   __device__ void add_weight(int32_t bin, uint64_t weight) {
     const auto low = static_cast<uint32_t>(weight);
     auto high = static_cast<uint32_t>(weight >> 32);
@@ -327,6 +348,7 @@ class CutFinder {
   }
 
   Slice& slice_;
+  bool has_list_ = false;
 };
 
 }  // namespace quire::ops::cuda

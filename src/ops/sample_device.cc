@@ -104,17 +104,17 @@ struct DeviceSampler::State {
         outcomes(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleOutcome), Place::pinned),
         recounted(sizeof(uint32_t), Place::pinned),
         texts(kTextCopies * static_cast<size_t>(limits.text) * sizeof(int32_t), Place::pinned),
-        device(sizeof(uint64_t) + static_cast<size_t>(limits.request_rows) * sizeof(int32_t), Place::device),
+        device(sizeof(StepClock) + static_cast<size_t>(limits.request_rows) * sizeof(int32_t), Place::device),
         counts(static_cast<size_t>(limits.penalty_slots) * limits.vocabulary * sizeof(uint32_t), Place::device),
         slots(static_cast<size_t>(limits.steps)) {}
 
-  uint64_t* begun() const { return elements<uint64_t>(device); }
-  int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(begun() + 1); }
+  StepClock* clock() const { return elements<StepClock>(device); }
+  int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(clock() + 1); }
 
   Buffer records, outcomes;  // pinned: [steps, rows]
   Buffer recounted;          // pinned: the number of the last text that was counted
   Buffer texts;              // pinned: [kTextCopies, text]
-  Buffer device;             // when the step began; token_of_row
+  Buffer device;             // the clock; token_of_row
   Buffer counts;
   std::vector<Slot> slots;
   uint32_t number = 0;  // of the step that was begun
@@ -274,7 +274,7 @@ void DeviceSampler::resolve_future_tokens(const FutureTokens& tokens) {
                                .most = tokens.most,
                                .tokens = tokens.tokens,
                                .token_of_row = state_->token_of_row(),
-                               .begun = state_->begun()},
+                               .clock = state_->clock()},
                               exec_);
 }
 
@@ -294,7 +294,7 @@ void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number, con
                      .outcomes = elements<SampleOutcome>(state_->outcomes),
                      .token_of_row = state_->token_of_row(),
                      .counts = elements<uint32_t>(state_->counts),
-                     .begun = state_->begun()},
+                     .clock = state_->clock()},
                     exec_);
 }
 
@@ -332,6 +332,8 @@ double DeviceSampler::seconds(uint32_t number) const {
     if (has_arrived(outcome(number, row), number)) longest = std::max(longest, outcome(number, row).nanoseconds.value);
   return longest * 1e-9;
 }
+
+double DeviceSampler::idle_seconds(uint32_t number) const { return outcome(number, 0).idle.value * 1e-9; }
 
 Sampled DeviceSampler::result(uint32_t number, int32_t row) {
   check(finished(number), "step ", number, " is not finished");

@@ -95,8 +95,10 @@ class DeviceSampler {
   // --- afterwards
 
   bool finished(uint32_t number) const;
-  void wait(uint32_t number) const;              // spins; throws what a fault of the device left behind
-  double seconds(uint32_t number) const;         // of the device, from resolve_future_tokens() to the last token
+  void wait(uint32_t number) const;       // spins; throws what a fault of the device left behind
+  double seconds(uint32_t number) const;  // of the device, from resolve_future_tokens() to the last token
+  // From the last token of the step before to where this one's time begins: nothing but inputs is computed there.
+  double idle_seconds(uint32_t number) const;
   Sampled result(uint32_t number, int32_t row);  // of a finished step; token -1: skipped
 
   const int32_t* token_of_row() const;  // [request_rows] the device's: the newest token that was drawn for each

@@ -47,11 +47,19 @@ enum class SampleStatus : int32_t { fine, broken_logits, no_logits, no_token };
 struct alignas(8) NumberedWord {
   uint32_t value, number;
 };
-struct alignas(32) SampleOutcome {
+struct alignas(64) SampleOutcome {
   NumberedWord token;
   NumberedWord logprob;      // the bits of a float
   NumberedWord status;       // and 4 * how many of the top there are: fewer than wanted where fewer are above -inf
   NumberedWord nanoseconds;  // since the step began
+  NumberedWord idle;         // of the first row: nanoseconds before that, since the step before had its last token
+};
+
+// Steps as the device's clock has them, in nanoseconds.
+struct StepClock {
+  unsigned long long begun;  // this one
+  unsigned long long ended;  // the newest that has a token
+  unsigned long long idle;   // between the two, as this one began
 };
 
 struct TopLogprob {
@@ -72,7 +80,7 @@ struct SampleArgs {
   SampleOutcome* outcomes;      // [slots, most_rows] pinned
   int32_t* token_of_row;        // [request_rows] the device's, as all below
   uint32_t* counts;             // [penalty slots, vocabulary] kInPrompt, and how often it was generated
-  const uint64_t* begun;        // [1] when the step began
+  StepClock* clock;
 };
 inline constexpr uint32_t kInPrompt = uint32_t{1} << 31;
 
@@ -82,7 +90,7 @@ struct FutureTokensArgs {
   int32_t most;
   int32_t* tokens;
   const int32_t* token_of_row;
-  uint64_t* begun;
+  StepClock* clock;
 };
 
 struct RecountArgs {

@@ -21,6 +21,7 @@ namespace quire::ops::cuda {
 constexpr int32_t kMostSampleBlocks = 16, kSampleThreads = 512, kSampleWarps = kSampleThreads / 32;
 constexpr int32_t kGroup = 128;      // ids: four of each lane
 constexpr int32_t kMostGroups = 24;  // that shared memory holds
+constexpr int32_t kParts = 256;      // of the row, whose largest logits all blocks know
 
 // Of each warp, when so many blocks share a row.
 constexpr int32_t groups_for(int32_t vocabulary, int32_t blocks) {
@@ -91,6 +92,7 @@ inline __device__ uint32_t key_of(float logit) {
   const auto bits = __float_as_uint(logit + 0.0f);
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
+static_assert(kParts == kMostSampleBlocks * kSampleWarps, "a part is a warp's, or of lanes of one");
 inline __device__ float logit_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
 // A token in the order of likelihood: larger logits first, equal ones by id.
@@ -151,7 +153,8 @@ struct EqualKeys {
 // --- the slice
 
 struct SliceShared {
-  uint64_t told[2][kMostSampleBlocks][2];  // by each block of the cluster, in turns
+  uint64_t told[2][kMostSampleBlocks][2];     // by each block of the cluster, in turns
+  alignas(16) uint32_t best_of_part[kParts];  // keys
   uint64_t warp_words[kSampleWarps];
   uint64_t group_sums[kMostGroups];
 };
@@ -229,6 +232,7 @@ class Slice {
     __device__ bool none() const { return token.key <= kMinusInfinityKey; }
   };
   __device__ __noinline__ Likeliest likeliest(float best, int32_t id, bool sound = true) {
+    tell_best_of_parts(key_of(best));
     const RankedToken mine = warp_first({key_of(best), id});
     sound = __all_sync(~0u, sound);
     if (lane() == 0) slice_shared().warp_words[warp()] = packed(mine, sound);
@@ -236,6 +240,23 @@ class Slice {
     const Likeliest block = first_of(lane() < kSampleWarps ? slice_shared().warp_words[lane()] : kNothing);
     tell(packed(block.token, block.sound));
     return first_of(lane() < blocks() ? told(lane()) : kNothing);
+  }
+
+  // After likeliest(), by one warp: a key that at least `wanted` tokens reach, and usually few more, because so many of
+  // the row's parts have one; 0: fewer parts than that have any.
+  __device__ uint32_t key_reached_by(int32_t wanted) const {
+    constexpr uint32_t kLeastBit = 1 << 13;  // finer would take longer and spare no tokens
+    const auto* const keys = reinterpret_cast<const uint4*>(slice_shared().best_of_part);
+    const uint4 a = keys[lane()], b = keys[lane() + 32];
+    uint32_t bound = 0;
+#pragma unroll 1
+    for (uint32_t bit = 1u << 31; bit >= kLeastBit; bit >>= 1) {
+      const uint32_t next = bound | bit;
+      const int32_t reach = (a.x >= next) + (a.y >= next) + (a.z >= next) + (a.w >= next) + (b.x >= next) +
+                            (b.y >= next) + (b.z >= next) + (b.w >= next);
+      if (__reduce_add_sync(~0u, reach) >= wanted) bound = next;
+    }
+    return bound;
   }
 
   // --- sums in the order of ids of what tokens count: Weights or EqualKeys
@@ -247,6 +268,9 @@ class Slice {
   __device__ __noinline__ Sums sums(const Counted& measure) {
     uint64_t sum = 0;
     for_each_four([&](int32_t id, const float4& x) { sum += measure.four(id, x).sum(); });
+    return sums_of(sum);
+  }
+  __device__ __noinline__ Sums sums_of(uint64_t sum) {  // from that of each thread
     sum = warp_sum(sum);
     if (lane() == 0) slice_shared().warp_words[warp()] = sum;
     __syncthreads();
@@ -314,6 +338,14 @@ class Slice {
   template <class Counted>
   __device__ __noinline__ Four measure_four(int32_t at, const Counted& measure) const {
     return measure.four(first_id() + at, four(at));
+  }
+
+  // A part is some neighbouring lanes. All blocks have read what was told before when they have met since.
+  __device__ void tell_best_of_parts(uint32_t key) const {
+    const int32_t lanes = kSampleThreads * blocks() / kParts, parts = kParts / blocks();
+    for (int32_t mask = 1; mask < lanes; mask *= 2) key = max(key, __shfl_xor_sync(~0u, key, mask));
+    if (thread() % lanes < blocks())
+      *at_rank(&slice_shared().best_of_part[rank() * parts + thread() / lanes], thread() % lanes) = key;
   }
 
   __device__ static RankedToken warp_first(const RankedToken& mine) {

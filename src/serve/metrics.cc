@@ -123,6 +123,11 @@ void write_engine(MetricsText& text, const engine::EngineStats& stats) {
   text.counter("sglang:generation_tokens_total", "Generated tokens.", static_cast<double>(stats.generated_tokens));
   text.counter("sglang:num_retracted_requests_total", "Times that a running request gave its pages to others.",
                static_cast<double>(stats.retractions));
+  text.gauge("sglang:spec_accept_length", "Tokens that a verification of drafts gave, in the mean.",
+             stats.speculated.accept_length());
+  text.gauge("sglang:spec_accept_rate", "Part of the verified drafts that came true.", stats.speculated.accept_rate());
+  text.counter("sglang:spec_verify_calls_total", "Verifications of drafts, each of one request in one step.",
+               static_cast<double>(stats.speculated.verifications));
   text.counter("quire:engine_steps_total", "Steps of the engine.", static_cast<double>(stats.steps));
   text.gauge("quire:engine_schedule_seconds", "Mean time of a step outside the forward pass and sampling.",
              stats.schedule_us * 1e-6);

@@ -24,6 +24,7 @@ engine::EngineStats some_stats() {
   stats.cached_prompt_tokens = 250;
   stats.generated_tokens = 123456789;
   stats.retractions = 2;
+  stats.speculated = {.verifications = 40, .drafts = 80, .correct = 60};
   return stats;
 }
 
@@ -73,6 +74,9 @@ TEST(Metrics, GaugesAreTheEngines) {
   EXPECT_EQ(value("sglang:cached_tokens_total"), 250);
   EXPECT_EQ(value("sglang:generation_tokens_total"), 123456789);
   EXPECT_EQ(value("sglang:num_retracted_requests_total"), 2);
+  EXPECT_EQ(value("sglang:spec_verify_calls_total"), 40);
+  EXPECT_EQ(value("sglang:spec_accept_length"), 2.5);
+  EXPECT_EQ(value("sglang:spec_accept_rate"), 0.75);
   EXPECT_GT(value("process_resident_memory_bytes"), 1 << 20);
 }
 
@@ -80,6 +84,8 @@ TEST(Metrics, AnIdleEngineHasNoRatios) {
   const auto families = parse_metrics(Metrics("m").exposition(engine::EngineStats{}));
   EXPECT_EQ(metric_value(families, "sglang:token_usage", "m"), 0);
   EXPECT_EQ(metric_value(families, "sglang:cache_hit_rate", "m"), 0);
+  EXPECT_EQ(metric_value(families, "sglang:spec_accept_length", "m"), 0);
+  EXPECT_EQ(metric_value(families, "sglang:spec_accept_rate", "m"), 0);
 }
 
 TEST(Metrics, RequestsAreCountedFromTheirBeginningToTheirEnd) {

@@ -52,7 +52,7 @@ TEST_F(ChatRequest, Values) {
   const ChatBody call = read(R"("model": "tiny", "n": 3, "stream": true, "stream_options": {"include_usage": true},
       "stop": ["a", "b"], "logprobs": true, "top_logprobs": 4, "max_tokens": 5, "max_completion_tokens": 7,
       "rid": "mine", "priority": -2, "cache_salt": "s", "extra_key": "k", "no_stop_trim": true,
-      "skip_special_tokens": false, "temperature": 0.5, "seed": 3)");
+      "skip_special_tokens": false, "temperature": 0.5, "seed": 3, "speculative": false)");
   EXPECT_EQ(call.settings.choices, 3);
   EXPECT_TRUE(call.settings.stream && call.settings.stream_usage);
   EXPECT_EQ(call.settings.text.stops, (std::vector<std::string>{"a", "b"}));
@@ -63,6 +63,7 @@ TEST_F(ChatRequest, Values) {
   EXPECT_EQ(request.top_logprobs, 4);
   EXPECT_EQ(request.max_new_tokens, 7);
   EXPECT_EQ(request.priority, -2);
+  EXPECT_FALSE(request.speculative);
   EXPECT_FALSE(request.salt.empty());
   EXPECT_EQ(request.sampling.seed, 3u);
 }

@@ -109,6 +109,7 @@ CallSettings read_settings(Fields& fields, const Service& service, const Caller&
   read_repeat_penalty(fields, settings.request.sampling);
   settings.key = caller.key;
   settings.request.priority = read_priority(fields, caller);
+  settings.request.speculative = fields.boolean("speculative").value_or(true);
   settings.request.salt = joined_salt(caller, read_salt(fields));
   settings.text = read_text_rules(fields);
   settings.constraint = read_openai_constraint(fields);

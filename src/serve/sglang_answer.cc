@@ -32,6 +32,12 @@ std::string finish_reason(const std::optional<End>& end, int32_t generated) {
   return "null";
 }
 
+std::string speculation(const engine::Speculated& drafts) {
+  return cat(R"(,"spec_accept_length":)", json_number(drafts.accept_length()), R"(,"spec_accept_rate":)",
+             json_number(drafts.accept_rate()), R"(,"spec_num_correct_drafts":)", drafts.correct,
+             R"(,"spec_num_proposed_drafts":)", drafts.drafts, R"(,"spec_verify_ct":)", drafts.verifications);
+}
+
 }  // namespace
 
 GenerateAnswer::GenerateAnswer(const text::Tokenizer& tokenizer, std::string rid, LogprobRules logprobs)
@@ -48,6 +54,7 @@ void GenerateAnswer::on_progress(const Progress& progress) {
   prompt_tokens_ = progress.prompt_tokens;
   cached_tokens_ = progress.cached_tokens;
   generated_ = progress.generated;
+  speculated_ = progress.speculated;
   if (!progress.end) return;
   end_ = progress.end;
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -58,6 +65,7 @@ std::string GenerateAnswer::meta_info() const {
                          R"(,"prompt_tokens":)", prompt_tokens_, R"(,"weight_version":"default",)");
   logprobs_.append_to(json);
   json += cat(R"("completion_tokens":)", generated_, R"(,"cached_tokens":)", cached_tokens_);
+  if (speculated_.verifications > 0) json += speculation(speculated_);
   if (end_) json += cat(R"(,"e2e_latency":)", json_number(seconds_));
   return json + '}';
 }

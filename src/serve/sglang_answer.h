@@ -30,6 +30,7 @@ class GenerateAnswer {
   std::string text_;  // escaped
   std::string ids_;   // with commas between them
   int32_t prompt_tokens_ = 0, cached_tokens_ = 0, generated_ = 0;
+  engine::Speculated speculated_;
   std::optional<End> end_;
   double seconds_ = 0;  // to the end
 };

@@ -234,6 +234,7 @@ class GenerateReader {
     engine::Request& request = text.job.request;
     request.prompt = std::move(prompt);
     request.priority = read_priority(fields_, caller_);
+    request.speculative = fields_.boolean("speculative").value_or(true);
     text.job.key = caller_.key;
     const ordered_json object = options_of(fields_, index, texts_);
     Fields options(object, "");

@@ -49,6 +49,7 @@ TEST_F(GenerateRequest, HasSglangsDefaults) {
   EXPECT_EQ(job.request.stop_ids, Tokens{testing::kEnd});
   EXPECT_EQ(job.request.top_logprobs, -1);
   EXPECT_EQ(job.request.priority, 0);
+  EXPECT_TRUE(job.request.speculative);
   EXPECT_EQ(job.request.salt, "");
   EXPECT_FALSE(job.rid.empty());
   EXPECT_TRUE(job.text.skip_special);
@@ -68,7 +69,7 @@ TEST_F(GenerateRequest, TokensAreTakenAsTheyAre) {
 }
 
 TEST_F(GenerateRequest, SamplingParametersReachTheJob) {
-  const JobSpec& job = only(R"({"text": "hi", "priority": -3, "rid": "mine", "sampling_params": {
+  const JobSpec& job = only(R"({"text": "hi", "priority": -3, "speculative": false, "rid": "mine", "sampling_params": {
       "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "frequency_penalty": 1, "presence_penalty": -1,
       "repetition_penalty": 1.5, "max_new_tokens": 9, "min_new_tokens": 2, "stop": ["x", "y"], "stop_token_ids": [3],
       "ignore_eos": true, "skip_special_tokens": false, "spaces_between_special_tokens": true, "no_stop_trim": true,
@@ -88,6 +89,7 @@ TEST_F(GenerateRequest, SamplingParametersReachTheJob) {
   EXPECT_EQ(job.request.min_new_tokens, 2);
   EXPECT_EQ(job.request.stop_ids, Tokens{3});
   EXPECT_EQ(job.request.priority, -3);
+  EXPECT_FALSE(job.request.speculative);
   EXPECT_EQ(job.text.stops, (std::vector<std::string>{"x", "y"}));
   EXPECT_FALSE(job.text.skip_special);
   EXPECT_TRUE(job.text.keep_stop);

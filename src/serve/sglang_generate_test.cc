@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "engine/ngram_drafter.h"
 #include "serve/api_error.h"
 #include "serve/sglang.h"
 #include "serve/testing_exchange.h"
@@ -63,6 +64,33 @@ TEST(SglangGenerate, AnswersWithTextTokensAndCounts) {
   EXPECT_EQ(meta.at("cached_tokens"), 0);
   EXPECT_GT(meta.at("e2e_latency"), 0);
   EXPECT_FALSE(meta.contains("output_token_logprobs"));
+}
+
+// A tiny model that is greedy goes around in circles, which its own text foretells.
+TEST(SglangGenerate, TellsWhatCameOfDraftsAndDoesNotDraftWhereACallSaysSo) {
+  json body = json::parse(kGreedy);
+  body["sampling_params"]["max_new_tokens"] = 100;
+  TinyService plain;
+  const json expected = answer(plain, body.dump());
+  TinyService::Options options;
+  options.engine.make_drafter = engine::ngram_drafters();
+  TinyService tiny(options);
+  const json drafted = answer(tiny, body.dump());
+  EXPECT_EQ(drafted.at("output_ids"), expected.at("output_ids"));
+  const json& meta = drafted.at("meta_info");
+  const auto correct = meta.at("spec_num_correct_drafts").get<int>(), rounds = meta.at("spec_verify_ct").get<int>();
+  EXPECT_GT(rounds, 0);
+  EXPECT_GE(meta.at("spec_num_proposed_drafts").get<int>(), correct);
+  EXPECT_DOUBLE_EQ(meta.at("spec_accept_length").get<double>(), 1 + static_cast<double>(correct) / rounds);
+  EXPECT_LE(meta.at("spec_accept_rate").get<double>(), 1);
+  json constrained = body;
+  constrained["sampling_params"]["regex"] = "(abc|abd)+";
+  EXPECT_EQ(answer(tiny, constrained.dump()).at("output_ids"), answer(plain, constrained.dump()).at("output_ids"));
+  body["speculative"] = false;
+  const json without = answer(tiny, body.dump());
+  EXPECT_EQ(without.at("output_ids"), expected.at("output_ids"));
+  EXPECT_FALSE(without.at("meta_info").contains("spec_verify_ct"));
+  EXPECT_FALSE(expected.at("meta_info").contains("spec_verify_ct"));
 }
 
 TEST(SglangGenerate, StreamsTheTextSoFar) {

@@ -114,6 +114,10 @@ void server_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
   ordered_json state = load_of(service, speed);
   state["last_gen_throughput"] = speed;
   state["load"] = state["num_total_tokens"];
+  if (engine.make_drafter) {
+    state["speculative_num_draft_tokens"] = engine.speculative_num_draft_tokens;
+    state["avg_spec_accept_length"] = service.stats().speculated.accept_length();
+  }
   respond_json(*exchange, {{"model_id", options.served_model_name},
                            {"model_path", options.model_path},
                            {"served_model_name", options.served_model_name},

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/ngram_drafter.h"
 #include "serve/api_error.h"
 #include "serve/sglang.h"
 #include "serve/testing_exchange.h"
@@ -39,6 +40,17 @@ TEST(SglangInfo, ModelInfoHasWhatTheRouterReads) {
 TEST(SglangInfo, ModelInfoHasTheModelsOwnSampling) {
   TinyService tiny({.change = [](ServiceOptions& options) { options.sampling = {.temperature = 0.2f, .top_k = 20}; }});
   EXPECT_EQ(asked(model_info, tiny).at("preferred_sampling_params").dump(), R"({"temperature":0.2,"top_k":20})");
+}
+
+TEST(SglangInfo, ServerInfoHasWhatCameOfDrafts) {
+  EXPECT_FALSE(
+      asked(server_info, *std::make_unique<TinyService>()).at("internal_states")[0].contains("avg_spec_accept_length"));
+  TinyService::Options options;
+  options.engine.make_drafter = engine::ngram_drafters();
+  TinyService tiny(options);
+  const json state = asked(server_info, tiny).at("internal_states")[0];
+  EXPECT_EQ(state.at("avg_spec_accept_length"), 0);
+  EXPECT_EQ(state.at("speculative_num_draft_tokens"), 8);
 }
 
 TEST(SglangInfo, ServerInfoHasWhatTheRouterReads) {

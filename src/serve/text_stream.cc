@@ -43,6 +43,7 @@ void TextStream::on_output(const engine::Output& output, Progress& progress) {
   progress.prompt_tokens = output.prompt_tokens;
   progress.cached_tokens = output.cached_tokens;
   progress.generated = output.generated;
+  progress.speculated = output.speculated;
   append(progress.prompt_logprobs, output.prompt_logprobs);
   append(progress.embedding, output.embedding);
   if (output.token >= 0) add_token(output, progress);

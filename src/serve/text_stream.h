@@ -47,6 +47,7 @@ struct Progress {
   std::vector<float> embedding = {};
   std::optional<End> end = {};
   int32_t prompt_tokens = 0, cached_tokens = 0, generated = 0;  // so far
+  engine::Speculated speculated = {};
 };
 
 class TextStream {

@@ -1,6 +1,7 @@
 """`quire serve` workers that can die and return, and SGLang's router in front of them, all on ports of this machine."""
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -10,8 +11,11 @@ from program import MODEL, QUIRE, environment
 from served import Server, free_port
 
 NAME = "smol"
+# On a GPU ($QUIRE_TEST_DEVICE is cuda) the workers share it.
+DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
+SHARE = ["--mem-fraction-static", 0.3] if DEVICE == "cuda" else ["--max-total-tokens", 8192]
 # Small and slow enough that a test can watch them. The log at this level has a line for every answer.
-WORKER = ["--threads", 1, "--max-total-tokens", 8192, "--served-model-name", NAME, "--log-level", "debug"]
+WORKER = ["--device", DEVICE, "--threads", 1, *SHARE, "--served-model-name", NAME, "--log-level", "debug"]
 # By default the router needs minutes to notice that a worker is gone, and takes workers out for what callers do wrong.
 ROUTER = [
     *("--health-check-interval-secs", 1, "--health-failure-threshold", 2, "--health-success-threshold", 1),

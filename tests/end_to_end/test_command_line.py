@@ -15,7 +15,7 @@ COMMANDS = [
     ["models"], ["models", "fetch"], ["models", "remove"],
     ["inspect"], ["inspect", "attention"], ["inspect", "metadata"], ["inspect", "step"], ["inspect", "logits"], ["inspect", "model"],
     ["bench"], ["bench", "attention"], ["bench", "matmul"], ["bench", "metadata"], ["bench", "sampling"], ["bench", "throughput"],
-    ["bench", "serving"], ["bench", "profile"],
+    ["bench", "serving"], ["bench", "profile"], ["bench", "speculation"],
 ]  # fmt: skip
 
 
@@ -115,13 +115,26 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_line(command):
     )
 
 
-def test_a_shape_without_weights_runs(tmp_path):
+@pytest.fixture
+def shape(tmp_path):
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
     more = {"num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, **more}))
-    done = quire("generate", "ab", "-m", tmp_path, "--load-format", "dummy", "--device", "cpu", "-n", 4, "--json")
+    return ["-m", tmp_path, "--load-format", "dummy", "--device", "cpu", "--deterministic"]
+
+
+def test_a_shape_without_weights_runs(shape):
+    done = quire("generate", "ab", *shape, "-n", 4, "--json")
     answer = json.loads(done.stdout)
     assert answer["usage"] == {"prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 4}
+
+
+def test_what_a_benchmark_of_a_model_measures_is_said_as_it_is_measured(shape):
+    lines = ["--prompt-tokens", 20, "--depth", 10, "--concurrency", 2, "--batch-prompt-tokens", 10, "--output-tokens", 4]
+    done = quire("bench", "throughput", *shape, *lines, "--repeat", 2, "--filter", "throughput/r")
+    said = re.findall(r"^quire: round (\d) of 2: (\S+): [0-9.]+ us$", done.stderr, re.M)
+    assert said == [("1", "throughput/ready"), ("2", "throughput/ready")]
+    assert "throughput/ready" in done.stdout
 
 
 LIBRARY_WORDS = re.compile(r"basic_|filebuf|filesystem error|iostream|exception|std::|CLI|bad_alloc")

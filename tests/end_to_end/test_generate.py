@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -44,6 +45,16 @@ def test_statistics_go_to_standard_error():
 
 
 @needs_model
+def test_drafts_of_a_text_that_repeats_itself_are_accepted():
+    numbers = "one two three four five six seven eight nine ten. " * 4
+    plain = quire("generate", numbers, "--max-tokens", 60)
+    drafted = quire("generate", numbers, "--max-tokens", 60, "--speculative-algorithm", "NGRAM")
+    assert drafted.stdout == plain.stdout and "verification" not in plain.stderr
+    length = re.search(r"; ([\d.]+) tokens a verification, \d+ % of drafts accepted$", drafted.stderr.strip())
+    assert length and float(length[1]) > 3
+
+
+@needs_model
 def test_json_has_everything(story):
     assert story["finish_reason"] == "length"
     assert len(story["tokens"]) == 48 == story["usage"]["completion_tokens"]
@@ -54,7 +65,10 @@ def test_json_has_everything(story):
 
 
 @needs_model
-@pytest.mark.parametrize("more", [["--stream"], ["--no-stream"], ["--threads", "1"], ["--page-size", "1"]])
+@pytest.mark.parametrize(
+    "more",
+    [["--stream"], ["--no-stream"], ["--threads", "1"], ["--page-size", "1"], ["--speculative-algorithm", "NGRAM"]],
+)
 def test_the_text_does_not_depend_on_how_it_is_computed_and_shown(story, more):
     assert generate(STORY, "--max-tokens", 48, *more) == story["text"]
 

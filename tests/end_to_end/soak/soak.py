@@ -3,6 +3,7 @@
 of pages that is much too small for them.
 
     python tests/end_to_end/soak/soak.py --seconds 3600
+    QUIRE=build/cuda/app/quire python tests/end_to_end/soak/soak.py --seconds 480 --device cuda
 
 At the end: every answer was one that may be given, no request is stuck, the pool is whole, resident memory has not
 grown since the first third, and the server ends when it is told to. A seed repeats what the clients do, not when.
@@ -38,13 +39,13 @@ class Failure(Exception):
 
 
 class Server:
-    def __init__(self, model, log):
+    def __init__(self, model, log, device):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [QUIRE, "serve", "--model", model, "--host", "127.0.0.1", "--port", self.port, "--log-level", "warn"]
         command += ["--context-length", CONTEXT, "--max-total-tokens", POOL, "--max-running-requests", RUNNING]
-        command += ["--max-queued-requests", QUEUED]
+        command += ["--max-queued-requests", QUEUED, "--device", device]
         # The address sanitizer keeps freed memory for a while, up to a limit that would look like a leak.
         settings = environment(ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16")
         self.log = open(log, "wb")
@@ -268,11 +269,12 @@ class Soak:
             raise Failure(f"resident memory grows: {self.memory}")
 
 
-def soak(seconds, seed, model=None):
+def soak(seconds, seed, model=None, device="cpu"):
     """Runs it; raises Failure or Stuck. Gives the counts of what happened, and a line about memory."""
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log"
-        server = Server(model or served_model.write(pathlib.Path(folder) / "tiny.gguf"), log)
+        tiny = model or served_model.write(pathlib.Path(folder) / "tiny.gguf", head_dim=64)
+        server = Server(tiny, log, device)
         try:
             running = Soak(server, seed)
             asyncio.run(running.run(seconds))
@@ -290,11 +292,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
+    parser.add_argument("--device", default="cpu", help="as quire serve has it")
     parser.add_argument("--model", help="a model to serve; default: a tiny one, written for the purpose")
     args = parser.parse_args()
     print(f"seed {args.seed}")
     try:
-        counts, memory = soak(args.seconds, args.seed, args.model)
+        counts, memory = soak(args.seconds, args.seed, args.model, args.device)
     except (Failure, Stuck) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     for what, count in sorted(counts.items()):

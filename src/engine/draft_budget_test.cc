@@ -1,0 +1,81 @@
+#include "engine/draft_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::engine {
+namespace {
+
+using Chain = std::vector<DraftToken>;
+
+Chain chain(std::initializer_list<float> hits) {
+  Chain drafts;
+  for (const float hit : hits) drafts.push_back({.token = static_cast<int32_t>(drafts.size()), .hit = hit});
+  return drafts;
+}
+
+// What is left of each chain.
+std::vector<size_t> cut(DraftBudget& budget, const DraftBudget::StepAhead& step, std::vector<Chain> chains) {
+  std::vector<Chain*> pointers;
+  for (Chain& each : chains) pointers.push_back(&each);
+  budget.cut(step, pointers);
+  std::vector<size_t> lengths;
+  for (const Chain& each : chains) lengths.push_back(each.size());
+  return lengths;
+}
+
+using Lengths = std::vector<size_t>;
+
+TEST(DraftBudget, ChainsGetAsLongAsTheyPay) {
+  DraftBudget budget(64, 0.2);
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({1, 1, 1, 1})}), Lengths{4});
+  // (1 + 0.5) / 1.2 pays; a path of 0.25 for another 0.2 does not.
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.5, 0.5, 0.5})}), Lengths{1});
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.15f})}), Lengths{0});
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 2}, {chain({1, 1, 1, 1})}), Lengths{2}) << "no more have room";
+}
+
+// A weak draft before a strong one: both pay together.
+TEST(DraftBudget, LooksBeyondADraftThatDoesNotPayAlone) {
+  DraftBudget budget(64, 0.2);
+  for (int i = 0; i < 200; ++i)
+    for (const int32_t rows : {1, 2, 3, 4}) budget.measured(rows, std::chrono::duration<double>(rows == 1 ? 1 : 1.6));
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.5f, 0.95f, 0.95f})}), Lengths{3});
+}
+
+TEST(DraftBudget, IsOneForTheWholeBatch) {
+  DraftBudget budget(64, 0.2);
+  EXPECT_EQ(cut(budget, {.decoding = 3, .most = 64}, {chain({0.9f, 0.9f}), chain({0.1f}), {}}), (Lengths{2, 0, 0}));
+  EXPECT_EQ(cut(budget, {.decoding = 3, .most = 2}, {chain({0.8f, 0.8f}), chain({0.9f}), {}}), (Lengths{1, 1, 0}));
+}
+
+// Where a row costs half a step, and sixteen requests are in it, only drafts that are nearly sure pay.
+TEST(DraftBudget, BacksOffWithTheBatch) {
+  DraftBudget budget(64, 0.5);
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.7f})}), Lengths{1});
+  EXPECT_EQ(cut(budget, {.decoding = 16, .most = 64}, {chain({0.7f})}), Lengths{0});
+}
+
+TEST(DraftBudget, HoldsNobodyUpWhoDoesNotSpeculate) {
+  DraftBudget budget(64, 0.25);
+  const Chain sure = chain({1, 1, 1, 1, 1, 1});
+  EXPECT_EQ(cut(budget, {.decoding = 2, .most = 64, .has_others = true}, {sure}), Lengths{2}) << "1.75 of 1.25";
+}
+
+TEST(DraftBudget, BesidePromptsTakesWhatIsLikely) {
+  DraftBudget budget(64, 10);  // whatever rows cost
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64, .has_prompts = true}, {chain({0.9f, 0.8f, 0.8f})}), Lengths{2});
+}
+
+// A price that was guessed, or learned in bad times, is tried again.
+TEST(DraftBudget, TriesAgainWhatSeemsNotToPay) {
+  DraftBudget budget(64, 0.9);
+  size_t tried = 0;
+  for (int i = 0; i < 4 * DraftBudget::kProbe; ++i)
+    tried += cut(budget, {.decoding = 1, .most = 64}, {chain({0.8f})})[0];
+  EXPECT_EQ(tried, 4u);
+  for (int i = 0; i < 4 * DraftBudget::kProbe; ++i)
+    EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.2f})}), Lengths{0}) << "that is hopeless";
+}
+
+}  // namespace
+}  // namespace quire::engine

@@ -1,0 +1,246 @@
+// With EngineOptions::deterministic a GPU keeps what the engine promises: a request's tokens and logprobs, to the bit,
+// are its own, whatever is computed beside it and however its text came to be in the pages.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <map>
+#include <memory>
+
+#include "engine/engine.h"
+#include "model/testing.h"
+
+namespace quire::engine {
+namespace {
+
+using model::testing::random_ids;
+using model::testing::TinyFile;
+using model::testing::TinyModel;
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kContext = 2048;
+
+struct Kind {
+  const char* name;
+  TinyModel model;
+};
+
+class GpuDeterministic : public ::testing::TestWithParam<Kind> {
+ protected:
+  // Every token with the bits of its logprobs, those of the prompt first.
+  using Bits = std::vector<std::pair<int32_t, uint32_t>>;
+  struct Heard {
+    Bits bits;
+    int32_t cached = 0;
+    Finish finish = Finish::none;
+  };
+
+  // An engine stepped by the test.
+  class Stepped {
+   public:
+    Stepped(const model::Model& model, const EngineOptions& options, Exec& exec) : engine_(model, options, exec) {}
+
+    RequestId submit(const Request& request) {
+      return engine_.submit(request, [this](const Output& output) { hear(output); });
+    }
+    void drain() {
+      for (int steps = 0; engine_.step(); ++steps) ASSERT_LT(steps, 20000);
+    }
+    const Heard& finish(const Request& request) {
+      const RequestId id = submit(request);
+      drain();
+      return heard_[id];
+    }
+    const Heard& heard(RequestId id) { return heard_[id]; }
+    Engine& engine() { return engine_; }
+
+   private:
+    void hear(const Output& output) {
+      Heard& of = heard_[output.id];
+      for (const TokenLogprob& logprob : output.prompt_logprobs) append(of.bits, logprob);
+      if (output.token >= 0) append(of.bits, output.logprobs);
+      of.cached = output.cached_tokens;
+      of.finish = output.finish;
+    }
+    static void append(Bits& bits, const TokenLogprob& logprob) {
+      bits.emplace_back(logprob.token, std::bit_cast<uint32_t>(logprob.logprob));
+      for (const auto& [id, value] : logprob.top) bits.emplace_back(id, std::bit_cast<uint32_t>(value));
+    }
+
+    std::map<RequestId, Heard> heard_;
+    Engine engine_;
+  };
+
+  void SetUp() override {
+    if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+    stream_ = std::make_unique<cuda::Stream>();
+    exec_ = std::make_unique<Exec>(ExecOptions{.threads = 4, .stream = stream_.get()});
+    file_ = std::make_unique<TinyFile>(GetParam().model);
+    model_ = std::make_unique<model::Model>(file_->path(), *exec_);
+  }
+
+  static EngineOptions options(int32_t running, int32_t chunk) {
+    EngineOptions made;
+    made.deterministic = true;
+    made.max_total_tokens = 40 * 1024;
+    made.max_running_requests = running;
+    made.max_queued_requests = 1000;
+    made.prefill_chunk = chunk;
+    made.mixed_chunk = chunk;
+    return made;
+  }
+  Tokens ids(int32_t count, uint64_t seed) const { return random_ids(count, model_->config().vocabulary, seed); }
+  Request greedy(int32_t prompt, int32_t new_tokens, uint64_t seed = 1) const {
+    return {
+        .prompt = ids(prompt, seed), .sampling = {.temperature = 0}, .max_new_tokens = new_tokens, .top_logprobs = 3};
+  }
+  std::unique_ptr<Stepped> engine(const EngineOptions& made) {
+    return std::make_unique<Stepped>(*model_, made, *exec_);
+  }
+  // In one piece, without anybody else.
+  Bits alone(const Request& request) {
+    EngineOptions made = options(1, 8192);
+    made.prefix_cache = false;
+    const Heard heard = engine(made)->finish(request);
+    EXPECT_EQ(heard.finish, Finish::length);
+    return heard.bits;
+  }
+
+  std::unique_ptr<cuda::Stream> stream_;
+  std::unique_ptr<Exec> exec_;
+  std::unique_ptr<TinyFile> file_;
+  std::unique_ptr<model::Model> model_;
+};
+
+// Other kernels, the same numbers but for rounding: of each token of a text, and after a prompt of many rows at once.
+// Quantised rows are 8 bits, and bf16 where the default has many of them.
+TEST_P(GpuDeterministic, IsTheDefaultWithinRounding) {
+  Request text = greedy(300, 0);
+  text.top_logprobs = 0;
+  text.prompt_logprobs_from = 0;
+  Request prompt = greedy(1500, 1);
+  prompt.top_logprobs = 0;
+  const float tolerance = GetParam().model.type == BlockType::bf16 ? 0.1f : 0.4f;
+  EngineOptions fast = options(1, 8192);
+  fast.deterministic = false;
+  const auto by_default = engine(fast);
+  for (const Request& request : {text, prompt}) {
+    const Bits expected = by_default->finish(request).bits, bits = alone(request);
+    ASSERT_EQ(bits.size(), expected.size());
+    ASSERT_GT(bits.size(), 0u);
+    for (size_t i = 0; i < bits.size(); ++i)
+      EXPECT_NEAR(std::bit_cast<float>(bits[i].second), std::bit_cast<float>(expected[i].second), tolerance) << i;
+  }
+}
+
+TEST_P(GpuDeterministic, InAnyBatch) {
+  const Request request = greedy(150, 40);
+  const Bits expected = alone(request);
+  for (const int32_t others : {1, 5, 12, 30, 70, 130}) {
+    const auto stepped = engine(options(others + 1, 512));
+    std::vector<RequestId> same = {stepped->submit(request)};
+    for (int32_t i = 0; i < others; ++i) stepped->submit(greedy(1 + 7 * (i % 40), 10 + i % 60, 100 + i));
+    for (int32_t step = 0; step < 7; ++step) stepped->engine().step();
+    same.push_back(stepped->submit(request));
+    stepped->drain();
+    for (const RequestId id : same) EXPECT_EQ(stepped->heard(id).bits, expected) << "beside " << others;
+  }
+}
+
+// Of 1, 64 and 200 rows by graphs, of 1500 operation by operation.
+TEST_P(GpuDeterministic, InAnyChunksAndAfterAnyCachedPrefix) {
+  const Request request = greedy(1500, 12);
+  const Bits expected = alone(request);
+  for (const int32_t chunk : {1, 64, 200, 700, 8192}) {
+    const auto stepped = engine(options(4, chunk));
+    EXPECT_EQ(stepped->finish(request).bits, expected) << "chunks of " << chunk;
+    const Heard& again = stepped->finish(request);
+    EXPECT_GT(again.cached, 1400);
+    EXPECT_EQ(again.bits, expected) << "cached by chunks of " << chunk;
+    Request shorter = request;
+    shorter.prompt.resize(700);
+    stepped->engine().flush_cache();
+    stepped->finish(shorter);
+    EXPECT_EQ(stepped->finish(request).bits, expected) << "after a prefix that was cached by another";
+  }
+}
+
+TEST_P(GpuDeterministic, PromptLogprobsAreThoseOfDecoding) {
+  const Request request = greedy(20, 100);
+  const Bits expected = alone(request);
+  constexpr size_t kEach = 4;  // a token and its three likeliest
+  ASSERT_EQ(expected.size(), 100 * kEach);
+  Request text = request;
+  for (size_t i = 0; i < expected.size(); i += kEach) text.prompt.push_back(expected[i].first);
+  text.max_new_tokens = 0;
+  text.prompt_logprobs_from = 20;
+  for (const int32_t chunk : {1, 13, 8192})
+    EXPECT_EQ(engine(options(1, chunk))->finish(text).bits, expected) << "chunks of " << chunk;
+}
+
+TEST_P(GpuDeterministic, ARetractedRequestGoesOnWithTheBitsOfItsDecoding) {
+  std::vector<Request> requests;
+  std::vector<Bits> expected;
+  for (uint64_t i = 0; i < 6; ++i) {
+    requests.push_back(greedy(60 + 10 * static_cast<int32_t>(i), 180, 50 + i));
+    expected.push_back(alone(requests.back()));
+  }
+  EngineOptions tight = options(6, 8192);
+  tight.max_total_tokens = 700;
+  tight.context = 600;
+  const auto stepped = engine(tight);
+  std::vector<RequestId> all;
+  for (const Request& request : requests) all.push_back(stepped->submit(request));
+  stepped->drain();
+  EXPECT_GT(stepped->engine().stats().retractions, 1);
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i;
+}
+
+// Tokens that the host has not read yet are counted, too, and a text that comes back is counted once.
+TEST_P(GpuDeterministic, PenaltiesAreThoseOfOneStepAtATime) {
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 5; ++i) {
+    requests.push_back(greedy(30 + 9 * static_cast<int32_t>(i), 120, 70 + i));
+    requests.back().sampling = {.temperature = 0.7f,
+                                .repetition_penalty = 1.2f,
+                                .frequency_penalty = 0.3f,
+                                .presence_penalty = 0.1f,
+                                .seed = i};
+  }
+  std::vector<Bits> expected;
+  for (const int32_t depth : {0, 1, 2}) {
+    EngineOptions tight = options(5, 64);
+    tight.max_total_tokens = 448;
+    tight.context = 400;
+    tight.steps_in_flight = depth;
+    const auto stepped = engine(tight);
+    std::vector<RequestId> all;
+    for (const Request& request : requests) all.push_back(stepped->submit(request));
+    stepped->drain();
+    EXPECT_GT(stepped->engine().stats().retractions, 0);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (depth == 0) expected.push_back(stepped->heard(all[i]).bits);
+      EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i << ", " << depth << " steps in flight";
+    }
+  }
+}
+
+TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {
+  return {.layers = 2,
+          .width = width,
+          .ffn_width = ffn_width,
+          .heads = 8,
+          .kv_heads = 2,
+          .head_dim = width / 8,
+          .context = kContext,
+          .type = type};
+}
+
+// Matrices that the small kernel multiplies, the ring, the kernels of quantised weights.
+INSTANTIATE_TEST_SUITE_P(, GpuDeterministic,
+                         ::testing::Values(Kind{"Small", tiny(512, 768, BlockType::bf16)},
+                                           Kind{"Ring", tiny(1024, 2560, BlockType::bf16)},
+                                           Kind{"Quantised", tiny(512, 768, BlockType::q8_0)}),
+                         [](const auto& parameter) { return parameter.param.name; });
+
+}  // namespace
+}  // namespace quire::engine
