@@ -130,6 +130,14 @@ void add_gpu_extend_lines(LineGroup& lines) {
     lines.push_back(gpu_line(Kind::prefill, {1, 32768}, 16));
     lines.back().fresh = fresh;
   }
+  lines.push_back(gpu_line(Kind::prefill, {8, 32768}, 16));
+  lines.back().fresh = 16;
+  for (const int32_t heads : {16, kLatentHeads.query}) {
+    lines.push_back(gpu_line(Kind::prefill, {8, 32768}, 64));
+    lines.back().fresh = 16;
+    lines.back().heads = kLatentHeads;
+    lines.back().heads.query = heads;
+  }
 }
 
 // Each after the same line without.

@@ -33,8 +33,9 @@ struct MatmulModel {
   BlockType type = BlockType::bf16;
 };
 
-constexpr BlockType kQuantisedTypes[] = {BlockType::q8_0, BlockType::q4_0, BlockType::q4_1, BlockType::q5_0,
-                                         BlockType::q5_1, BlockType::q4_k, BlockType::q5_k, BlockType::q6_k};
+constexpr BlockType kQuantisedTypes[] = {BlockType::q8_0, BlockType::q4_0, BlockType::q4_1,
+                                         BlockType::q5_0, BlockType::q5_1, BlockType::q4_k,
+                                         BlockType::q5_k, BlockType::q6_k, BlockType::f8_e4m3};
 // 8b as q4_k: "8b_Q4_K". Smaller weights need more layers to be more than a cache holds.
 MatmulModel quantised(MatmulModel model, BlockType type) {
   model.name = cat(model.name, "_", to_string(type));
@@ -71,7 +72,8 @@ std::vector<uint16_t> numbers(int64_t count) {
   uint32_t state = 1;
   for (uint16_t& x : bits) {
     state = state * 1664525 + 1013904223;
-    x = static_cast<uint16_t>(0x3c00 | (state >> 16 & 0x80ff));  // of magnitude 2^-7, both signs
+    // As bf16 of magnitude 2^-7, both signs; no byte is a NaN of 8 bits.
+    x = static_cast<uint16_t>(0x3c00 | (state >> 16 & 0x80fe));
   }
   return bits;
 }

@@ -10,7 +10,7 @@
 //   decode_many
 //             one query of each of many sequences, 16 bits, dim 64, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
-//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper
+//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, of dims that decode is not for
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
 // of them is taken depends on types, dims, strides and the kind of layer alone, never on a step.
@@ -55,9 +55,10 @@ struct GpuChoice {
   int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
 
   constexpr int32_t tile_rows() const { return row_tiles * 8 * team; }
-  // latent: blocks of 64 packed rows of a sequence with the most queries, whose keys are split; 0: many or any number
-  // of rows, whose keys are not. Thread blocks that load the same keys together.
+  // latent: blocks of 64 packed rows that go through the same keys; thread blocks that load these together. Whether
+  // keys are split, and whether whole tiles are dealt out: where both, the step's lengths say which (latent_cut.h).
   int32_t row_blocks = 0, pair = 0;
+  bool splits_keys = false, deals_tiles = false;  // the former of prefill, too
 };
 std::string to_string(const GpuChoice& choice);
 

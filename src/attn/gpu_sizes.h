@@ -67,7 +67,9 @@ struct ManySizes {
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
 inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
 inline constexpr int32_t kLatentMostSequences = 36000;
-inline constexpr int32_t kLatentLeastBox = 64;      // slots: boxes of fewer cost TMA more time than it has
+inline constexpr int32_t kLatentMostRowBlocks =
+    16;                                         // of a worker: with more of them, some multiprocessors would be idle
+inline constexpr int32_t kLatentLeastBox = 64;  // slots: boxes of fewer cost TMA more time than it has
 inline constexpr int32_t kLatentSharedBase = 1024;  // where its code takes its shared memory to begin
 
 // prefill: (query row, head) pairs and keys of a tile, the least box, and where its code takes its shared memory to

@@ -131,7 +131,8 @@ void launch_silu(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
 }
 
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
-  check(!args.fusions, "products of quantised weights fuse nothing");
+  const MatmulFusions& f = args.fusions;
+  check(!f.bf16_out && !f.squares && !f.next.weight && !f.heads, "products of quantised weights fuse nothing of these");
   (suits_dequantised(args) && !args.deterministic ? multiply_dequantised : multiply_blocks)(args, stream);
 }
 
@@ -208,32 +209,37 @@ void prepare_quantised_matmul(Exec& exec) {
 }
 
 int64_t most_own_rows(const PackedMatrix& weights) {
+  constexpr int64_t kFp8 = 16;
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
+  if (weights.is_fp8()) return kFp8;
   if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
 }
 
 int64_t most_fused_rows(const PackedMatrix& weights) {
+  if (weights.is_fp8()) return kMostStreamRows;
   if (!is_dense(weights.parts()[0].type)) return 0;
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
 }
 
 bool stores_heads(const PackedMatrix& weights, const HeadTargets& h) {
   const bool in_boxes = suits_ring(weights.join(), weights.outputs(), weights.inputs());  // of 8 rows side by side
-  return h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
+  return !weights.is_fp8() && h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
          h.kv_type != Dtype::f8e4m3 && !(in_boxes && h.adjacent_pairs);
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   cpu::check_matmul(args, exec);
-  if (!is_dense(args.weights->parts()[0].type)) return multiply_quantised(args, quire::cuda::stream_of(exec));
+  if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
   check_fusions(p, args.deterministic ? 0 : most_fused_rows(*args.weights));
   check(!p.has_heads || stores_heads(*args.weights, p.heads), "a product does not store heads of ", p.heads.key_dim);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (p.room > most_own_rows(*args.weights) && !args.deterministic) return multiply_by_library(p, stream);
+  const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
+  if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
+  if (!own) return multiply_by_library(p, stream);
   if (!suits_ring(p.join, p.outputs, p.inputs)) return multiply_small(p, stream);
   (p.room <= kMostStreamRows && !args.deterministic ? multiply_stream : multiply_ring)(p, stream);
 }

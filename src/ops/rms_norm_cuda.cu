@@ -9,11 +9,6 @@ namespace {
 
 constexpr int32_t kMostThreads = 256;
 
-__device__ float4 normed(float4 x, float scale, float4 weight) {
-  return {__fmul_rn(__fmul_rn(x.x, scale), weight.x), __fmul_rn(__fmul_rn(x.y, scale), weight.y),
-          __fmul_rn(__fmul_rn(x.z, scale), weight.z), __fmul_rn(__fmul_rn(x.w, scale), weight.w)};
-}
-
 // grid: rows
 template <bool kVectors>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
