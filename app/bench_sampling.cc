@@ -1,11 +1,18 @@
 // From logits to tokens, a step at a time: by the team's threads, or on a GPU by the kernel as a node of a captured
-// graph.
+// graph. And what a GPU's step takes beside its model: inputs, metadata and sampling.
 #include <optional>
 #include <random>
 
+#include "attn/metadata.h"
+#include "attn/step_upload.h"
+#include "attn/write_metadata.h"
 #include "base/buffer.h"
 #include "base/check.h"
 #include "bench.h"
+#include "kv/page_pool.h"
+#include "kv/page_table_journal.h"
+#include "kv/request_table.h"
+#include "ops/rms_norm.h"
 #include "ops/sample.h"
 #include "ops/sample_device.h"
 #include "timing.h"
@@ -105,6 +112,115 @@ class GpuSamplingWorld {
   uint32_t steps_ = 0;
 };
 
+// Steps of one greedy sequence that needs no page, launched before the host waits, with a chain of small kernels for a
+// model; and that chain alone.
+class GpuStepWorld {
+ public:
+  GpuStepWorld(int32_t vocabulary, const std::vector<float>& logits, Exec& exec)
+      : exec_(exec),
+        vocabulary_(vocabulary),
+        table_(pool_, 2, kLimits.context),
+        mirror_(table_.view()),
+        row_(table_.open()),
+        arena_(kLimits, Place::device),
+        upload_(kLimits, kInARow + 1, exec),
+        sampler_({.vocabulary = vocabulary, .rows = 1, .request_rows = 2, .steps = kInARow + 1}, exec),
+        logits_(static_cast<size_t>(vocabulary) * sizeof(float), Place::device),
+        tokens_(sizeof(int32_t), Place::device),
+        rows_(3 * kWidth * sizeof(float), Place::device) {
+    check(table_.reserve(row_, {kLimits.context}), "no pages");
+    exec.stream()->copy(logits_.data(), reinterpret_cast<const std::byte*>(logits.data()), logits_.size());
+    exec_.begin_capture(step_);
+    record_step();
+    exec_.end_capture();
+    exec_.begin_capture(model_);
+    record_model();
+    exec_.end_capture();
+    seconds_beside_the_model();
+  }
+
+  double seconds_beside_the_model() {
+    return seconds_in_a_row([&] { launch_step(); }) - seconds_in_a_row([&] { model_.replay(exec_); });
+  }
+
+ private:
+  static constexpr int32_t kInARow = 64, kKernels = 16;
+  static constexpr int64_t kWidth = 4096;
+  static constexpr attn::Limits kLimits{.batch = 1,
+                                        .context = 4096,
+                                        .page_size = PageSize(16),
+                                        .heads = 32,
+                                        .kv_heads = 8,
+                                        .key_dim = 128,
+                                        .value_dim = 128,
+                                        .query_rows = 1,
+                                        .wanted_rows = 1,
+                                        .journal_pages = 1024,
+                                        .device = Device::cuda};
+
+  attn::StepShape shape() const {
+    return {.mode = attn::Mode::decode, .captured = 1, .query_rows = 1, .table = mirror_.view()};
+  }
+  template <class Launch>
+  double seconds_in_a_row(Launch launch) {
+    const auto launch_all = [&] {
+      for (int32_t i = 0; i < kInARow; ++i) launch();
+    };
+    return exec_.stream()->seconds_of(launch_all) / kInARow;
+  }
+  void record_model() {
+    float* const row = reinterpret_cast<float*>(rows_.data());
+    for (int32_t i = 0; i < kKernels; ++i)
+      ops::rms_norm({.in = {row, 1, kWidth, kWidth},
+                     .weight = row + kWidth,
+                     .eps = 1e-5f,
+                     .out = {.forms = {.f32 = true}, .rows = 1, .dim = kWidth, .f32 = row + 2 * kWidth},
+                     .live_rows = upload_.inputs().query_rows},
+                    exec_);
+  }
+  void record_step() {
+    const attn::StepInputs inputs = upload_.inputs();
+    sampler_.resolve_future_tokens({.ids = inputs.input_ids,
+                                    .count = inputs.query_rows,
+                                    .most = 1,
+                                    .tokens = reinterpret_cast<int32_t*>(tokens_.data())});
+    attn::write_metadata(shape(), inputs, arena_, exec_);
+    record_model();
+    sampler_.launch({reinterpret_cast<const float*>(logits_.data()), 1, vocabulary_, vocabulary_}, inputs.number,
+                    inputs.logits_count);
+  }
+  void launch_step() {
+    const attn::StepInputBuffers& inputs = upload_.next();
+    for (int32_t* one : {&inputs.live(), &inputs.query_rows(), &inputs.wanted_count(), &inputs.logits_count()})
+      *one = 1;
+    inputs.journal_count() = 0;
+    inputs.rows()[0] = row_;
+    inputs.lengths()[0] = {512};
+    inputs.extend_lengths()[0] = {1};
+    inputs.input_ids()[0] = ops::future_token(row_);
+    inputs.positions()[0] = 511;
+    inputs.slot_mapping()[0] = table_.slot(row_, 511);
+    inputs.wanted_rows()[0] = 0;
+    sampler_.begin(upload_.next_number());
+    sampler_.draw({.logits = nullptr, .params = &greedy_, .position = 511}, row_);
+    upload_.send();
+    step_.replay(exec_);
+  }
+
+  Exec& exec_;
+  int32_t vocabulary_;
+  kv::PagePool pool_{kLimits.context / 16 + 1, PageSize(16)};
+  kv::RequestTable table_;
+  kv::PageTableMirror mirror_;
+  RequestRow row_;
+  attn::MetadataArena arena_;
+  attn::StepUpload upload_;
+  ops::DeviceSampler sampler_;
+  Buffer logits_, tokens_, rows_;
+  ops::SamplingParams greedy_{.temperature = 0};
+  Graph step_, model_;
+};
+
 // Calls measure(line, rows, name) for all that are wanted.
 template <class Measure>
 void for_each_line(int32_t vocabulary, const BenchOptions& options, Measure measure) {
@@ -132,17 +248,27 @@ Report bench_sampling(const BenchOptions& options) {
     const ops::Sampler sampler(vocabulary, exec);
     std::optional<GpuSamplingWorld> gpu;
     if (on_gpu) gpu.emplace(vocabulary, logits, exec);
-    for_each_line(vocabulary, options, [&](const SamplingLine& line, int32_t rows, const std::string& name) {
-      const Graph graph = gpu ? gpu->record(line, rows) : Graph();
-      std::vector<double> seconds;
-      for (int round = 0; round < rounds; ++round)
-        seconds.push_back(gpu ? gpu->seconds(graph) : team_seconds(line, rows, vocabulary, logits, sampler, exec));
+    const auto add = [&](const std::string& name, const std::vector<double>& seconds) {
       report.results.push_back({.name = name,
                                 .median_us = median(seconds) * 1e6,
                                 .limit_us = {},
                                 .gbps = {},
                                 .tflops = {},
                                 .device = options.device});
+    };
+    const std::string step = cat("step/greedy/beside_the_model/rows=1/vocabulary=", vocabulary);
+    if (on_gpu && step.find(options.filter) != std::string::npos) {
+      GpuStepWorld world(vocabulary, logits, exec);
+      std::vector<double> seconds;
+      for (int round = 0; round < rounds; ++round) seconds.push_back(world.seconds_beside_the_model());
+      add(step, seconds);
+    }
+    for_each_line(vocabulary, options, [&](const SamplingLine& line, int32_t rows, const std::string& name) {
+      const Graph graph = gpu ? gpu->record(line, rows) : Graph();
+      std::vector<double> seconds;
+      for (int round = 0; round < rounds; ++round)
+        seconds.push_back(gpu ? gpu->seconds(graph) : team_seconds(line, rows, vocabulary, logits, sampler, exec));
+      add(name, seconds);
     });
   }
   check(!report.results.empty(), "no line of the benchmark has \"", options.filter, "\" in its name");

@@ -11,6 +11,7 @@
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/cuda_call.h"
+#include "base/cuda_launch.cuh"
 
 namespace quire::attn::cuda {
 namespace {
@@ -75,9 +76,7 @@ struct Write {
   BranchTarget branches;
   LocalTarget chunks;
   EncoderTarget encoded;
-  int32_t* arrivals;  // [requests, arrival columns] of the splits of keys
-  int32_t arrival_columns;
-  int32_t* tile_arrivals;  // [kMostSplitBlocks] of the splits of tiles
+  int32_t* arrivals;  // [kMostSplitBlocks] of the splits of tiles
   int32_t* next_tile;
   BlockRoles roles;
 };
@@ -153,8 +152,7 @@ struct Step {
 __device__ void write_counters(const Step& step) {
   const Write& w = step.w;
   if (threadIdx.x == 0) *w.next_tile = 0;
-  for (int32_t i = threadIdx.x; i < kMostSplitBlocks; i += kThreads) w.tile_arrivals[i] = 0;
-  for (int32_t i = threadIdx.x; i < step.live * w.arrival_columns; i += kThreads) w.arrivals[i] = 0;
+  for (int32_t i = threadIdx.x; i < kMostSplitBlocks; i += kThreads) w.arrivals[i] = 0;
 }
 
 // --- sets of whole sequences
@@ -423,6 +421,8 @@ __device__ void write_tables(const Step& step, WarpTurn turn, int32_t* shared, S
 __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__ Write w) {
   extern __shared__ int32_t shared[];
   __shared__ Sums sums;
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
   if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
@@ -540,8 +540,6 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .chunks = local_target(arena),
           .encoded = encoder_target(arena),
           .arrivals = arena.counts(Buf::split_arrivals),
-          .arrival_columns = arrival_columns(limits),
-          .tile_arrivals = arena.counts(Buf::split_tile_arrivals),
           .next_tile = arena.counts(Buf::split_next_tile),
           .roles = {.planes = sequence_planes(shape.mode, limits),
                     .local = shape.local,
@@ -563,8 +561,8 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   check(limits.batch <= kMostBatch, "the writer of the GPU takes batches of ", kMostBatch, ", not of ", limits.batch);
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
-  write_kernel<<<w.roles.all(), kThreads, shared, stream_of(exec)>>>(w);
-  check_cuda(cudaGetLastError(), "the metadata writer was not launched");
+  quire::cuda::launch_after(write_kernel, dim3(static_cast<uint32_t>(w.roles.all())), kThreads, shared, stream_of(exec),
+                            "the metadata writer", w);
 }
 
 void follow_parents(const StepShape& shape, const StepInputs& inputs, const MetadataArena& arena, int32_t step,

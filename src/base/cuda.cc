@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cuda_call.h"
+#include "base/cuda_memory.h"
 
 namespace quire::cuda {
 namespace {
@@ -59,6 +60,11 @@ Memory memory() {
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
+int64_t free_at_start() {
+  static const int64_t bytes = memory().free;
+  return bytes;
+}
+
 std::byte* allocate_device(size_t bytes) {
   void* memory = nullptr;
   check_memory(cudaMalloc(&memory, bytes), "cannot allocate ", bytes, " bytes on the device");
@@ -99,6 +105,7 @@ bool Event::is_over() const {
 }
 
 Stream::Stream() {
+  free_at_start();
   cudaStream_t made;
   check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "no stream");
   handle_ = made;

@@ -1,5 +1,6 @@
 // In place of cuda.cc where the build has no CUDA.
 #include "base/cuda.h"
+#include "base/cuda_memory.h"
 
 namespace quire::cuda {
 namespace {
@@ -12,6 +13,7 @@ int devices() { return 0; }
 std::string device_name() { refuse(); }
 int compute_capability() { refuse(); }
 Memory memory() { refuse(); }
+int64_t free_at_start() { refuse(); }
 
 std::byte* allocate_device(size_t) { refuse(); }
 void free_device(std::byte*) noexcept {}

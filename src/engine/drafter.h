@@ -29,7 +29,8 @@ class Drafter {  // of one request, as long as that lives; used by the thread th
  public:
   virtual ~Drafter() = default;
   // How the text may go on: up to `most` tokens, the likeliest chain first to last. Between two calls the text only
-  // grows, by what came in place of the drafts. drafts is empty before; ids are of the vocabulary.
+  // grows, by what came in place of the drafts. drafts is empty before; ids are of the vocabulary. Everybody waits
+  // meanwhile, and nobody is there to be told of an exception.
   virtual void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) = 0;
 };
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cuda_memory.h"
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
@@ -33,7 +34,7 @@ void size_pool(EngineOptions& options, const model::ModelConfig& config, Device 
   const bool is_given = options.max_total_tokens > 0;
   if (device == Device::cuda) {
     const cuda::Memory memory = cuda::memory();
-    const int64_t room = memory_for_pool(memory.free, memory.total, options.mem_fraction_static);
+    const int64_t room = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
     if (!is_given) options.max_total_tokens = most_pool_tokens(config, options.kv_type, options.page_size, room);
     return check_pool_fits_gpu(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room,
                                is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");

@@ -111,6 +111,27 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<model::Model> model_;
 };
 
+// Other kernels, the same numbers but for rounding: of each token of a text, and after a prompt of many rows at once.
+// Quantised rows are 8 bits, and bf16 where the default has many of them.
+TEST_P(GpuDeterministic, IsTheDefaultWithinRounding) {
+  Request text = greedy(300, 0);
+  text.top_logprobs = 0;
+  text.prompt_logprobs_from = 0;
+  Request prompt = greedy(1500, 1);
+  prompt.top_logprobs = 0;
+  const float tolerance = GetParam().model.type == BlockType::bf16 ? 0.1f : 0.4f;
+  EngineOptions fast = options(1, 8192);
+  fast.deterministic = false;
+  const auto by_default = engine(fast);
+  for (const Request& request : {text, prompt}) {
+    const Bits expected = by_default->finish(request).bits, bits = alone(request);
+    ASSERT_EQ(bits.size(), expected.size());
+    ASSERT_GT(bits.size(), 0u);
+    for (size_t i = 0; i < bits.size(); ++i)
+      EXPECT_NEAR(std::bit_cast<float>(bits[i].second), std::bit_cast<float>(expected[i].second), tolerance) << i;
+  }
+}
+
 TEST_P(GpuDeterministic, InAnyBatch) {
   const Request request = greedy(150, 40);
   const Bits expected = alone(request);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -30,8 +31,13 @@ using testing::Side;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kContext = 256;
-// Of logprobs: rows are rounded before each product, to bf16 or 8 bits, and sums have another order.
-constexpr float kTolerance = 0.1f;
+// Of logprobs: rows are rounded to bf16 before each product, and sums have another order. Before quantised products
+// they are rounded to 8 bits, on both devices alike. There the differences are a tenth of that until a row sees more
+// keys than one tile, for whose weights bf16 is rounded to relative to other maxima: then some numbers come out a step
+// apart.
+constexpr float kTolerance = 0.05f, kToleranceOfBlocks = 0.1f;
+// Of a trained model, whose largest activations make these steps wide.
+constexpr float kTrainedTolerance = 0.25f;
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,
@@ -68,7 +74,7 @@ Request greedy(Tokens prompt, int32_t count) {
 }
 
 // Every token was, to the CPU, within the tolerance of the likeliest at its place.
-void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
+void expect_likeliest(Side& cpu, const Request& request, const Heard& heard, float tolerance = kTolerance) {
   Tokens text = request.prompt;
   text.insert(text.end(), heard.tokens.begin(), heard.tokens.end());
   const auto from = static_cast<int32_t>(request.prompt.size());
@@ -78,7 +84,7 @@ void expect_likeliest(Side& cpu, const Request& request, const Heard& heard) {
   ASSERT_EQ(scored.prompt_logprobs.size(), heard.tokens.size());
   for (size_t i = 0; i < heard.tokens.size(); ++i) {
     const TokenLogprob& at = scored.prompt_logprobs[i];
-    EXPECT_GE(at.logprob, at.top[0].second - kTolerance) << "token " << i << " of " << heard.tokens.size();
+    EXPECT_GE(at.logprob, at.top[0].second - 2 * tolerance) << "token " << i << " of " << heard.tokens.size();
   }
 }
 
@@ -88,11 +94,7 @@ TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
       {"granite", BlockType::bf16}, {"llama", BlockType::q8_0}, {"qwen3", BlockType::q4_1}};
   for (const auto& [architecture, type] : kinds) {
     SCOPED_TRACE(cat(architecture, " of ", to_string(type)));
-    float largest = 0;  // difference
-    const auto expect_near = [&](float on_gpu, float on_cpu, int32_t at) {
-      EXPECT_NEAR(on_gpu, on_cpu, kTolerance) << at;
-      largest = std::max(largest, std::abs(on_gpu - on_cpu));
-    };
+    const float tolerance = type == BlockType::bf16 ? kTolerance : kToleranceOfBlocks;
     const TinyFile file(tiny(architecture, type));
     Side gpu(file.path(), options_of(4), stream_.get()), cpu(file.path(), options_of(4), nullptr);
     for (const int32_t length : {1, 7, 64, 150}) {
@@ -105,12 +107,11 @@ TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
       ASSERT_EQ(on_gpu.prompt_logprobs.size(), static_cast<size_t>(length));
       for (int32_t i = 0; i < length; ++i) {
         EXPECT_EQ(on_gpu.prompt_logprobs[i].token, request.prompt[i]);
-        expect_near(on_gpu.prompt_logprobs[i].logprob, on_cpu.prompt_logprobs[i].logprob, i);
+        EXPECT_NEAR(on_gpu.prompt_logprobs[i].logprob, on_cpu.prompt_logprobs[i].logprob, tolerance) << i;
       }
-      expect_near(on_gpu.logprobs[0].wanted[1].second, on_cpu.logprobs[0].wanted[1].second, length);
-      expect_near(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, length);
-      expect_likeliest(cpu, request, on_gpu);
-      std::printf("%s of %s, %d: logprobs differ by up to %.4f\n", architecture, to_string(type), length, static_cast<double>(largest));
+      EXPECT_NEAR(on_gpu.logprobs[0].wanted[1].second, on_cpu.logprobs[0].wanted[1].second, tolerance);
+      EXPECT_NEAR(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, tolerance);
+      expect_likeliest(cpu, request, on_gpu, tolerance);
     }
   }
 }
@@ -314,14 +315,45 @@ TEST_F(GpuEngine, ALongCachedPrefixGoesAheadInStepsOfNobody) {
   EXPECT_EQ(gpu.engine().stats().cached_prompt_tokens, 2999);
 }
 
+// One token's embedding is not a number: its requests fail, others beside them and after them do not.
+TEST_F(GpuEngine, RowsThatAreNoNumbersEndTheirOwnRequest) {
+  TinyModel broken = tiny("llama", BlockType::f32);
+  std::mt19937_64 random(5);
+  std::vector<std::byte> table =
+      model::testing::random_weights(BlockType::f32, int64_t{broken.vocabulary} * broken.width, 1, random);
+  const float nan = std::nanf("");
+  for (int32_t i = 0; i < broken.width; ++i)
+    std::memcpy(table.data() + (7 * broken.width + i) * sizeof(float), &nan, sizeof(float));
+  broken.change = [&](model::testing::GgufWriter& file) {
+    file.tensor("token_embd.weight", BlockType::f32, {broken.vocabulary, broken.width}, table);
+  };
+  const TinyFile file(broken);
+  EngineOptions options = options_of(4);
+  options.max_total_tokens = kContext;  // so that pages are used again
+  Side gpu(file.path(), options, stream_.get());
+  Request good = greedy(random_ids(40, broken.vocabulary, 1), 10);
+  good.sampling.logit_bias = {{7, -100.0f}};
+  std::replace(good.prompt.begin(), good.prompt.end(), 7, 8);
+  Request bad = good;
+  bad.prompt[20] = 7;
+  for (int round = 0; round < 3; ++round) {
+    const RequestId first = gpu.submit(good), failing = gpu.submit(bad), second = gpu.submit(good);
+    gpu.drain();
+    EXPECT_EQ(gpu.heard(failing).finish, Finish::failed);
+    EXPECT_EQ(gpu.heard(failing).error, "the logits hold NaN or infinity");
+    for (const RequestId id : {first, second}) {
+      EXPECT_EQ(gpu.heard(id).error, "");
+      EXPECT_EQ(gpu.heard(id).tokens.size(), 10u);
+    }
+  }
+}
+
 // --- the likeliest tokens of a trained model
 
 // $QUIRE_TEST_MODEL, else the default model where it has been fetched.
 std::string trained_model() {
   const char *const named = std::getenv("QUIRE_TEST_MODEL"), *const home = std::getenv("HOME");
-  const std::string path = named  ? named
-                           : home ? cat(home, "/.cache/quire/SmolLM2-135M-Instruct.Q4_1.gguf")
-                                  : "";
+  std::string path = named ? named : home ? cat(home, "/.cache/quire/SmolLM2-135M-Instruct.Q4_1.gguf") : "";
   return std::filesystem::exists(path) ? path : "";
 }
 
@@ -329,67 +361,67 @@ struct Agreement {
   int64_t places = 0, same = 0;
   float widest_gap = 0;  // to the CPU, between its likeliest and the GPU's, where they differ
 
-  // Each place's likeliest, and to the CPU its second.
   void count(const TokenLogprob& on_gpu, const TokenLogprob& on_cpu) {
     ++places;
     const int32_t token = on_gpu.top[0].first;
-    if (token == on_cpu.top[0].first) {
-      ++same;
-    } else {
-      EXPECT_EQ(token, on_cpu.top[1].first) << "not even the second";
-      widest_gap = std::max(widest_gap, on_cpu.top[0].second - on_cpu.top[1].second);
-    }
+    const auto to_cpu =
+        std::find_if(on_cpu.top.begin(), on_cpu.top.end(), [&](const auto& e) { return e.first == token; });
+    same += to_cpu == on_cpu.top.begin();
+    ASSERT_NE(to_cpu, on_cpu.top.end()) << "the GPU's likeliest is none of the CPU's";
+    widest_gap = std::max(widest_gap, on_cpu.top[0].second - to_cpu->second);
   }
-  void expect_the_same(const char* where) const {
+  void expect_the_same(const std::string& where, float tolerance) const {
     EXPECT_GE(static_cast<double>(same), 0.99 * static_cast<double>(places)) << where;
-    EXPECT_LT(widest_gap, kTolerance) << where;
-    std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others %.3f apart at most\n", where,
+    EXPECT_LT(widest_gap, tolerance) << where;
+    std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others up to %.3f apart\n", where.c_str(),
                 static_cast<long long>(same), static_cast<long long>(places), static_cast<double>(widest_gap));
   }
 };
 
 // 200 texts of 64 tokens, the model's own, drawn on the GPU one token a step: what was likeliest there, and when the
-// same text came as a prompt, is to the CPU.
+// same text came as a prompt, is to the CPU. In steps of few rows, and of so many that quantised weights are widened.
 TEST_F(GpuEngine, TheLikeliestTokensOfATrainedModelAreTheCpus) {
-  constexpr int32_t kTexts = 200, kLength = 64;
+  constexpr int32_t kTexts = 200, kLength = 64, kTop = 8;
   const std::string path = trained_model();
   if (path.empty()) GTEST_SKIP() << "no trained model: QUIRE_TEST_MODEL names one";
-  EngineOptions options;
-  options.context = 2 * kLength;
-  options.max_total_tokens = 64 * 2 * kLength;
-  options.max_running_requests = 64;
-  Side gpu(path, options, stream_.get()), cpu(path, options, nullptr, 0);
-  std::vector<RequestId> drawn, scored_on_gpu, scored_on_cpu;
-  for (int32_t i = 0; i < kTexts; ++i)
-    drawn.push_back(gpu.submit({.prompt = {100 + 7 * i},
-                                .sampling = {.temperature = 1, .seed = static_cast<uint64_t>(i)},
-                                .max_new_tokens = kLength,
-                                .top_logprobs = 2}));
-  gpu.drain();
-  for (int32_t i = 0; i < kTexts; ++i) {
-    Tokens text = {100 + 7 * i};
-    const Tokens& more = gpu.heard(drawn[i]).tokens;
-    ASSERT_EQ(std::ssize(more), kLength) << gpu.heard(drawn[i]).error;
-    text.insert(text.end(), more.begin(), more.end());
-    const Request request{.prompt = text, .max_new_tokens = 0, .top_logprobs = 2, .prompt_logprobs_from = 0};
-    scored_on_gpu.push_back(gpu.submit(request));
-    scored_on_cpu.push_back(cpu.submit(request));
-  }
-  gpu.drain();
-  cpu.drain();
-  Agreement decode, prompt;
-  for (int32_t i = 0; i < kTexts; ++i) {
-    const auto& on_cpu = cpu.heard(scored_on_cpu[i]).prompt_logprobs;
-    const auto& as_prompt = gpu.heard(scored_on_gpu[i]).prompt_logprobs;
-    ASSERT_EQ(std::ssize(on_cpu), kLength + 1);
-    ASSERT_EQ(std::ssize(as_prompt), kLength + 1);
-    for (int32_t at = 1; at <= kLength; ++at) {
-      decode.count(gpu.heard(drawn[i]).logprobs[at - 1], on_cpu[at]);
-      prompt.count(as_prompt[at], on_cpu[at]);
+  for (const int32_t rows : {16, 64}) {
+    EngineOptions options;
+    options.context = 2 * kLength;
+    options.max_total_tokens = 64 * 2 * kLength;
+    options.max_running_requests = options.prefill_chunk = options.mixed_chunk = rows;
+    Side gpu(path, options, stream_.get()), cpu(path, options, nullptr, 0);
+    std::vector<RequestId> drawn, scored_on_gpu, scored_on_cpu;
+    for (int32_t i = 0; i < kTexts; ++i)
+      drawn.push_back(gpu.submit({.prompt = {100 + 7 * i},
+                                  .sampling = {.temperature = 1, .seed = static_cast<uint64_t>(i)},
+                                  .max_new_tokens = kLength,
+                                  .top_logprobs = 1}));
+    gpu.drain();
+    for (int32_t i = 0; i < kTexts; ++i) {
+      Tokens text = {100 + 7 * i};
+      const Tokens& more = gpu.heard(drawn[i]).tokens;
+      ASSERT_EQ(std::ssize(more), kLength) << gpu.heard(drawn[i]).error;
+      text.insert(text.end(), more.begin(), more.end());
+      const Request request{.prompt = text, .max_new_tokens = 0, .top_logprobs = kTop, .prompt_logprobs_from = 0};
+      scored_on_gpu.push_back(gpu.submit(request));
+      scored_on_cpu.push_back(cpu.submit(request));
     }
+    gpu.drain();
+    cpu.drain();
+    Agreement decode, prompt;
+    for (int32_t i = 0; i < kTexts; ++i) {
+      const auto& on_cpu = cpu.heard(scored_on_cpu[i]).prompt_logprobs;
+      const auto& as_prompt = gpu.heard(scored_on_gpu[i]).prompt_logprobs;
+      ASSERT_EQ(std::ssize(on_cpu), kLength + 1);
+      ASSERT_EQ(std::ssize(as_prompt), kLength + 1);
+      for (int32_t at = 1; at <= kLength; ++at) {
+        decode.count(gpu.heard(drawn[i]).logprobs[at - 1], on_cpu[at]);
+        prompt.count(as_prompt[at], on_cpu[at]);
+      }
+    }
+    decode.expect_the_same(cat("one token a step, ", rows, " rows"), kTrainedTolerance);
+    prompt.expect_the_same(cat("as prompts, ", rows, " rows"), kTrainedTolerance);
   }
-  decode.expect_the_same("one token a step");
-  prompt.expect_the_same("as prompts");
 }
 
 // For sanitizers: a chunk of a prompt, mixed steps, replayed graphs, all in few launches.

@@ -66,7 +66,8 @@ class NgramDrafter final : public Drafter {
   std::shared_ptr<MatchHits> hits_;
   std::array<NgramTable, 4> tables_ = {NgramTable(kRuns[0]), NgramTable(kRuns[1]), NgramTable(kRuns[2]),
                                        NgramTable(kRuns[3])};
-  int32_t known_ = 0;                               // tokens of the text that the tables have, when it last proposed
+  int32_t added_ = 0;                               // tokens of the text that the tables have
+  int32_t known_ = 0;                               // and that there were when it last proposed
   std::vector<Proposed> proposed_;                  // then
   std::vector<int32_t> path_;                       // scratch: the end of the text, and drafts
   double came_ = kOwnFirst, expected_ = kOwnFirst;  // of its own drafts; older ones count less
@@ -78,6 +79,7 @@ void NgramDrafter::propose(std::span<const int32_t> text, int32_t most, std::vec
   learn(text);
   add(text);
   proposed_.clear();
+  if (added_ < known_) return;
   path_.assign(text.end() - std::min<int64_t>(kLongest, std::ssize(text)), text.end());
   const double luck = factor();
   while (std::ssize(proposed_) < most && propose_next(text)) {
@@ -100,8 +102,10 @@ void NgramDrafter::learn(std::span<const int32_t> text) {
 }
 
 void NgramDrafter::add(std::span<const int32_t> text) {
-  for (; known_ < std::ssize(text); ++known_)
-    for (NgramTable& table : tables_) table.add(text, known_);
+  constexpr int32_t kAtOnce = 8192;
+  known_ = static_cast<int32_t>(text.size());
+  for (const int32_t end = std::min(known_, added_ + kAtOnce); added_ < end; ++added_)
+    for (NgramTable& table : tables_) table.add(text, added_);
 }
 
 // What followed the path the last time; false where its end is new.

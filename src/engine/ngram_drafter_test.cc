@@ -110,6 +110,15 @@ TEST(NgramDrafter, SharesWhatItLearnsButNotItsTexts) {
   EXPECT_LT(propose(*other, {5, 6, 7, 5, 6}, 1)[0].hit, propose(*fresh(), {5, 6, 7, 5, 6}, 1)[0].hit / 2);
 }
 
+TEST(NgramDrafter, ReadsALongPromptInParts) {
+  Tokens text;
+  for (int32_t i = 0; i < 20000; ++i) text.push_back(i % 16384);
+  const auto drafter = fresh();
+  EXPECT_TRUE(propose(*drafter, text, 2).empty());
+  EXPECT_TRUE(propose(*drafter, text, 2).empty());
+  EXPECT_EQ(tokens_of(propose(*drafter, text, 2)), (Tokens{3616, 3617}));
+}
+
 TEST(NgramDrafter, HoldsItsUserToATextThatGrows) {
   const auto drafter = fresh();
   propose(*drafter, {1, 2, 3});

@@ -20,8 +20,8 @@ int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int
   return static_cast<int32_t>(std::clamp<int64_t>(tokens, page_size, 1 << 30));
 }
 
-int64_t memory_for_pool(int64_t free, int64_t total, double fraction) {
-  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(total) * (1 - fraction)));
+int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction) {
+  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(at_start) * (1 - fraction)));
 }
 
 int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t page_size, int64_t bytes) {

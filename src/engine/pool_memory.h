@@ -18,9 +18,9 @@ int64_t pool_bytes(const model::ModelConfig& config, Dtype kv_type, int64_t toke
 int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t context, int32_t page_size,
                             std::optional<int64_t> memory);
 
-// Of a GPU: bytes that the pool may take when weights and pool together have this fraction of all, and the tokens that
-// fit there.
-int64_t memory_for_pool(int64_t free, int64_t total, double fraction);
+// Of a GPU: bytes that the pool may take when weights and pool together have this fraction of what was free at the start,
+// where others may have had a part, and the tokens that fit there.
+int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction);
 int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t page_size, int64_t bytes);
 
 // Throws CheckError that says how many tokens would fit, when these do not.

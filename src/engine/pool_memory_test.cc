@@ -32,6 +32,7 @@ TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
 TEST(PoolMemory, OnAGpuIsWhatTheFractionLeaves) {
   EXPECT_EQ(memory_for_pool(90 * kGigabyte, 100 * kGigabyte, 0.75), 65 * kGigabyte);
   EXPECT_EQ(memory_for_pool(10 * kGigabyte, 100 * kGigabyte, 0.75), 0);
+  EXPECT_EQ(memory_for_pool(60 * kGigabyte, 64 * kGigabyte, 0.25), 12 * kGigabyte) << "beside another process";
   EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 1005 * kTokenBytes), 976);  // whole pages, without nobody's
   EXPECT_EQ(most_pool_tokens(smollm2(), Dtype::bf16, 16, 0), 16);
 }

@@ -104,6 +104,7 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const bool is_decode = step.mode == attn::Mode::decode;
   const Graphs& graphs = is_decode ? decode_graphs_ : extend_graphs_;
   upload_.send();
+  if (changes_table_) apply_journal();
   if (is_decode || step.query_rows <= extend_captured_)
     (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, step.query_rows);
   else
@@ -116,7 +117,6 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
 // Runs it now, or puts it into a graph.
 void Runner::record(const attn::StepShape& step, Part part) {
   attn::StepInputs inputs = upload_.inputs();
-  apply_journal();
   if (sampler_) resolve_future_tokens(inputs, step);
   forward_.run(step, inputs, arena_, store_, exec_);
   if (sampler_ && part == Part::whole) sample(step.query_rows);
@@ -139,8 +139,8 @@ void Runner::sample(int32_t most_rows) {
 
 // --- the mirror of the request table
 
+// A launch of its own before the step's graph: most steps of few sequences need no page, and so have none.
 void Runner::apply_journal() {
-  if (!mirror_) return;
   const attn::StepInputs inputs = upload_.inputs();
   kv::apply_journal({.count = inputs.journal_count,
                      .runs = inputs.journal_runs,
@@ -159,7 +159,9 @@ const attn::StepInputBuffers& Runner::next_inputs() {
     const kv::JournalSpace space{.count = &inputs.journal_count(),
                                  .runs = {inputs.journal_runs(), static_cast<size_t>(limits.batch)},
                                  .pages = {inputs.journal_pages(), static_cast<size_t>(limits.journal_pages)}};
-    if (!mirror_ || table_.take_changes(space)) return inputs;
+    const bool is_all = !mirror_ || table_.take_changes(space);
+    changes_table_ = mirror_ && inputs.journal_count() > 0;
+    if (is_all) return inputs;
     send_changes_ahead(inputs);
   }
 }

@@ -74,6 +74,7 @@ class Runner {
   kv::RequestTable& table_;
   Exec& exec_;
   std::optional<kv::PageTableMirror> mirror_;  // of a GPU
+  bool changes_table_ = false;                 // the inputs that were filled last have changes for the mirror
   kv::KvStore store_;
   attn::MetadataArena arena_;
   attn::StepUpload upload_;

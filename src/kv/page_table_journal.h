@@ -1,7 +1,7 @@
 // The request table's mirror in a GPU's memory, and the journal through which it follows the table that the host keeps.
 //
 //   host   RequestTable::take_changes   what changed since the last step > runs of page ids in the step's inputs
-//   GPU    apply_journal                the step's first kernel: those runs > the mirror, read by all kernels after it
+//   GPU    apply_journal                before the step's graph: those runs > the mirror, read by all kernels after it
 //
 // The host's own table changes under steps that are still in flight. The mirror changes in stream order alone, so a
 // step sees the table as it was when the step was launched, even if a row has been closed and given to another request

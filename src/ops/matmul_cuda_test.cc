@@ -138,12 +138,14 @@ struct CudaProduct {
             .bias = biased ? bias() : nullptr,
             .store = store,
             .scale = scale,
+            .deterministic = deterministic,
             .live_rows = &live()};
   }
 
   std::vector<Weights> parts;
   PackedMatrix weights;
   int64_t room;
+  bool deterministic = false;
   Buffer in_memory, live_memory, bias_memory;
 };
 
@@ -298,6 +300,39 @@ TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRow) {
   }
 }
 
+// A room of many rows, every one of which is the same in smaller ones, and the first ones are right.
+void expect_own_bits(CudaProduct product, Store store) {
+  product.deterministic = true;
+  const CudaOutput whole = product_on_gpu(product, product.room, store);
+  const auto row_bytes = static_cast<size_t>(whole.columns) * sizeof(float);
+  for (const int64_t room : {1, 8, 9, 17, 33, 65, 129, 300}) {
+    if (room > product.room) break;
+    const CudaOutput out = product_on_gpu(product, room, store);
+    for (int64_t row = 0; row < room; ++row)
+      ASSERT_EQ(std::memcmp(out.view().row(row), whole.view().row(row), row_bytes), 0) << room << ", row " << row;
+    if (room == 9) expect_product(product, out, store, false, 1);
+  }
+}
+
+// By small blocks; by tiles that a cluster shares, in groups of rows; and by one that has several tiles.
+TEST_F(MatmulCuda, DeterministicRowsHaveTheirBitsInEveryRoom) {
+  expect_own_bits(stack_of(200, 576, 400), Store::set);
+  expect_own_bits(stack_of(650, 4096, 1300), Store::set);
+  expect_own_bits(pair_of(325, 14336, 140), Store::silu_mul);
+  CudaProduct wide = stack_of(660, 1024, 300);
+  wide.deterministic = true;
+  wide.weights = packed_on_gpu({wide.parts[1], wide.parts[1]}, Join::stack);
+  const CudaOutput once = product_on_gpu(wide, 300, Store::set);
+  wide.weights = repeated(wide.parts[1], 85);  // 147 tiles
+  const CudaOutput many = product_on_gpu(wide, 300, Store::set);
+  const int64_t columns = wide.parts[1].outputs;
+  EXPECT_TRUE(std::isfinite(once.view().row(299)[columns - 1]));
+  for (int64_t row = 0; row < 300; row += 13)
+    for (const int64_t i : {0, 50, 84})
+      for (int64_t c = 0; c < columns; ++c)
+        ASSERT_NEAR(many.view().row(row)[i * columns + c], once.view().row(row)[c], 0.05f) << row << ", " << i;
+}
+
 // Blocks that have several tiles each give the bits of those that have one.
 TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
   constexpr size_t kTimes = 61;  // 420 tiles
@@ -418,6 +453,30 @@ TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
       for (int64_t c = 0; c < 72; ++c)
         ASSERT_EQ(reinterpret_cast<const uint16_t*>(narrow.view().row(row))[c], to_bf16(exact.view().row(row)[c]).bits)
             << row << ", " << c;
+  }
+}
+
+// Of many rows gates and ups are rounded before they are multiplied, where rows lie in whole pieces.
+TEST_F(MatmulCuda, GatesAndUpsOfManyRowsAreBf16) {
+  constexpr int64_t kColumns = 72;
+  for (const int64_t room : {130, 600}) {
+    const CudaProduct product = pair_of(kColumns, 576, room);
+    product.live() = static_cast<int32_t>(room - 1);
+    Buffer memory(static_cast<size_t>(room) * kColumns * sizeof(float), Place::pinned);
+    auto* rows = reinterpret_cast<float*>(memory.data());
+    std::fill_n(rows, room * kColumns, kCudaUntouched);
+    MatmulArgs args = product.args({rows, room, kColumns, kColumns}, Store::silu_mul);
+    args.fusions.bf16_out = true;
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+    for (int64_t row = 0; row + 1 < room; ++row)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const float got = to_float(bf16{reinterpret_cast<const uint16_t*>(rows + row * kColumns)[c]});
+        const float expected = exact.view().row(row)[c];
+        ASSERT_NEAR(got, expected, std::abs(expected) * 0x1p-5f + 1e-3f) << row << ", " << c;
+      }
+    EXPECT_EQ(rows[(room - 1) * kColumns], kCudaUntouched) << "a dead row";
   }
 }
 

@@ -1,16 +1,19 @@
-// Products with large matrices on Hopper, where reading the weights is what takes the time: tiles of 64 outputs pass
-// through a ring of shared memory, which is filled before the kernel waits for its rows, and are the 64 rows of wgmma;
-// tokens are its columns.
+// Products of any number of rows with large matrices on Hopper, where a row's bits must be its own, and where cuBLASLt
+// is missing. With few rows reading the weights takes most of the time, but every tile of them needs all rows, which
+// come from the second cache each time. So tiles are as high as registers allow, 256 outputs, which then is a quarter
+// more traffic at 64 rows and not twice as much.
 //
-//   two warpgroups   multiply: of a tile's stages one takes the even ones, the other the odd ones; the first adds up
-//   and
-//                    finishes while the second is at the next tile
-//   one warp         asks TMA for stages of 128 inputs: 64 rows of weights, and the tokens' rows
+//   two warpgroups   multiply: each has 128 outputs, two sets of sums by wgmma, weights as its rows, tokens as columns
+//   a third          asks TMA for stages of 64 inputs: 256 rows of weights, and the tokens' rows; the first of weights
+//                    before the kernel waits for the one before it
 //
-// A tile is one block's, over all inputs. An output is four sums, each in ascending order of steps of 16 inputs, of
-// every fourth panel of 64 inputs, because one sum's steps would wait for each other; then (0 + 1) + (2 + 3). So a
-// row's bits depend on nothing but the row and the weights. Fewer multiprocessors than there are suffice for the whole
-// bandwidth, so tiles are dealt out evenly, not to as many blocks as possible.
+// A matrix with few tiles is cut along its inputs, a cluster of blocks for each tile: every block has an even share of
+// the inputs, and afterwards adds up its share of the cluster's sums, in the order of the inputs. A matrix with many
+// tiles has blocks that take one tile after the other. How a matrix is cut follows from its shape and the device, so a
+// row's bits depend on nothing but the row and the weights.
+//
+// More than 128 rows are groups of 128. Blocks of some groups take the same tile at the same time, so that its weights
+// come from memory once for all of them, and their rows stay in the second cache for the next tile.
 #include <cuda.h>
 
 #include <algorithm>
@@ -26,196 +29,261 @@ using namespace quire::cuda::hopper;
 using quire::cuda::check_cuda;
 using quire::cuda::shared_address;
 
-constexpr int32_t kTile = 64;                                    // outputs
-constexpr int32_t kPanels = 2, kStep = kPanels * kPanelColumns;  // inputs of a stage
-constexpr int32_t kConsumers = 2, kThreads = kConsumers * kWarpgroup + 32;
-constexpr int32_t kWeightPanel = kTile * kLineBytes, kWeightBytes = kPanels * kWeightPanel;
-constexpr int32_t kBarrierBytes = 1024;
-constexpr int32_t kMostShared = 227 << 10;
+constexpr int32_t kConsumers = 2, kThreads = (kConsumers + 1) * kWarpgroup;
+constexpr int32_t kConsumerRegisters = 232, kProducerRegisters = 40;
+constexpr int32_t kHeight = 2;  // sums of 64 outputs that a warpgroup has
+constexpr int32_t kMany = 64;   // outputs of one wgmma
+constexpr int32_t kTile = kConsumers * kHeight * kMany;
+constexpr int32_t kWeightBytes = kTile * kLineBytes;  // of a stage
+constexpr int32_t kBarrierBytes = 1024, kMostShared = 227 << 10;
+constexpr int32_t kMostSplits = 8;
+constexpr int32_t kGroupsAtOnce = 8;
 
 template <int32_t kTokens>
-struct Ring {
-  static constexpr int32_t kTokenPanel = kTokens * kLineBytes, kTokenBytes = kPanels * kTokenPanel;
-  static constexpr int32_t kStageBytes = kWeightBytes + kTokenBytes;
-  static constexpr int32_t kPartBytes = kTile * kTokens * static_cast<int32_t>(sizeof(float));
-  static constexpr int32_t kOwnStages = (kMostShared - kBarrierBytes - kPartBytes) / kStageBytes / kConsumers;
-  static constexpr int32_t kStages = kOwnStages * kConsumers;
-  static constexpr int32_t kShared = kStages * kStageBytes + kPartBytes + kBarrierBytes;
+struct Sizes {
+  static constexpr int32_t kStageBytes = kWeightBytes + kTokens * kLineBytes;
+  static constexpr int32_t kStages = (kMostShared - kBarrierBytes) / kStageBytes;
+  static constexpr int32_t kShared = kStages * kStageBytes + kBarrierBytes;
+  // What a thread has of eight tokens of a wgmma, and how many such pieces a tile has.
+  static constexpr int32_t kGroups = kTokens / 8, kPieces = kTile / kMany * kGroups;
+  static_assert(kPieces * kWarpgroup * int32_t{sizeof(float4)} <= kStages * kStageBytes, "sums take the stages' place");
 };
 
-struct RingProduct {
+struct TiledProduct {
   CUtensorMap weights, in;
   Product product;
-  int32_t turns;  // tiles of a block
+  int32_t turns;   // tiles of a cluster, one after the other
+  int32_t splits;  // blocks of a cluster; with more than one there is one turn
 };
 
-// Each warpgroup has a ring of its own, half of the stages: what it waits for is never further on than the next turn of
-// what it has had itself, and two turns are all that a barrier tells apart.
-struct Stages {
+struct Ring {
   uint32_t memory;  // 1024-byte aligned
-  float* part;      // of the second warpgroup's sums
   Barrier* full;
   Barrier* empty;
 };
 
-template <int32_t kTokens>
-__device__ void load_weights(const RingProduct& r, const Stages& s, int32_t stage, int32_t tile, int32_t step) {
-  using R = Ring<kTokens>;
-  arrive_expect_tx(&s.full[stage], R::kStageBytes);
-  tma_load(s.memory + stage * R::kStageBytes, &r.weights, &s.full[stage], 0, tile * kTile, step * kPanels);
+// What a block has of the inputs, in steps of 64.
+struct Share {
+  int32_t first, count;
+};
+__device__ Share share_of(const TiledProduct& t) {
+  const int32_t steps = t.product.inputs / kPanelColumns, rank = static_cast<int32_t>(blockIdx.x) % t.splits;
+  const int32_t first = steps * rank / t.splits;
+  return {first, steps * (rank + 1) / t.splits - first};
+}
+
+// What a cluster has: its first tile, and a group of kTokens rows.
+struct Place {
+  int32_t tile, group;
+};
+__device__ Place place_of(const TiledProduct& t) {
+  const auto tiles = static_cast<int32_t>(gridDim.x) / t.splits, groups = static_cast<int32_t>(gridDim.y);
+  const auto tile = static_cast<int32_t>(blockIdx.x) / t.splits, group = static_cast<int32_t>(blockIdx.y);
+  if (t.turns > 1) return {tile, group};
+  const int32_t index = group * tiles + tile;  // in the order in which clusters begin
+  const int32_t first = index / (tiles * kGroupsAtOnce) * kGroupsAtOnce, within = index - first * tiles;
+  const int32_t at_once = min(kGroupsAtOnce, groups - first);
+  return {within / at_once, first + within % at_once};
+}
+__device__ int32_t tile_of(const Place& place, int32_t turn) {
+  return place.tile + turn * static_cast<int32_t>(gridDim.x);  // with several turns a cluster is one block
 }
 
 template <int32_t kTokens>
-__device__ void load_tokens(const RingProduct& r, const Stages& s, int32_t stage, int32_t step) {
-  using R = Ring<kTokens>;
-  tma_load(s.memory + stage * R::kStageBytes + kWeightBytes, &r.in, &s.full[stage], 0,
-           static_cast<int32_t>(blockIdx.y) * kTokens, step * kPanels);
+__device__ void load_weights(const TiledProduct& t, const Ring& ring, int32_t stage, int32_t tile, int32_t step) {
+  using S = Sizes<kTokens>;
+  arrive_expect_tx(&ring.full[stage], S::kStageBytes);
+  tma_load(ring.memory + stage * S::kStageBytes, &t.weights, &ring.full[stage], 0, tile * kTile, step);
+}
+template <int32_t kTokens>
+__device__ void load_tokens(const TiledProduct& t, const Ring& ring, int32_t stage, int32_t group, int32_t step) {
+  using S = Sizes<kTokens>;
+  tma_load(ring.memory + stage * S::kStageBytes + kWeightBytes, &t.in, &ring.full[stage], 0, group * kTokens, step);
 }
 
-// The order in which a block's tiles pass: the steps of one after those of the other, in turn to one warpgroup and the
-// other. All blocks have as many tiles: some are past the last, where TMA finds zeros.
-struct Cursor {
-  int32_t turn = 0, step = 0;
-  PipelineState places[kConsumers];  // in each warpgroup's own ring
+template <int32_t kTokens>
+__device__ void produce(const TiledProduct& t, const Ring& ring, const Place& place, const Share& share) {
+  using S = Sizes<kTokens>;
+  const int32_t all = t.turns * share.count, ahead = min(all, S::kStages);
+  const auto step_of = [&](int32_t i) { return share.first + i % share.count; };
+  for (int32_t i = 0; i < ahead; ++i) load_weights<kTokens>(t, ring, i, tile_of(place, i / share.count), step_of(i));
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  for (int32_t i = 0; i < ahead; ++i) load_tokens<kTokens>(t, ring, i, place.group, step_of(i));
+  PipelineState state{0, 1};
+  for (int32_t i = ahead; i < all; ++i, state.next(S::kStages)) {
+    wait(&ring.empty[state.stage], state.phase ^ 1);
+    load_weights<kTokens>(t, ring, state.stage, tile_of(place, i / share.count), step_of(i));
+    load_tokens<kTokens>(t, ring, state.stage, place.group, step_of(i));
+  }
+}
 
-  __device__ int32_t tile() const { return static_cast<int32_t>(blockIdx.x + turn * gridDim.x); }
-  __device__ int32_t group() const { return step % kConsumers; }
-  __device__ uint32_t phase() const { return group() ? places[1].phase : places[0].phase; }
-  template <int32_t kTokens>
-  __device__ int32_t stage() const {
-    return group() ? Ring<kTokens>::kOwnStages + places[1].stage : places[0].stage;
+template <int32_t kTokens>
+__device__ void multiply_share(const Ring& ring, PipelineState& state, int32_t count,
+                               float (&sums)[kHeight][kTokens / 2]) {
+  using S = Sizes<kTokens>;
+  const int32_t group = threadIdx.x / kWarpgroup;
+  const bool speaks = threadIdx.x % 32 == 0;
+  int32_t last = -1;
+#pragma unroll
+  for (int32_t m = 0; m < kHeight; ++m)
+#pragma unroll
+    for (int32_t i = 0; i < kTokens / 2; ++i) sums[m][i] = 0;
+  for (int32_t i = 0; i < count; ++i, state.next(S::kStages)) {
+    wait(&ring.full[state.stage], state.phase);
+    const uint32_t at = ring.memory + state.stage * S::kStageBytes;
+    const uint64_t w = wgmma_descriptor(at + group * kHeight * kMany * kLineBytes);
+    const uint64_t x = wgmma_descriptor(at + kWeightBytes);
+    wgmma_fence();
+#pragma unroll
+    for (int32_t k = 0; k < 4; ++k)
+#pragma unroll
+      for (int32_t m = 0; m < kHeight; ++m) {
+        constexpr int32_t kSixteen = 32;  // bytes
+        wgmma_weights<kTokens>(sums[m], advance_descriptor(w, m * kMany * kLineBytes + k * kSixteen),
+                               advance_descriptor(x, k * kSixteen), 1);
+      }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (speaks && last >= 0) arrive(&ring.empty[last]);
+    last = state.stage;
   }
-  template <int32_t kTokens>
-  __device__ void next(int32_t steps) {
-    if (group())
-      places[1].next(Ring<kTokens>::kOwnStages);
-    else
-      places[0].next(Ring<kTokens>::kOwnStages);
-    if (++step == steps) {
-      step = 0;
-      ++turn;
-    }
+  wgmma_wait<0>();
+  if (speaks && last >= 0) arrive(&ring.empty[last]);
+}
+
+// The way of a piece to memory: piece % groups says which eight tokens, piece / groups which 64 outputs of the tile.
+template <int32_t kTokens, PackedMatrix::Join kJoin>
+class PieceFinish {
+ public:
+  __device__ PieceFinish(const Product& p, int32_t tile, int32_t group, int32_t piece)
+      : token_(group * kTokens + piece % Sizes<kTokens>::kGroups * 8 + static_cast<int32_t>(threadIdx.x) % 4 * 2),
+        first_(p, row_of(tile, piece), token_),
+        second_(p, row_of(tile, piece), token_ + 1) {}
+  __device__ void store(const Product& p, int32_t live, const float4& sums) const {
+    if (token_ < live) first_.store(p, sums.x, sums.z);
+    if (token_ + 1 < live) second_.store(p, sums.y, sums.w);
   }
+
+ private:
+  static __device__ int32_t row_of(int32_t tile, int32_t piece) {
+    const int32_t thread = static_cast<int32_t>(threadIdx.x) % kWarpgroup;
+    return tile * kTile + piece / Sizes<kTokens>::kGroups * kMany + thread / 32 * 16 + thread % 32 / 4;
+  }
+  int32_t token_;
+  Finish<kJoin> first_, second_;
 };
 
 template <int32_t kTokens>
-__device__ void produce(const RingProduct& r, const Stages& s, int32_t steps) {
-  Cursor weights, tokens;
-  for (; weights.turn != r.turns && weights.phase() == 0; weights.next<kTokens>(steps))
-    load_weights<kTokens>(r, s, weights.stage<kTokens>(), weights.tile(), weights.step);
-  quire::cuda::griddep_wait();
-  quire::cuda::griddep_launch_dependents();
-  for (; tokens.turn != weights.turn || tokens.step != weights.step; tokens.next<kTokens>(steps))
-    load_tokens<kTokens>(r, s, tokens.stage<kTokens>(), tokens.step);
-  for (; weights.turn != r.turns; weights.next<kTokens>(steps)) {
-    const int32_t stage = weights.stage<kTokens>();
-    wait(&s.empty[stage], weights.phase() ^ 1);
-    load_weights<kTokens>(r, s, stage, weights.tile(), weights.step);
-    load_tokens<kTokens>(r, s, stage, weights.step);
+__device__ float4 piece_of(const float (&sums)[kHeight][kTokens / 2], int32_t m, int32_t j) {
+  return {sums[m][j * 4], sums[m][j * 4 + 1], sums[m][j * 4 + 2], sums[m][j * 4 + 3]};
+}
+
+constexpr int32_t kStagesAreFree = 1;  // a named barrier
+
+// Sixteen bytes of the shared memory of the block of that rank, where `here` lies in this one's.
+__device__ float4 load_shared_of([[maybe_unused]] uint32_t here, [[maybe_unused]] int32_t rank) {
+  float4 x = {};
+#if QUIRE_HOPPER
+  asm volatile(
+      "{\n"
+      "  .reg .b32 there;\n"
+      "  mapa.shared::cluster.u32 there, %4, %5;\n"
+      "  ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+      "}"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+      : "r"(here), "r"(rank)
+      : "memory");
+#endif
+  return x;
+}
+__device__ void store_shared(uint32_t to, const float4& x) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+
+// All blocks' sums lie where their stages were; each block adds up and finishes every splits-th piece.
+template <int32_t kTokens, PackedMatrix::Join kJoin>
+__device__ void finish_together(const TiledProduct& t, const Ring& ring, const Place& place, int32_t live,
+                                const float (&sums)[kHeight][kTokens / 2]) {
+  using S = Sizes<kTokens>;
+  constexpr int32_t kPieceBytes = kWarpgroup * int32_t{sizeof(float4)};
+  const int32_t group = threadIdx.x / kWarpgroup, thread = threadIdx.x % kWarpgroup;
+  const uint32_t own = ring.memory + thread * sizeof(float4);
+  quire::cuda::named_barrier_sync(kStagesAreFree, kConsumers * kWarpgroup);
+#pragma unroll
+  for (int32_t m = 0; m < kHeight; ++m)
+#pragma unroll
+    for (int32_t j = 0; j < S::kGroups; ++j)
+      store_shared(own + ((group * kHeight + m) * S::kGroups + j) * kPieceBytes, piece_of<kTokens>(sums, m, j));
+  cluster_sync();
+  const int32_t rank = static_cast<int32_t>(blockIdx.x) % t.splits;
+  for (int32_t piece = rank + group * t.splits; piece < S::kPieces; piece += kConsumers * t.splits) {
+    const PieceFinish<kTokens, kJoin> finish(t.product, place.tile, place.group, piece);
+    float4 parts[kMostSplits];
+#pragma unroll
+    for (int32_t i = 0; i < kMostSplits; ++i)
+      if (i < t.splits) parts[i] = load_shared_of(own + piece * kPieceBytes, i);
+    float4 sum = parts[0];
+#pragma unroll
+    for (int32_t i = 1; i < kMostSplits; ++i)
+      if (i < t.splits) {
+        sum.x += parts[i].x;
+        sum.y += parts[i].y;
+        sum.z += parts[i].z;
+        sum.w += parts[i].w;
+      }
+    finish.store(t.product, live, sum);
   }
-}
-
-// `count` stages of the warpgroup's ring: sums of both panels, added.
-template <int32_t kTokens>
-__device__ void multiply_tile(const Stages& s, PipelineState& place, int32_t count, float (&sums)[kTokens / 2]) {
-  using R = Ring<kTokens>;
-  const int32_t own = threadIdx.x / kWarpgroup * R::kOwnStages;
-  const bool speaks = threadIdx.x % 32 == 0;
-  int32_t last = -1;
-  float second[kTokens / 2];
-#pragma unroll
-  for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] = second[i] = 0;
-  for (int32_t i = 0; i < count; ++i, place.next(R::kOwnStages)) {
-    const int32_t stage = own + place.stage;
-    wait(&s.full[stage], place.phase);
-    const uint32_t at = s.memory + stage * R::kStageBytes;
-    const uint64_t w = wgmma_descriptor(at), x = wgmma_descriptor(at + kWeightBytes);
-    wgmma_fence();
-#pragma unroll
-    for (int32_t k = 0; k < kPanels / 2 * 4; ++k) {
-      constexpr int32_t kSixteen = 32;  // bytes
-      const int32_t panel = k / 4 * 2, column = k % 4 * kSixteen;
-      wgmma_weights<kTokens>(sums, advance_descriptor(w, panel * kWeightPanel + column),
-                             advance_descriptor(x, panel * R::kTokenPanel + column), 1);
-      wgmma_weights<kTokens>(second, advance_descriptor(w, (panel + 1) * kWeightPanel + column),
-                             advance_descriptor(x, (panel + 1) * R::kTokenPanel + column), 1);
-    }
-    wgmma_commit();
-    wgmma_wait<1>();
-    if (speaks && last >= 0) arrive(&s.empty[last]);
-    last = stage;
-  }
-  wgmma_wait<0>();
-  if (speaks && last >= 0) arrive(&s.empty[last]);
-#pragma unroll
-  for (int32_t i = 0; i < kTokens / 2; ++i) sums[i] += second[i];
-}
-
-constexpr int32_t kPartFull = 1, kPartEmpty = 2;  // named barriers
-
-// The second warpgroup's sums go to the first.
-template <int32_t kCount>
-__device__ void give_part(const Stages& s, const float (&sums)[kCount], bool is_first) {
-  if (!is_first) quire::cuda::named_barrier_sync(kPartEmpty, kConsumers * kWarpgroup);
-#pragma unroll
-  for (int32_t i = 0; i < kCount; ++i) s.part[i * kWarpgroup + threadIdx.x % kWarpgroup] = sums[i];
-  named_barrier_arrive(kPartFull, kConsumers * kWarpgroup);
-}
-template <int32_t kCount>
-__device__ void take_part(const Stages& s, float (&sums)[kCount], bool is_last) {
-  quire::cuda::named_barrier_sync(kPartFull, kConsumers * kWarpgroup);
-#pragma unroll
-  for (int32_t i = 0; i < kCount; ++i) sums[i] += s.part[i * kWarpgroup + threadIdx.x];
-  if (!is_last) named_barrier_arrive(kPartEmpty, kConsumers * kWarpgroup);
 }
 
 template <int32_t kTokens, PackedMatrix::Join kJoin>
-__device__ void consume(const RingProduct& r, const Stages& s, int32_t steps) {
-  const int32_t group = threadIdx.x / kWarpgroup, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+__device__ void consume(const TiledProduct& t, const Ring& ring, const Place& place, const Share& share) {
+  const int32_t group = threadIdx.x / kWarpgroup;
   quire::cuda::griddep_wait();
-  const int32_t first_token = blockIdx.y * kTokens, live = live_rows_of(r.product);
-  PipelineState place;
-  for (int32_t turn = 0; turn < r.turns; ++turn) {
-    float sums[kTokens / 2];
-    multiply_tile<kTokens>(s, place, (steps + 1 - group) / kConsumers, sums);
-    if (group == 1) {
-      give_part(s, sums, turn == 0);
-      continue;
-    }
-    take_part(s, sums, turn == r.turns - 1);
-    const int32_t row = static_cast<int32_t>(blockIdx.x + turn * gridDim.x) * kTile + warp * 16 + lane / 4;
+  const int32_t live = live_rows_of(t.product);
+  PipelineState state;
+  float sums[kHeight][kTokens / 2];
+  for (int32_t turn = 0; turn < t.turns; ++turn) {
+    multiply_share<kTokens>(ring, state, share.count, sums);
+    if (t.splits > 1) return finish_together<kTokens, kJoin>(t, ring, place, live, sums);
 #pragma unroll
-    for (int32_t i = 0; i < kTokens / 4; ++i) {
-      const int32_t token = first_token + i / 2 * 8 + lane % 4 * 2 + i % 2, at = i / 2 * 4 + i % 2;
-      if (token < live) Finish<kJoin>(r.product, row, token).store(r.product, sums[at], sums[at + 2]);
-    }
+    for (int32_t m = 0; m < kHeight; ++m)
+#pragma unroll
+      for (int32_t j = 0; j < Sizes<kTokens>::kGroups; ++j)
+        PieceFinish<kTokens, kJoin>(t.product, tile_of(place, turn), place.group,
+                                    (group * kHeight + m) * Sizes<kTokens>::kGroups + j)
+            .store(t.product, live, piece_of<kTokens>(sums, m, j));
   }
 }
 
-// grid: blocks that share the tiles, groups of kTokens rows
+// grid: blocks of clusters, which share the tiles; groups of kTokens rows
 template <int32_t kTokens, PackedMatrix::Join kJoin>
-__global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant__ RingProduct r) {
-  using R = Ring<kTokens>;
+__global__ void __launch_bounds__(kThreads, 1) ring_kernel(const __grid_constant__ TiledProduct t) {
+  using S = Sizes<kTokens>;
   extern __shared__ __align__(1024) std::byte shared[];
-  std::byte* behind = shared + R::kStages * R::kStageBytes;
-  Barrier* barriers = reinterpret_cast<Barrier*>(behind + R::kPartBytes);
-  const Stages s{shared_address(shared), reinterpret_cast<float*>(behind), barriers, barriers + R::kStages};
-  const int32_t steps = (r.product.inputs + kStep - 1) / kStep;
-  if (threadIdx.x == kThreads - 32) {
-    prefetch_tensor_map(&r.weights);
-    prefetch_tensor_map(&r.in);
-    for (int32_t i = 0; i < R::kStages; ++i) {
-      init_barrier(&s.full[i], 1);
-      init_barrier(&s.empty[i], kWarpgroup / 32);
+  Barrier* barriers = reinterpret_cast<Barrier*>(shared + S::kStages * S::kStageBytes);
+  const Ring ring{shared_address(shared), barriers, barriers + S::kStages};
+  if (threadIdx.x == kConsumers * kWarpgroup) {
+    prefetch_tensor_map(&t.weights);
+    prefetch_tensor_map(&t.in);
+    for (int32_t i = 0; i < S::kStages; ++i) {
+      init_barrier(&ring.full[i], 1);
+      init_barrier(&ring.empty[i], kConsumers * kWarpgroup / 32);
     }
     fence_proxy_async();
   }
   __syncthreads();
-  if (threadIdx.x >= kConsumers * kWarpgroup) {
-    if (elect_one()) produce<kTokens>(r, s, steps);
+  const Share share = share_of(t);
+  const Place place = place_of(t);
+  if (threadIdx.x < kConsumers * kWarpgroup) {
+    warpgroup_reg_alloc<kConsumerRegisters>();
+    consume<kTokens, kJoin>(t, ring, place, share);
   } else {
-    consume<kTokens, kJoin>(r, s, steps);
+    warpgroup_reg_dealloc<kProducerRegisters>();
+    if (threadIdx.x / 32 == kConsumers * kWarpgroup / 32 && elect_one()) produce<kTokens>(t, ring, place, share);
+    if (t.splits > 1) cluster_sync();
   }
+  if (t.splits > 1) cluster_sync();  // until nobody reads this block's sums
 }
 
 // --- the host's side
@@ -252,29 +320,34 @@ constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part -
 
 // How a matrix is dealt out.
 struct Deal {
-  int32_t turns, blocks;
+  int32_t splits, turns, blocks;
 };
-Deal deal_of(int32_t weight_rows) {
-  const int32_t tiles = parts_of(weight_rows, kTile), turns = parts_of(tiles, gpu_kind().multiprocessors);
-  return {turns, parts_of(tiles, turns)};
+Deal deal_of(const Product& p) {
+  const int32_t tiles = parts_of(p.weight_rows(), kTile), steps = p.inputs / kPanelColumns;
+  for (int32_t splits = kMostSplits; splits > 1; splits /= 2)
+    if (tiles * splits <= gpu_kind().multiprocessors && splits <= steps) return {splits, 1, tiles * splits};
+  const int32_t turns = parts_of(tiles, gpu_kind().multiprocessors);
+  return {1, turns, parts_of(tiles, turns)};
 }
 
 template <int32_t kTokens, PackedMatrix::Join kJoin>
 void launch_ring(const Product& p, cudaStream_t stream) {
   static const bool allowed = [] {
     check_cuda(cudaFuncSetAttribute(ring_kernel<kTokens, kJoin>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    Ring<kTokens>::kShared),
+                                    Sizes<kTokens>::kShared),
                "no shared memory for products");
     return true;
   }();
   (void)allowed;
-  const Deal deal = deal_of(p.weight_rows());
-  const RingProduct r{.weights = panels_map(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile, kPanels),
-                      .in = panels_map(p.in, p.room, p.inputs, p.in_stride, kTokens, kPanels),
-                      .product = p,
-                      .turns = deal.turns};
+  const Deal deal = deal_of(p);
+  const TiledProduct t{.weights = panels_map(p.weights, p.weight_rows(), p.inputs, p.inputs, kTile, 1),
+                       .in = panels_map(p.in, p.room, p.inputs, p.in_stride, kTokens, 1),
+                       .product = p,
+                       .turns = deal.turns,
+                       .splits = deal.splits};
   const dim3 grid(static_cast<uint32_t>(deal.blocks), static_cast<uint32_t>(parts_of(p.room, kTokens)));
-  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Ring<kTokens>::kShared, stream, "matmul", r);
+  quire::cuda::launch_after(ring_kernel<kTokens, kJoin>, grid, kThreads, Sizes<kTokens>::kShared, stream, "matmul", t,
+                            deal.splits > 1 ? deal.splits : 0);
 }
 
 template <int32_t kTokens>
@@ -308,10 +381,10 @@ bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {
-  if (p.room <= 8) return launch_joined<8>(p, stream);
   if (p.room <= 16) return launch_joined<16>(p, stream);
   if (p.room <= 32) return launch_joined<32>(p, stream);
-  launch_joined<64>(p, stream);
+  if (p.room <= 64) return launch_joined<64>(p, stream);
+  launch_joined<128>(p, stream);
 }
 
 }  // namespace quire::ops::cuda

@@ -17,7 +17,7 @@ namespace {
 using quire::cuda::griddep_launch_dependents;
 using quire::cuda::griddep_wait;
 
-constexpr int32_t kMostWarps = 16, kChunk = 64, kHalfChunk = kChunk / 2;
+constexpr int32_t kMostWarps = 12, kChunk = 64, kHalfChunk = kChunk / 2;
 constexpr int32_t kTileRows = 8;  // tokens of an mma
 
 struct Chunk {
@@ -116,10 +116,14 @@ struct Shared {
   float factors[kTiles * kTileRows];
 };
 
+// So few registers that two blocks leave room for one of attention, whose clusters would else begin late.
+template <int32_t kTiles, int32_t kAhead>
+constexpr int32_t kBlocksBeside = kTiles > 1 ? 1 : kAhead == 1 ? 3 : 2;
+
 // grid: groups of 16 weight rows, groups of kTiles * 8 tokens. A warp holds kAhead chunks of weights at a time, which
 // are all that it has or not. kOneGroup: there is one group of tokens, and nothing but its stores waits for `live`.
 template <int32_t kTiles, int32_t kAhead, bool kAll, bool kOneGroup, class End>
-__global__ void __launch_bounds__(kMostWarps * 32) small_kernel(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kMostWarps * 32, kBlocksBeside<kTiles, kAhead>) small_kernel(const __grid_constant__ Product p) {
   __shared__ Shared<kTiles> shared;
   griddep_launch_dependents();  // two of these fit beside each other
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

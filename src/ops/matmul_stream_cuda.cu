@@ -1,17 +1,20 @@
 // Products of up to 8 rows with large matrices on Hopper, where reading the weights is what takes the time: weights
 // stream through a ring of shared memory, which is full before the kernel waits for its rows.
 //
-//   a tile      16 weight rows, the longest stretch of memory that an output's sum lets a block read. Every block has
-//   as
-//               many tiles as any other, if possible, so that all end at once
-//   a piece     up to 1024 inputs of a tile, a stage of the ring: two boxes of 8 rows by TMA. (Copies by row would cost
-//   40 ns
-//               each, 4 us until the ring is full.)
-//   a warp      has every eighth group of 32 inputs, and what it needs of the tokens' rows in registers; products are
-//               m16n8k16, weights as rows, tokens as columns
+//   a tile    16 weight rows. Every block has as many as any other, if possible, so that all end at once
+//   a piece   4, 8 or 16 of its rows, up to 4096 inputs, up to 32 KB: a stage of the ring. Rows of up to 4096 inputs
+//   lie
+//             side by side, and come by one copy. Copies cost 40 ns each, and memory gives a tenth more to those of
+//             whole stretches than to boxes of a tensor map
+//   a warp    has every eighth block of 64 inputs, and in registers what it needs of the tokens' rows
 //
-// A warp adds up its inputs ascending, in two sums, which a lane's 8 neighbouring inputs go to in turn; the warps' sums
-// are added in their order. So a row's bits depend on nothing but the row and the weights.
+// Products are m16n8k16 over four weight rows: tokens are its rows, with a block's first 32 inputs, and again eight
+// below with its last 32; its columns are a weight row's first 32 inputs and its last 32 in turn. So of a product's
+// sums half mean something, and a lane has one output of one token.
+//
+// A warp adds up a piece's inputs ascending, in two sums which eights of inputs go to by halves, then the two halves of
+// blocks, then pieces; the warps' sums are added in their order. So a row's bits depend on nothing but the row and the
+// weights.
 #include <algorithm>
 
 #include "base/cuda_call.h"
@@ -28,92 +31,83 @@ using quire::cuda::griddep_wait;
 using quire::cuda::shared_address;
 
 constexpr int32_t kStreamWarps = 8, kStreamThreads = kStreamWarps * 32;
-constexpr int32_t kTileHeight = static_cast<int32_t>(kRowGroup);
-constexpr int32_t kHalfTile = kTileHeight / 2;
-constexpr int32_t kMostPiece = 1024, kMostPanels = kMostPiece / kPanelColumns, kGroup = 32;
-constexpr int32_t kGroupsOfWarp = kMostPiece / kGroup / kStreamWarps;
-constexpr int32_t kEightLines = kHalfTile * kLineBytes;  // of a panel
-constexpr int32_t kBoxBytes = kMostPanels * kEightLines, kStageBytes = 2 * kBoxBytes;
-constexpr int32_t kStages = 6;
-constexpr int32_t kEarlyStages = 3;  // that are asked for before the tokens' rows, which would queue behind more
-constexpr int32_t kHeldTiles = 2;    // whose sums a warp has at a time
-constexpr int32_t kHeldPieces = 4;   // of the tokens' rows, which a warp has in registers; longer rows come in passes
+constexpr int32_t kTileHeight = static_cast<int32_t>(kRowGroup), kHalfTile = kTileHeight / 2;
+constexpr int32_t kQuad = 4, kQuads = kTileHeight / kQuad;  // weight rows of a product, such of a tile
+constexpr int32_t kBlock = 64, kMostPiece = 4096, kBlocksOfWarp = kMostPiece / kBlock / kStreamWarps;
+constexpr int32_t kRingBytes = 192 << 10, kMostStageBytes = 32 << 10, kMostStages = 12;
+constexpr int32_t kHeldTiles = 2;  // whose sums meet at a time
 
-// A block's pieces in the order in which they pass: for each kHeldTiles tiles, for each kHeldPieces pieces of a row,
-// tile by tile.
-struct PieceCursor {
-  int32_t first, pass;  // tile and piece where both loops are
-  int32_t tile, piece;  // from there on
+struct StreamProduct {
+  Product product;
+  int32_t tiles, turns;   // of all blocks, of a block
+  int32_t pieces, piece;  // of a row; inputs of one
+  int32_t quads, stages;  // of a stage; of the ring
+
+  __device__ int32_t first_tile() const { return static_cast<int32_t>(blockIdx.x) * turns; }
+  __device__ int32_t own_tiles() const { return min(turns, tiles - first_tile()); }
+  __device__ int32_t own_stages() const { return own_tiles() * pieces * (kQuads / quads); }
+  __device__ int32_t stage_bytes() const { return quads * kQuad * piece * 2; }
+};
+
+// A block's stages in the order in which they pass: for each kHeldTiles tiles, for each piece of a row, by rows.
+struct StageCursor {
+  int32_t first, piece;  // tile and piece where both loops are
+  int32_t quad;          // from there on, over the tiles
   int32_t left;
 
-  __device__ void next(int32_t tiles, int32_t pieces) {
+  __device__ void next(const StreamProduct& s) {
     --left;
-    if (++piece < min(kHeldPieces, pieces - pass)) return;
+    if ((quad += s.quads) < min(kHeldTiles, s.own_tiles() - first) * kQuads) return;
+    quad = 0;
+    if (++piece < s.pieces) return;
     piece = 0;
-    if (++tile < min(kHeldTiles, tiles - first)) return;
-    tile = 0;
-    if ((pass += kHeldPieces) < pieces) return;
-    pass = 0;
     first += kHeldTiles;
   }
 };
 
 struct StreamShared {
-  alignas(1024) std::byte ring[kStages][kStageBytes];
-  float sums[kHeldTiles][kStreamWarps][4][32];
+  alignas(128) std::byte ring[kRingBytes];
+  float sums[kHeldTiles * kQuads][kStreamWarps][32];
   float factors[kMostStreamRows];
-  Barrier full[kStages], empty[kStages];
-  PieceCursor ahead;  // the first thread's: what is asked for next
+  Barrier full[kMostStages], empty[kMostStages];
+  StageCursor ahead;  // the first thread's: what is asked for next
 };
 
-struct StreamProduct {
-  CUtensorMap weights;
-  Product product;
-  int32_t tiles, turns;    // of all blocks, of a block
-  int32_t pieces, panels;  // of a row, of a piece
-
-  __device__ int32_t first_tile() const { return static_cast<int32_t>(blockIdx.x) * turns; }
-  __device__ int32_t own_tiles() const { return min(turns, tiles - first_tile()); }
-};
-
-// By one thread: the next piece comes to the stage. Not inlined, because the loop over pieces has many places for it,
-// and long code is slow when it is new.
+// By one thread: what comes next, to the stage.
 template <class End>
 __noinline__ __device__ void load_next(const StreamProduct& s, StreamShared& shared, int32_t stage) {
-  PieceCursor at = shared.ahead;
-  const RowPair rows = End(s.product, s.first_tile() + at.first + at.tile).rows(0);
-  const int32_t panel = (at.pass + at.piece) * s.panels;
-  const uint32_t to = shared_address(shared.ring[stage]);
-  arrive_expect_tx(&shared.full[stage], 2 * s.panels * kEightLines);
-  tma_load_once(to, &s.weights, &shared.full[stage], 0, rows.low, panel);
-  tma_load_once(to + kBoxBytes, &s.weights, &shared.full[stage], 0, rows.high, panel);
-  at.next(s.own_tiles(), s.pieces);
+  const Product& p = s.product;
+  StageCursor at = shared.ahead;
+  const RowPair tile = End(p, s.first_tile() + at.first + at.quad / kQuads).rows(0);
+  const int32_t rows = s.quads * kQuad, first = at.quad % kQuads * kQuad, input = at.piece * s.piece;
+  const int32_t row_bytes = min(s.piece, p.inputs - input) * 2, stride = s.piece * 2;
+  const uint32_t to = shared_address(shared.ring) + stage * s.stage_bytes();
+  const auto weights = [&](int32_t row) {
+    return p.weights + static_cast<int64_t>(row < kHalfTile ? tile.low + row : tile.high + row - kHalfTile) * p.inputs +
+           input;
+  };
+  arrive_expect_tx(&shared.full[stage], rows * row_bytes);
+  const int32_t together = s.pieces > 1 ? 1 : min(rows, kHalfTile);  // rows that lie side by side
+  for (int32_t row = 0; row < rows; row += together)
+    bulk_load_once(to + row * stride, weights(first + row), together * row_bytes, &shared.full[stage]);
+  at.next(s);
   shared.ahead = at;
 }
 
-// The tokens' rows as B fragments: lane / 4 is the token, lane % 4 has 8 inputs of each of the warp's groups.
-using HeldRows = uint4[kHeldPieces][kGroupsOfWarp];
+// The tokens' rows of a piece: lane / 4 is the token, lane % 4 has 8 inputs of each half of the warp's blocks.
+using HeldRows = uint4[kBlocksOfWarp][2];
 
-__device__ void load_rows(HeldRows& rows, const Product& p, int32_t piece, int32_t pass) {
+__device__ void load_rows(HeldRows& rows, const StreamProduct& s, int32_t piece) {
+  const Product& p = s.product;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
 #pragma unroll
-  for (int32_t c = 0; c < kHeldPieces; ++c)
+  for (int32_t i = 0; i < kBlocksOfWarp; ++i)
 #pragma unroll
-    for (int32_t i = 0; i < kGroupsOfWarp; ++i) {
-      const int32_t at = (pass + c) * piece + (warp + kStreamWarps * i) * kGroup + lane % 4 * 8;
+    for (int32_t h = 0; h < 2; ++h) {
+      const int32_t at = piece * s.piece + (warp + kStreamWarps * i) * kBlock + h * (kBlock / 2) + lane % 4 * 8;
       const auto* x = reinterpret_cast<const uint4*>(p.in + token * p.in_stride + at);
-      rows[c][i] = token < p.room && at < p.inputs ? __ldcg(x) : uint4{};
+      rows[i][h] = token < p.room && at < p.inputs ? __ldcg(x) : uint4{};
     }
-}
-
-// Until they are there.
-__device__ void wait_for(const HeldRows& rows) {
-  uint32_t all = 0;
-#pragma unroll
-  for (int32_t c = 0; c < kHeldPieces; ++c)
-#pragma unroll
-    for (int32_t i = 0; i < kGroupsOfWarp; ++i) all |= rows[c][i].x;
-  asm volatile("" ::"r"(all) : "memory");
 }
 
 __device__ uint4 load_shared(uint32_t at) {
@@ -122,113 +116,100 @@ __device__ uint4 load_shared(uint32_t at) {
   return x;
 }
 
-// Lanes of a product's row lane / 4 read the line of this number: so that eight lanes at a time meet no bank twice,
-// pieces of line i lie permuted by i. And where such a line's sums are.
-__device__ int32_t line_of(int32_t row) { return row % 2 * 4 + row / 2; }
-__device__ int32_t row_of(int32_t line) { return line % 4 * 2 + line / 4; }
-
-// The warp's groups of one stage, of which so many inputs are there.
-__device__ void multiply_piece(float (&sums)[2][4], uint32_t stage, int32_t inputs,
-                               const uint4 (&rows)[kGroupsOfWarp]) {
+// The warp's share of four weight rows' sums for the lane's token and row lane % 4. A row has so many inputs there, and
+// the next begins `stride` bytes further on.
+__device__ float multiply_quad(uint32_t weights, int32_t stride, int32_t inputs, const HeldRows& rows) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const uint32_t at = piece_at(stage + warp / 2 * kEightLines, line_of(lane / 4), warp % 2 * 4 + lane % 4);
+  const uint32_t at = weights + lane / 8 * stride + warp * (kBlock * 2) + lane % 8 * 16;
+  float even[4] = {}, odd[4] = {};
 #pragma unroll
-  for (int32_t i = 0; i < kGroupsOfWarp; ++i) {
-    if ((warp + kStreamWarps * i) * kGroup >= inputs) break;
-    constexpr int32_t kNext = kStreamWarps / 2 * kEightLines;
-    const uint4 w = load_shared(at + i * kNext), below = load_shared(at + i * kNext + kBoxBytes);
-    const uint4& x = rows[i];
-    quire::cuda::mma_m16n8k16<__nv_bfloat16>(sums[0], {w.x, below.x, w.y, below.y}, x.x, x.y);
-    quire::cuda::mma_m16n8k16<__nv_bfloat16>(sums[1], {w.z, below.z, w.w, below.w}, x.z, x.w);
+  for (int32_t i = 0; i < kBlocksOfWarp; ++i) {
+    if ((warp + kStreamWarps * i) * kBlock >= inputs) break;
+    const uint4 w = load_shared(at + i * kStreamWarps * kBlock * 2);
+    const uint4 &x = rows[i][0], &y = rows[i][1];
+    quire::cuda::mma_m16n8k16<__nv_bfloat16>(even, {x.x, y.x, x.y, y.y}, w.x, w.y);
+    quire::cuda::mma_m16n8k16<__nv_bfloat16>(odd, {x.z, y.z, x.w, y.w}, w.z, w.w);
   }
+  return (even[0] + odd[0]) + (even[3] + odd[3]);
 }
 
 // grid: blocks that share the tiles
 template <class End>
-__global__ void __launch_bounds__(kStreamThreads, kStages > 3 ? 1 : 2)
-    stream_kernel(const __grid_constant__ StreamProduct s) {
+__global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_constant__ StreamProduct s) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<StreamShared*>(memory);
   const Product& p = s.product;
-  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int32_t tiles = s.own_tiles(), pieces = s.pieces, piece = s.panels * kPanelColumns;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = s.own_tiles();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(&s.weights);
-    for (int32_t i = 0; i < kStages; ++i) {
+    for (int32_t i = 0; i < s.stages; ++i) {
       init_barrier(&shared.full[i], 1);
       init_barrier(&shared.empty[i], kStreamWarps);
     }
     fence_proxy_async();
-    shared.ahead = {.first = 0, .pass = 0, .tile = 0, .piece = 0, .left = tiles * pieces};
-#pragma unroll 1
-    for (int32_t i = 0; i < min(kEarlyStages, tiles * pieces); ++i) load_next<End>(s, shared, i);
+    shared.ahead = {.first = 0, .piece = 0, .quad = 0, .left = s.own_stages()};
+    for (int32_t i = 0; i < min(s.stages, s.own_stages()); ++i) load_next<End>(s, shared, i);
   }
   __syncthreads();
   griddep_wait();
   griddep_launch_dependents();
 
   const int32_t live = live_rows_of(p);
-  constexpr int32_t kGroupsAhead = 4;
+  constexpr int32_t kGroupsAhead = 8;  // rows of 4096
   const RowFactor<kGroupsAhead> own_factor(p, warp);
   PipelineState place;
   HeldRows rows;
   for (int32_t first = 0; first < tiles; first += kHeldTiles) {
     // What this thread adds up and stores: one of the tile's pairs for one of the tokens.
-    const int32_t odd = warp % 2, t = warp / 2, token = lane % 4 * 2 + odd;
+    const int32_t odd = warp % 2, t = warp / 2, pair = lane / 4, token = lane % 4 * 2 + odd;
     const bool finishes = t < kHeldTiles && first + t < tiles;
     End end(p, finishes ? s.first_tile() + first + t : 0);
     end.load(p, finishes ? token : p.room);
-    float sums[kHeldTiles][2][4] = {};
-    for (int32_t pass = 0; pass < pieces; pass += kHeldPieces) {
-      if (first == 0 || pieces > kHeldPieces) load_rows(rows, p, piece, pass);
-      if (first == 0 && pass == 0 && threadIdx.x == 0) {
-        wait_for(rows);
+    for (int32_t piece = 0; piece < s.pieces; ++piece) {
+      if (first == 0 || s.pieces > 1) load_rows(rows, s, piece);
+      const int32_t inputs = min(s.piece, p.inputs - piece * s.piece), quads = min(kHeldTiles, tiles - first) * kQuads;
 #pragma unroll 1
-        for (int32_t i = kEarlyStages; i < min(kStages, tiles * pieces); ++i) load_next<End>(s, shared, i);
-      }
-#pragma unroll
-      for (int32_t of = 0; of < kHeldTiles; ++of) {
-        if (first + of >= tiles) break;
-#pragma unroll
-        for (int32_t c = 0; c < kHeldPieces; ++c) {
-          if (pass + c >= pieces) break;
-          wait(&shared.full[place.stage], place.phase);
-          multiply_piece(sums[of], shared_address(shared.ring[place.stage]), min(piece, p.inputs - (pass + c) * piece),
-                         rows[c]);
-          __syncwarp();
-          if (lane == 0) arrive(&shared.empty[place.stage]);
-          if (threadIdx.x == 0 && shared.ahead.left > 0) {
-            wait(&shared.empty[place.stage], place.phase);
-            load_next<End>(s, shared, place.stage);
-          }
-          place.next(kStages);
+      for (int32_t quad = 0; quad < quads; quad += s.quads) {
+        wait(&shared.full[place.stage], place.phase);
+        const uint32_t stage = shared_address(shared.ring) + place.stage * s.stage_bytes();
+#pragma unroll 1
+        for (int32_t i = 0; i < s.quads; ++i) {
+          const float part = multiply_quad(stage + i * kQuad * s.piece * 2, s.piece * 2, inputs, rows);
+          float& sum = shared.sums[quad + i][warp][lane];
+          sum = piece == 0 ? part : sum + part;
         }
+        __syncwarp();
+        if (lane == 0) arrive(&shared.empty[place.stage]);
+        if (threadIdx.x == 0 && shared.ahead.left > 0) {
+          wait(&shared.empty[place.stage], place.phase);
+          load_next<End>(s, shared, place.stage);
+        }
+        place.next(s.stages);
       }
     }
-    if (first > 0) __syncthreads();  // until the sums before are read
-#pragma unroll
-    for (int32_t t = 0; t < kHeldTiles; ++t)
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) shared.sums[t][warp][i][lane] = sums[t][0][i] + sums[t][1][i];
     if (first == 0 && p.squares) {
       const float factor = own_factor.value(p);
       if (lane == 0) shared.factors[warp] = factor;
     }
     __syncthreads();
-    if (!finishes) continue;
     float low = 0, high = 0;
-    const int32_t from = row_of(lane / 4) * 4 + lane % 4;
+    if (finishes) {
+      const int32_t from = token * kQuad + pair % kQuad, at = t * kQuads + pair / kQuad;
 #pragma unroll
-    for (int32_t w = 0; w < kStreamWarps; ++w) {
-      low += shared.sums[t][w][odd][from];
-      high += shared.sums[t][w][odd + 2][from];
+      for (int32_t w = 0; w < kStreamWarps; ++w) {
+        low += shared.sums[at][w][from];
+        high += shared.sums[at + kQuads / 2][w][from];
+      }
     }
+    __syncthreads();  // the sums are read
+    if (!finishes) continue;
     const float factor = p.squares ? shared.factors[token] : 1;
     end.store(p, low * factor, high * factor, token < live);
   }
 }
 
 // --- the host's side
+
+constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
 template <class End>
 void launch_stream(const Product& p, cudaStream_t stream) {
@@ -241,18 +222,19 @@ void launch_stream(const Product& p, cudaStream_t stream) {
                "no shared memory for products");
     return count;
   }();
-  const auto parts_of = [](int32_t whole, int32_t part) { return (whole + part - 1) / part; };
   const int32_t tiles = p.weight_rows() / kTileHeight, turns = parts_of(tiles, multiprocessors);
-  const int32_t pieces = parts_of(p.inputs, kMostPiece), panels = parts_of(p.inputs / kPanelColumns, pieces);
-  quire::cuda::launch_after(
-      stream_kernel<End>, dim3(static_cast<uint32_t>(parts_of(tiles, turns))), kStreamThreads, sizeof(StreamShared),
-      stream, "matmul",
-      StreamProduct{.weights = panels_map(p.weights, p.weight_rows(), p.inputs, p.inputs, kHalfTile, panels),
-                    .product = p,
-                    .tiles = tiles,
-                    .turns = turns,
-                    .pieces = pieces,
-                    .panels = panels});
+  const int32_t pieces = parts_of(p.inputs, kMostPiece), piece = parts_of(p.inputs / kBlock, pieces) * kBlock;
+  int32_t quads = kQuads;
+  while (quads * kQuad * piece * 2 > kMostStageBytes) quads /= 2;
+  const StreamProduct s{.product = p,
+                        .tiles = tiles,
+                        .turns = turns,
+                        .pieces = pieces,
+                        .piece = piece,
+                        .quads = quads,
+                        .stages = std::min(kMostStages, kRingBytes / (quads * kQuad * piece * 2))};
+  quire::cuda::launch_after(stream_kernel<End>, dim3(static_cast<uint32_t>(parts_of(tiles, turns))), kStreamThreads,
+                            sizeof(StreamShared), stream, "matmul", s);
 }
 
 }  // namespace
