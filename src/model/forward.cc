@@ -212,7 +212,7 @@ void Forward::Impl::spoil_buffers(Exec& exec) const {
   if (!exec.stream()) return;
   for (const Buffer* buffer :
        {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
-        &result.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
+        &result.memory(), &stream.memory(), &stream_squares.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
         &wanted_hidden.memory(), &logits.memory()})
     if (buffer->size() > 0)
       quire::cuda::check_cuda(cudaMemsetAsync(buffer->data(), 0xff, buffer->size(), quire::cuda::stream_of(exec)),
