@@ -74,8 +74,10 @@ void add_gpu_decode_lines(LineGroup& lines) {
                                  {32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
   for (const BatchOf& of : kDecode)
     for (const int32_t page : {1, 16, 64}) lines.push_back(gpu_line(Kind::decode, of, page));
-  lines.push_back(gpu_line(Kind::decode, {1, 512}, 16));
-  lines.back().heads = {9, 3, 64};
+  for (const int32_t batch : {1, 64, 256}) {
+    lines.push_back(gpu_line(Kind::decode, {batch, 512}, 16));
+    lines.back().heads = {9, 3, 64};
+  }
   lines.push_back(gpu_line(Kind::decode, {32, 1024}, 16));
   lines.back().longest = 65536;
   constexpr BatchOf kNarrow[] = {{32, 4096}, {128, 1024}, {128, 4096}, {16, 32768}};
@@ -127,6 +129,14 @@ void add_gpu_extend_lines(LineGroup& lines) {
   for (const int32_t fresh : {16, 64, 256}) {
     lines.push_back(gpu_line(Kind::prefill, {1, 32768}, 16));
     lines.back().fresh = fresh;
+  }
+  lines.push_back(gpu_line(Kind::prefill, {8, 32768}, 16));
+  lines.back().fresh = 16;
+  for (const int32_t heads : {16, kLatentHeads.query}) {
+    lines.push_back(gpu_line(Kind::prefill, {8, 32768}, 64));
+    lines.back().fresh = 16;
+    lines.back().heads = kLatentHeads;
+    lines.back().heads.query = heads;
   }
 }
 

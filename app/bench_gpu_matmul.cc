@@ -8,7 +8,7 @@
 #include "base/cuda.h"
 #include "bench.h"
 #include "gpu_limits.h"
-#include "ops/matmul.h"
+#include "ops/matmul_choice.h"
 #include "progress.h"
 #include "timing.h"
 
@@ -33,8 +33,9 @@ struct MatmulModel {
   BlockType type = BlockType::bf16;
 };
 
-constexpr BlockType kQuantisedTypes[] = {BlockType::q8_0, BlockType::q4_0, BlockType::q4_1, BlockType::q5_0,
-                                         BlockType::q5_1, BlockType::q4_k, BlockType::q5_k, BlockType::q6_k};
+constexpr BlockType kQuantisedTypes[] = {BlockType::q8_0, BlockType::q4_0, BlockType::q4_1,
+                                         BlockType::q5_0, BlockType::q5_1, BlockType::q4_k,
+                                         BlockType::q5_k, BlockType::q6_k, BlockType::f8_e4m3};
 // 8b as q4_k: "8b_Q4_K". Smaller weights need more layers to be more than a cache holds.
 MatmulModel quantised(MatmulModel model, BlockType type) {
   model.name = cat(model.name, "_", to_string(type));
@@ -71,7 +72,8 @@ std::vector<uint16_t> numbers(int64_t count) {
   uint32_t state = 1;
   for (uint16_t& x : bits) {
     state = state * 1664525 + 1013904223;
-    x = static_cast<uint16_t>(0x3c00 | (state >> 16 & 0x80ff));  // of magnitude 2^-7, both signs
+    // As bf16 of magnitude 2^-7, both signs; no byte is a NaN of 8 bits.
+    x = static_cast<uint16_t>(0x3c00 | (state >> 16 & 0x80fe));
   }
   return bits;
 }
@@ -110,6 +112,9 @@ class GpuMatmulWorld {
       seconds.push_back(exec_.stream()->seconds_of([&] { exec_.stream()->launch(*graph); }) / model_.layers);
     return median(seconds);
   }
+  std::string kernel(int32_t rows, int32_t only) {
+    return only < 0 ? "" : ops::cuda::kernel_of(args(static_cast<size_t>(only), rows), exec_);
+  }
 
  private:
   ops::PackedMatrix packed(const Matrix& matrix) const {
@@ -129,20 +134,21 @@ class GpuMatmulWorld {
                          values.size() * sizeof(uint16_t));
     exec_.wait();
   }
+  // Of weights_[i]; silu's results are bf16 where weights are, as in a model.
+  ops::MatmulArgs args(size_t i, int32_t rows) const {
+    const Matrix& matrix = model_.matrices[i % model_.matrices.size()];
+    ops::ActivationRows in = in_->view(matrix.inputs, weights_[i].forms());
+    in.rows = rows;
+    return {.weights = &weights_[i],
+            .in = in,
+            .out = {reinterpret_cast<float*>(out_.data()), rows, matrix.columns(), matrix.columns()},
+            .store = matrix.store,
+            .fusions = {.bf16_out = matrix.is_pair() && weights_[i].forms().bf16},
+            .live_rows = reinterpret_cast<const int32_t*>(live_.data())};
+  }
   void launch(int32_t rows, int32_t only) {
-    for (size_t i = 0; i < weights_.size(); ++i) {
-      const size_t index = i % model_.matrices.size();
-      const Matrix& matrix = model_.matrices[index];
-      if (only >= 0 && static_cast<int32_t>(index) != only) continue;
-      ops::ActivationRows in = in_->view(matrix.inputs, weights_[i].forms());
-      in.rows = rows;
-      ops::matmul({.weights = &weights_[i],
-                   .in = in,
-                   .out = {reinterpret_cast<float*>(out_.data()), rows, matrix.columns(), matrix.columns()},
-                   .store = matrix.store,
-                   .live_rows = reinterpret_cast<const int32_t*>(live_.data())},
-                  exec_);
-    }
+    for (size_t i = 0; i < weights_.size(); ++i)
+      if (only < 0 || i % model_.matrices.size() == static_cast<size_t>(only)) ops::matmul(args(i, rows), exec_);
   }
 
   const MatmulModel& model_;
@@ -205,7 +211,7 @@ Report bench_gpu_matmul(const BenchOptions& options) {
                                 .limit_us = limit * 1e6,
                                 .gbps = line.work.bytes / seconds / 1e9,
                                 .tflops = line.work.flops / seconds / 1e12,
-                                .note = "",
+                                .note = world.kernel(line.rows, line.only),
                                 .device = "cuda"});
     }
   }

@@ -238,6 +238,42 @@ constexpr GpuProblem kClusterProblems[] = {
 INSTANTIATE_TEST_SUITE_P(Problems, DecodeByClusters, ::testing::ValuesIn(kClusterProblems),
                          [](const auto& test) { return test.param.name; });
 
+// --- decode of many sequences
+
+class DecodeOfManySequences : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
+ protected:
+  // Sequences of all kinds of lengths, in teams of every size.
+  void expect_right(int32_t sequences, Case c) {
+    c = GetParam().applied_to(c);
+    for (int32_t b = 0; b < sequences; ++b) c.lengths.push_back(1 + b * 37 % 300);
+    c.lengths.back() = 700;
+    c.captured = sequences + 1;
+    SCOPED_TRACE(to_string(c));
+    expect_dense(run(c.world(), c, GpuKernel::decode_many), expected_of(c), kGpuTolerance);
+  }
+};
+
+TEST_P(DecodeOfManySequences, InTeamsOfEverySize) {
+  const int32_t kv_heads = GetParam().kv_heads;
+  for (const int32_t pairs : {140, 300, 600, 1200})
+    expect_right(pairs / kv_heads, {.page_size = kPageSizes[pairs / 100 % std::size(kPageSizes)], .context = 800});
+}
+
+TEST_P(DecodeOfManySequences, EveryVariant) {
+  const int32_t sequences = 280 / GetParam().kv_heads;
+  expect_right(sequences, {.softcap = 5, .context = 800});
+  expect_right(sequences, {.sinks = true, .context = 800});
+  expect_right(sequences, {.out_type = Dtype::bf16, .context = 800});
+  expect_right(4 * sequences, {.out_type = Dtype::bf16, .sinks = true, .context = 800});
+}
+
+constexpr GpuProblem kManyProblems[] = {
+    {"bf16_9_3", Dtype::bf16, Dtype::bf16, 9, 3, 64, 64},
+    {"f16_32_4", Dtype::f16, Dtype::f16, 32, 4, 64, 64},
+};
+INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManySequences, ::testing::ValuesIn(kManyProblems),
+                         [](const auto& test) { return test.param.name; });
+
 // --- what the kernel before writes while this one begins
 
 // The kernel before makes a key, or a value, of this step: it attends to keys of its own, slowly, and its result is put
@@ -288,6 +324,10 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
       expect_waited_for(problem, {.lengths = {length}, .context = 4096}, GpuKernel::decode_cluster);
       expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true}, GpuKernel::decode);
       expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length)}, GpuKernel::decode);
+      if (problem.key_dim == 64)
+        for (const int32_t sequences : {50, 400})
+          expect_waited_for(problem, {.lengths = std::vector<int32_t>(sequences, length), .context = 4096},
+                            GpuKernel::decode_many);
     }
 }
 

@@ -79,7 +79,9 @@ Case step_using(const BufferSpec& buffer) {
       return c;
     case Set::split:
       if (buffer.id == Buf::split_next_tile) return more_tiles_than_blocks();
-      [[fallthrough]];
+      c.lengths = {2600};  // long enough for every kernel
+      c.captured = 2;
+      return c;
     case Set::work:  // one sequence long enough to be split
       c.lengths = {1300};
       c.captured = 2;
@@ -104,10 +106,10 @@ bool is_for_the_shadow_alone(const BufferSpec& buffer) {
          name == "cu_splits";
 }
 
-// Of what blocks leave for each other, kernels that split keys read the arrivals, and prefill its tiles' counter.
+// Of what blocks leave for each other, all that split keys over several of them read the arrivals, and prefill its
+// tiles' counter.
 bool is_read_by(GpuKernel kernel, const BufferSpec& buffer) {
-  if (buffer.id == Buf::split_arrivals) return kernel == GpuKernel::latent;
-  if (buffer.id == Buf::split_tile_arrivals) return kernel == GpuKernel::decode;
+  if (buffer.id == Buf::split_arrivals) return kernel != GpuKernel::general && kernel != GpuKernel::decode_cluster;
   return buffer.id != Buf::split_next_tile || kernel == GpuKernel::prefill;
 }
 
@@ -159,8 +161,7 @@ class Buffer : public ::testing::TestWithParam<Mutated> {
   // Its bits there, in the world that it was laid out in. Of counts of arrivals none may pass by chance.
   std::vector<std::byte> bytes_on_gpu(const Case& c, World& world, Exec& exec, bool is_mutated) const {
     world.poison(Poison::guard);
-    if (buffer().id == Buf::split_arrivals || buffer().id == Buf::split_tile_arrivals)
-      std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
+    if (buffer().id == Buf::split_arrivals) std::ranges::fill(world.arena().words(buffer().id), 0x7f7f7f7f);
     const Launches launches;
     const quire::testing::Watchdog watchdog(kGpuTimeLimit, to_string(c));
     write(world.arena(), is_mutated, [&] {

@@ -44,10 +44,6 @@ struct Tile {
   float* rescale;  // [kRows]
 };
 
-struct Row {  // of a tile; row < 0: none
-  int32_t row, head;
-};
-
 // Rows first .. last - 1 of the tile's positions, its heads first_head .. first_head + heads - 1.
 struct Segment {
   int32_t first, last, first_head, heads;
@@ -302,6 +298,9 @@ void attend(const AttendArgs& args, Exec& exec) {
       break;
     case GpuKernel::decode_cluster:
       decode_cluster(args, choice, exec);
+      break;
+    case GpuKernel::decode_many:
+      decode_many(args, choice, exec);
       break;
     case GpuKernel::latent:
       latent_attend(args, choice, exec);

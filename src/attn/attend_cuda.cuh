@@ -101,6 +101,23 @@ inline __device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence,
   return (int64_t{sequence.pages[key >> shift].value} << shift) + (key & ((1 << shift) - 1));
 }
 
+// Query row and head of a packed row; row < 0: none.
+struct Row {
+  int32_t row, head;
+};
+
+// Divides packed rows, which are few, by the heads of a kv head: exact for less than 2^24 / group, and for 256 at
+// least.
+struct GroupDivider {
+  static constexpr int32_t kBits = 24;
+  uint32_t reciprocal;
+
+  static GroupDivider by(int32_t group) { return {((1u << kBits) + group - 1) / group}; }
+  __device__ int32_t operator()(int32_t packed) const {
+    return static_cast<int32_t>((static_cast<uint32_t>(packed) * reciprocal) >> kBits);
+  }
+};
+
 // With a sink of this logit in the denominator (-inf: none): what a row's sum of weighted values is multiplied by.
 inline __device__ float factor_of(float row_max, float sum, float sink, float value_scale) {
   if (row_max == -INFINITY) return 0;
@@ -138,9 +155,23 @@ __device__ void write_empty_rows(const AttendArgs& args, int32_t live, const Fir
     write_empty_row(args, row, thread, threads);
 }
 
+// A kernel that takes its shared memory, of so many bytes, to begin at byte `base`. choose_gpu() has asked the device
+// where it does; but variables that the kernel declares would lie before it.
+template <class Args>
+auto kernel_from_base(void (*kernel)(Args), size_t shared, uint32_t base) {
+  cudaFuncAttributes code;
+  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
+  check(code.sharedSizeBytes == 0, "attention's shared memory does not begin at byte ", base, ": its kernel declares ",
+        code.sharedSizeBytes, " bytes before it");
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+             "attention needs ", shared, " bytes of shared memory");
+  return kernel;
+}
+
 // Launches of what choose_gpu() chose.
 void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void decode_cluster(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void decode_many(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 

@@ -267,7 +267,7 @@ TEST_P(Attend, LatentKeysOfChains) {
     }
 }
 
-// Many queries, whose keys are not split: prompts without a prefix and behind one, single rows between them, last
+// Many queries, whose tiles are dealt out: prompts without a prefix and behind one, single rows between them, last
 // blocks of rows that are not whole or have none beside them.
 Case latent_extend_case(int32_t heads, int32_t page_size) {
   Case c = latent_case(heads, page_size, {65, 7, 1, 200, 129});
@@ -306,6 +306,34 @@ TEST_P(Attend, LatentKeysOfExtendsInEveryVariant) {
     c.window_pool = true;
     expect_right(c);
   }
+}
+
+// Few queries of each sequence after long prefixes, so that the tiles of a sequence are split over its keys; whole ones
+// between them, and sequences of one tile.
+TEST_P(Attend, LatentKeysOfExtendsAreSplit) {
+  if (!GetParam().on_gpu()) GTEST_SKIP() << "the CPU's loops are the same for any number of heads";
+  for (const int32_t page_size : {1, 64})
+    for (const int32_t heads : {5, 16, 128}) {
+      Case c = latent_case(heads, page_size, {1200, 3, 1500, 700, 33});
+      c.query_type = c.kv_type = Dtype::f16;
+      c.mode = Mode::extend;
+      c.extend = {20, 3, 1, 7, 33};
+      if (heads == 128) c.extend = {3, 1, 1, 2, 4};
+      c.captured = 6;
+      if (heads == 16) c.out_type = Dtype::f16;
+      expect_right(c);
+      if (page_size == 1) continue;
+      c.window = 1100;
+      c.sinks = true;
+      expect_right(c);
+    }
+  Case cross = latent_case(16, 16, {20, 3});
+  cross.query_type = cross.kv_type = Dtype::f16;
+  cross.mode = Mode::extend;
+  cross.extend = {20, 3};
+  cross.kind = LayerKind::encoder;
+  cross.encoder = {1200, 40};
+  expect_right(cross);
 }
 
 TEST_P(Attend, LatentKeysInEveryVariant) {
@@ -557,6 +585,32 @@ TEST_P(Attend, LongExtends) {
       c.key_dim = key_dim;
       c.value_dim = value_dim;
       c.out_type = GetParam().query_type;
+      expect_right(c);
+    }
+}
+
+// On a GPU prefill takes extends, and all of dims that decode has no code for; it splits the keys of the long ones.
+TEST_P(Attend, FewQueriesAfterLongPrefixesOfEveryDim) {
+  for (const auto& [key_dim, value_dim] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}})
+    for (const int32_t page_size : {1, 64}) {
+      Case c{.page_size = page_size,
+             .key_dim = key_dim,
+             .value_dim = value_dim,
+             .lengths = {2300, 3, 1100, 40},
+             .captured = 5};
+      c.out_type = GetParam().query_type;
+      expect_right(c);
+      c.sinks = true;
+      c.window = 2100;
+      expect_right(c);
+      c.mode = Mode::verify;
+      c.draft_tokens = 3;
+      expect_right(c);
+      c.mode = Mode::extend;
+      c.extend = {20, 3, 70, 1};
+      expect_right(c);
+      c.window = -1;
+      c.softcap = 5;
       expect_right(c);
     }
 }

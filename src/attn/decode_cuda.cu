@@ -38,15 +38,14 @@ constexpr int32_t kMostStages = E::kSizes.most_stages();
 template <class E>
 constexpr int32_t kSumsBytesOfRow = E::kSizes.sums_bytes(1);
 constexpr int32_t kRowsInTeam = DecodeSizes::kRowsInTeam;
-constexpr int32_t kInverseBits = 16;
-static_assert((kMostSplitRows + kMostDecodeGroup) * kMostDecodeGroup < 1 << kInverseBits,
-              "rows of a tile and the heads before them, times what it is too large by, make no row");
+static_assert((kMostSplitRows + kMostDecodeGroup) * kMostDecodeGroup < 1 << GroupDivider::kBits,
+              "rows of a tile and the heads before them are divided exactly");
 
 struct Decode {
   AttendArgs args;
   DecodeCut cut;
   int32_t batch, workers;
-  int32_t group_inverse;           // with kInverseBits: divides a tile's rows, which are few, by the group
+  GroupDivider by_group;           // of a tile's rows
   int32_t rows;                    // most of a tile
   int32_t sums_rows;               // as many, if the warps' sums have a place of their own where they meet; else 0
   int32_t team;                    // warps that take the same keys: 1, 2 or 4
@@ -104,13 +103,9 @@ struct WarpPlace {
   }
 };
 
-// Query row and head of a split's row; row < 0: none.
-struct Row {
-  int32_t row, head;
-};
 __device__ Row row_at(const Decode& d, const Split& split, int32_t index) {
   const int32_t in_group = split.tile_head + index;
-  const int32_t query = in_group * d.group_inverse >> kInverseBits, row = split.tile_row + query;
+  const int32_t query = d.by_group(in_group), row = split.tile_row + query;
   return {index < split.rows ? row : -1, split.kv_head * d.cut.group + in_group - query * d.cut.group};
 }
 
@@ -772,7 +767,7 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                          .is_fixed = choice.is_fixed},
                  .batch = arena.limits().batch,
                  .workers = choice.blocks / args.kv.kv_heads,
-                 .group_inverse = (1 << kInverseBits) / group + 1,
+                 .by_group = GroupDivider::by(group),
                  .rows = choice.split_rows,
                  .sums_rows = choice.sums_rows,
                  .team = choice.team,
@@ -782,7 +777,7 @@ void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                  .keys_are_old = args.keys_are_settled && args.keys.set != Set::encoder,
                  .reads_once = choice.is_one_tile,
                  .partial = PartialResults::in(arena),
-                 .arrivals = arena.counts(Buf::split_tile_arrivals)};
+                 .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::f8e4m3)
     launch_at_dim<__nv_fp8_e4m3>(d, choice, stream);

@@ -106,9 +106,17 @@ std::optional<GpuChoice> decode_choice(const AttendArgs& args, const GpuDevice& 
   return choice;
 }
 
-// As many queries as one tile has room for.
+bool may_have_many_keys(const AttendArgs& args) {
+  constexpr int32_t kManyKeys = 2048;
+  const Limits& limits = args.arena->limits();
+  return std::max(limits.context, limits.encoder_context) > kManyKeys;
+}
+
+// As many queries as one tile has room for. Of an extend, prefill's tiles would be nearly empty; that counts where keys
+// are many.
 std::optional<GpuChoice> decode_choice_of_few(const AttendArgs& args, const GpuDevice& device) {
-  if (args.keys.most_queries == 0 || packed_rows(args) > kMostSplitRows) return {};
+  const bool is_extend = args.keys.most_queries == 0;
+  if (packed_rows(args) > kMostSplitRows || (is_extend && !may_have_many_keys(args))) return {};
   return decode_choice(args, device);
 }
 
@@ -137,6 +145,21 @@ std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice&
   return GpuChoice{.kernel = GpuKernel::decode_cluster, .blocks = args.kv.kv_heads * cluster, .cluster = cluster};
 }
 
+// --- decode of many sequences
+
+// As many warps for a sequence and kv head as there are for all of them together.
+std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& device) {
+  const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths && args.window < 0;
+  const int64_t pairs = args.q.rows * args.kv.kv_heads;
+  if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || args.kv.key_dim != ManySizes::kDim ||
+      args.q.heads / args.kv.kv_heads > ManySizes::kMostGroup || args.keys.set == Set::encoder ||
+      args.arena->limits().text_tokens() > ManySizes::kMostContext || pairs < device.processors)
+    return {};
+  int32_t team = ManySizes::kWarps;
+  while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::kWarps) team /= 2;
+  return GpuChoice{.kernel = GpuKernel::decode_many, .blocks = device.processors, .team = team};
+}
+
 // --- latent
 
 // 16-byte pieces of keys and queries are copied, and of outputs written.
@@ -152,28 +175,30 @@ bool is_for_latent(const AttendArgs& args) {
          has_latent_strides(args);
 }
 
-// Blocks of rows of a sequence with the most queries, if they are few enough for their keys to be split; else 0.
-int32_t latent_row_blocks(const AttendArgs& args, int32_t most) {
-  const int32_t blocks = (args.keys.most_queries * args.q.heads + kLatentRows - 1) / kLatentRows;
-  const bool splits = args.keys.set != Set::local && args.arena->limits().batch <= kLatentMostSequences &&
-                      blocks <= args.arena->shape(Buf::split_arrivals).columns && blocks <= most;
-  return splits ? blocks : 0;
+// Thread blocks, one for each multiprocessor, that have room for two splits each.
+int32_t latent_most_blocks(const AttendArgs& args, const GpuDevice& device) {
+  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * latent_split_rows(args));
+  return static_cast<int32_t>(std::min<int64_t>({device.processors, room, kMostSplitBlocks}));
 }
 
-// One thread block for each multiprocessor. Where keys are split, no more than have room for two splits each, and as
-// many for each block of rows.
+// A worker has as many blocks of rows as a sequence with the most queries; where these are many, or only the step knows
+// them, two, which load for each other.
 std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool begins_as_expected = device.reserved_shared == kLatentSharedBase;
   if (!is_hopper(device) || !begins_as_expected || !is_for_latent(args)) return {};
-  const int64_t room = args.arena->shape(Buf::split_partial_out).rows / (2 * std::max(1, latent_split_rows(args)));
-  const auto most = static_cast<int32_t>(std::min<int64_t>(device.processors, room));
-  const int32_t row_blocks = latent_row_blocks(args, most), page = args.keys.page_size.tokens();
-  const int32_t pair = row_blocks % 2 == 0 && device.processors % 2 == 0 ? 2 : 1;
+  const int32_t most = latent_most_blocks(args, device), page = args.keys.page_size.tokens();
+  const int64_t all = (packed_rows(args) + kLatentRows - 1) / kLatentRows;
+  const bool splits = args.keys.set != Set::local && args.arena->limits().batch <= kLatentMostSequences && most > 1;
+  const bool are_few = splits && args.keys.most_queries > 0 && all <= std::min(kLatentMostRowBlocks, most);
+  const bool is_even = device.processors % 2 == 0;
+  const auto row_blocks = static_cast<int32_t>(are_few ? all : all > 1 && is_even ? 2 : 1);
   return GpuChoice{.kernel = GpuKernel::latent,
-                   .blocks = row_blocks ? most / row_blocks * row_blocks : device.processors,
+                   .blocks = splits ? most / row_blocks * row_blocks : device.processors,
                    .box = page < kLatentLeastBox ? 0 : std::min(page, kLatentKeys),
                    .row_blocks = row_blocks,
-                   .pair = pair};
+                   .pair = row_blocks % 2 == 0 && is_even ? 2 : 1,
+                   .splits_keys = splits,
+                   .deals_tiles = !are_few};
 }
 
 // --- prefill
@@ -201,22 +226,24 @@ bool is_for_prefill(const AttendArgs& args) {
          args.scale > 0 && has_prefill_strides(args);
 }
 
-// It does not split over keys: where it has tiles for fewer than half of the multiprocessors and the keys may be many,
-// splitting ends sooner. How many there are only the step knows.
-bool leaves_most_idle(const AttendArgs& args, const GpuDevice& device) {
-  constexpr int32_t kManyKeys = 2048;
-  const int64_t tiles = (packed_rows(args) + kPrefillRows - 1) / kPrefillRows * args.kv.kv_heads;
-  return is_for_decode(args) && args.arena->limits().context > kManyKeys && tiles * 2 < device.processors;
+// Whether tiles are so few, and their keys may be so many, that these should be split: how many there are only the step
+// knows. Prompts have a kernel that does not ask.
+bool may_split_prefill(const AttendArgs& args, const GpuDevice& device) {
+  constexpr int32_t kManyTiles = 2;  // of each multiprocessor
+  const int64_t sequences = std::min<int64_t>(args.q.rows, args.arena->limits().batch);
+  const int64_t tiles = (args.q.rows * (args.q.heads / args.kv.kv_heads) / kPrefillRows + sequences) * args.kv.kv_heads;
+  return may_have_many_keys(args) && tiles < kManyTiles * device.processors && args.keys.set != Set::local;
 }
 
 std::optional<GpuChoice> prefill_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool begins_as_expected = device.reserved_shared == kPrefillSharedBase;
-  if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args) || leaves_most_idle(args, device)) return {};
+  if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args)) return {};
   const int32_t page = args.keys.page_size.tokens();
   const bool in_boxes = page >= kPrefillLeastBox && is_half(args.kv.type);
   return GpuChoice{.kernel = GpuKernel::prefill,
                    .blocks = device.processors,
-                   .box = in_boxes ? std::min(page, prefill_keys(args.kv.value_dim)) : 0};
+                   .box = in_boxes ? std::min(page, prefill_keys(args.kv.value_dim)) : 0,
+                   .splits_keys = may_split_prefill(args, device)};
 }
 
 // --- general
@@ -251,7 +278,7 @@ std::string to_string(const GpuDevice& device) {
 }
 
 const char* to_string(GpuKernel kernel) {
-  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "latent", "prefill"};
+  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "decode_many", "latent", "prefill"};
   static_assert(std::size(kNames) == kGpuKernels.size());
   return kNames[static_cast<size_t>(kernel)];
 }
@@ -262,10 +289,13 @@ std::string to_string(const GpuChoice& choice) {
   text += cat(", ", choice.blocks, " blocks, ");
   text += choice.box ? cat("boxes of ", choice.box, " slots") : "row by row";
   if (choice.kernel == GpuKernel::latent) {
-    text += choice.row_blocks ? cat(", keys split, ", choice.row_blocks, " blocks of rows") : ", keys not split";
+    text += cat(choice.splits_keys ? ", keys split" : "", choice.deals_tiles ? ", tiles dealt" : "", ", ",
+                choice.row_blocks, " blocks of rows");
     if (choice.pair > 1) text += ", in pairs";
   }
+  if (choice.kernel == GpuKernel::prefill && choice.splits_keys) text += ", keys split";
   if (choice.kernel == GpuKernel::decode_cluster) text += cat(", clusters of ", choice.cluster);
+  if (choice.kernel == GpuKernel::decode_many) text += cat(", teams of ", choice.team);
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
                 choice.is_fixed ? ", fixed parts" : "");
@@ -273,7 +303,7 @@ std::string to_string(const GpuChoice& choice) {
 }
 
 int32_t latent_split_rows(const AttendArgs& args) {
-  return std::min(args.keys.most_queries * args.q.heads, kLatentRows);
+  return static_cast<int32_t>(std::min<int64_t>(packed_rows(args), kLatentRows));
 }
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
@@ -284,11 +314,11 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
   constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
       {cluster_choice, "one query of one sequence, and no long context: what counts is latency"},
+      {many_choice, "one query of each of many sequences, and no long context: nobody's keys need be split"},
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},
-      {prefill_choice, "many queries of each sequence, with tiles for most multiprocessors"},
-      {decode_choice,
-       "many queries of each sequence, but prefill is not for them or has tiles for few multiprocessors"}};
+      {prefill_choice, "many queries of each sequence, or of dims that decode is not for"},
+      {decode_choice, "many queries of each sequence, but prefill is not for them"}};
   for (const Candidate& candidate : args.deterministic ? std::span<const Candidate>(kOfOneReduction) : kAny)
     if (std::optional<GpuChoice> choice = candidate.choice_of(args, device)) {
       choice->why = candidate.why;

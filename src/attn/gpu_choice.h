@@ -7,8 +7,10 @@
 //             no other does that in tensor cores
 //   decode_cluster
 //             one query of one sequence, where latency is all: 16 bits, dims 64 and 128, no long contexts, on Hopper
+//   decode_many
+//             one query of each of many sequences, 16 bits, dim 64, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
-//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper
+//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, of dims that decode is not for
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
 // of them is taken depends on types, dims, strides and the kind of layer alone, never on a step.
@@ -33,9 +35,9 @@ struct GpuDevice {
 };
 std::string to_string(const GpuDevice& device);
 
-enum class GpuKernel : uint8_t { general, decode, decode_cluster, latent, prefill };
-inline constexpr std::array kGpuKernels = {GpuKernel::general, GpuKernel::decode, GpuKernel::decode_cluster,
-                                           GpuKernel::latent, GpuKernel::prefill};
+enum class GpuKernel : uint8_t { general, decode, decode_cluster, decode_many, latent, prefill };
+inline constexpr std::array kGpuKernels = {GpuKernel::general,     GpuKernel::decode, GpuKernel::decode_cluster,
+                                           GpuKernel::decode_many, GpuKernel::latent, GpuKernel::prefill};
 const char* to_string(GpuKernel kernel);
 
 struct GpuChoice {
@@ -48,14 +50,15 @@ struct GpuChoice {
   // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
   // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where
   // they meet.
-  int32_t row_tiles = 0, team = 0, stages = 0;
+  int32_t row_tiles = 0, team = 0, stages = 0;  // team: also of decode_many
   bool is_fixed = false, is_one_tile = false;
   int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;
 
   constexpr int32_t tile_rows() const { return row_tiles * 8 * team; }
-  // latent: blocks of 64 packed rows of a sequence with the most queries, whose keys are split; 0: many or any number
-  // of rows, whose keys are not. Thread blocks that load the same keys together.
+  // latent: blocks of 64 packed rows that go through the same keys; thread blocks that load these together. Whether
+  // keys are split, and whether whole tiles are dealt out: where both, the step's lengths say which (latent_cut.h).
   int32_t row_blocks = 0, pair = 0;
+  bool splits_keys = false, deals_tiles = false;  // the former of prefill, too
 };
 std::string to_string(const GpuChoice& choice);
 

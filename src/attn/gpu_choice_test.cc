@@ -4,6 +4,8 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "attn/testing/case.h"
 #include "base/testing/expect_refused.h"
@@ -103,6 +105,41 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
 }
 
+// Heads of 64 in 16 bits, as many sequences as fill the multiprocessors; the more there are, the fewer warps for each.
+TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
+  const auto many = [](int32_t sequences, int32_t heads = 9, int32_t kv_heads = 3) {
+    Case c = case_of(Dtype::bf16, heads, kv_heads, 64);
+    c.captured = sequences;
+    c.context = 8192;
+    return c;
+  };
+  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 4");
+  EXPECT_EQ(chosen(many(44)).team, 8);
+  EXPECT_EQ(chosen(many(128)).team, 2);
+  EXPECT_EQ(chosen(many(256)).team, 1);
+  EXPECT_EQ(chosen(many(500)).team, 1);
+  EXPECT_EQ(kernel_for(many(64), kA100), GpuKernel::decode_many);
+  EXPECT_EQ(kernel_for(many(43)), GpuKernel::decode) << "fewer pairs than multiprocessors";
+  EXPECT_EQ(kernel_for(many(64, 9, 1)), GpuKernel::decode) << "nine rows are more than a tile";
+  Case other = many(64);
+  other.context = 8193;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode) << "one may be much longer than the others";
+  other = many(64);
+  other.window = 100;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.deterministic = true;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.query_type = other.kv_type = Dtype::f16;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode_many);
+  other.kv_type = Dtype::f8e4m3;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+  other = many(64);
+  other.key_dim = other.value_dim = 128;
+  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+}
+
 TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
   for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
     for (const int32_t dim : {64, 96, 128, 256})
@@ -136,22 +173,6 @@ TEST(GpuChoice, ManyQueriesThatPrefillDoesNotTakeAreDecodes) {
   EXPECT_EQ(kernel_for(tree), GpuKernel::decode) << "256 rows";
 }
 
-// Prefill does not split over keys.
-TEST(GpuChoice, FewQueriesAfterALongPrefixAreDecodes) {
-  const auto of_new_tokens = [](int32_t tokens, int32_t context) {
-    Case c = case_of(Dtype::bf16, 32, 8, 128);
-    c.mode = Mode::extend;
-    c.lengths = {tokens};
-    c.extend = {tokens};
-    c.context = context;
-    return kernel_for(c);
-  };
-  EXPECT_EQ(of_new_tokens(16, 32768), GpuKernel::decode);
-  EXPECT_EQ(of_new_tokens(256, 32768), GpuKernel::decode);
-  EXPECT_EQ(of_new_tokens(512, 32768), GpuKernel::prefill) << "as many tiles as multiprocessors";
-  EXPECT_EQ(of_new_tokens(256, 1024), GpuKernel::prefill) << "nobody has a long prefix";
-}
-
 TEST(GpuChoice, AnyQueriesOverLatentKeysAreLatents) {
   for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
     EXPECT_EQ(kernel_for(latent_of(type, 16)), GpuKernel::latent) << quire::to_string(type);
@@ -164,6 +185,89 @@ TEST(GpuChoice, AnyQueriesOverLatentKeysAreLatents) {
   EXPECT_EQ(kernel_for(latent_of(Dtype::f8e4m3, 16)), GpuKernel::general);
   EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), kA100), GpuKernel::general);
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 1, 576, 512)), GpuKernel::general) << "values of their own";
+}
+
+// What extends of so many new tokens take, where the longest sequence may have so many keys.
+std::vector<GpuChoice> choices_of_extends(Case c, int32_t context, const std::vector<int64_t>& new_tokens) {
+  c.mode = Mode::extend;
+  c.lengths = c.extend = {1};
+  c.context = context;
+  Exec exec({.threads = 1});
+  World world(c.world());
+  world.lay_out(c.step(), exec);
+  AttendArgs args = world.args();
+  std::vector<GpuChoice> choices;
+  for (const int64_t tokens : new_tokens) {
+    args.q.rows = args.out.rows = tokens;
+    choices.push_back(choose_gpu(args, kH200));
+  }
+  return choices;
+}
+
+// From one new token to 512, behind nothing and behind 128K keys: nothing of it is scalar, and where keys may be many
+// they are split as the step's lengths say.
+TEST(GpuChoice, EveryExtendIsInTensorCores) {
+  const std::vector<int64_t> new_tokens = {1, 2, 16, 128, 512};
+  for (const int32_t context : {512, 2048, 8192, 131072})
+    for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3}) {
+      SCOPED_TRACE(cat(context, " keys, ", quire::to_string(type)));
+      const bool is_narrow = type == Dtype::f8e4m3;
+      for (const auto& [key_dim, value_dim] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
+        if (key_dim == 192 && is_narrow) continue;
+        const auto choices = choices_of_extends(case_of(type, 32, 8, key_dim, value_dim), context, new_tokens);
+        const bool has_decode = key_dim == 64 || key_dim == 128;
+        for (size_t i = 0; i < choices.size(); ++i) {
+          const bool is_few = has_decode && context > 2048 && new_tokens[i] <= 16;  // 64 rows of a kv head
+          EXPECT_EQ(choices[i].kernel, is_few ? GpuKernel::decode : GpuKernel::prefill) << key_dim;
+          EXPECT_EQ(choices[i].splits_keys, !is_few && context > 2048) << key_dim;
+        }
+      }
+      for (const int32_t heads : {16, 128}) {
+        if (is_narrow) continue;
+        for (const GpuChoice& choice : choices_of_extends(latent_of(type, heads), context, new_tokens)) {
+          EXPECT_EQ(choice.kernel, GpuKernel::latent);
+          EXPECT_TRUE(choice.splits_keys);
+          EXPECT_EQ(choice.blocks, 132);
+        }
+      }
+    }
+}
+
+// Prompts have tiles enough.
+TEST(GpuChoice, ManyTilesAreNotSplit) {
+  const auto choices = choices_of_extends(case_of(Dtype::bf16, 32, 8, 128), 32768, {512, 2048});
+  EXPECT_TRUE(choices[0].splits_keys);
+  EXPECT_FALSE(choices[1].splits_keys);
+  Case local = case_of(Dtype::bf16, 4, 2, 64);
+  local.kind = LayerKind::local;
+  local.chunk = 16;
+  local.context = 32768;
+  EXPECT_FALSE(chosen(local).splits_keys);
+}
+
+// Trees of any size, cross attention and windows, as far as dims go.
+TEST(GpuChoice, TreesAndOtherKeysAreInTensorCores) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
+    for (const int32_t dim : {64, 128}) {
+      SCOPED_TRACE(cat(quire::to_string(type), " ", dim));
+      Case tree = case_of(type, 32, 8, dim);
+      tree.mode = Mode::verify_tree;
+      for (const int32_t nodes : {8, 16, 17, 64}) {  // to 256 rows of a kv head
+        tree.draft_tokens = nodes;
+        EXPECT_EQ(kernel_for(tree), GpuKernel::decode) << nodes;
+      }
+      Case cross = case_of(type, 32, 8, dim);
+      cross.kind = LayerKind::encoder;
+      cross.encoder = {1500, 40};
+      EXPECT_EQ(kernel_for(cross), GpuKernel::decode);
+      EXPECT_EQ(kernel_for(extend_of(cross)), GpuKernel::prefill);
+      Case windowed = case_of(type, 32, 8, dim);
+      windowed.kind = LayerKind::window;
+      windowed.window_pool = true;
+      windowed.window = 10;
+      EXPECT_EQ(kernel_for(windowed), GpuKernel::decode);
+      EXPECT_EQ(kernel_for(extend_of(windowed)), GpuKernel::prefill);
+    }
 }
 
 TEST(GpuChoice, WhatNoOtherTakesIsGeneral) {
@@ -240,7 +344,16 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   }
   c.heads = 16;
   EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 64 slots, keys split, 1 blocks of rows");
-  EXPECT_EQ(to_string(chosen(extend_of(c))), "latent, 132 blocks, boxes of 64 slots, keys not split, in pairs");
+  EXPECT_EQ(to_string(chosen(extend_of(c))),
+            "latent, 132 blocks, boxes of 64 slots, keys split, tiles dealt, 2 blocks of rows, in pairs");
+  c.mode = Mode::verify;
+  c.draft_tokens = 65;
+  EXPECT_EQ(to_string(chosen(c)),
+            "latent, 132 blocks, boxes of 64 slots, keys split, tiles dealt, 2 blocks of rows, in pairs");
+  c = extend_of(latent_of(Dtype::bf16, 16));
+  c.kind = LayerKind::local;
+  c.chunk = 16;
+  EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, row by row, tiles dealt, 2 blocks of rows, in pairs");
   EXPECT_EQ(to_string(chosen(case_of(Dtype::f32, 4, 2, 16))), "general");
 }
 
@@ -249,6 +362,7 @@ TEST(GpuChoice, ManySequencesLeaveRoomForFewerStages) {
   const auto with_batch = [](int32_t batch) {
     Case c = case_of(Dtype::bf16, 8, 8, 64);
     c.captured = batch;
+    c.window = 100;  // else the many are teams'
     return chosen(c);
   };
   EXPECT_EQ(with_batch(1000).stages, 6);

@@ -57,11 +57,19 @@ inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 // cluster.
 inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2, kMostClusterBlocks = 16;
 
+// decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest context
+// that a team of warps takes alone.
+struct ManySizes {
+  static constexpr int32_t kWarps = 8, kStages = 5, kDim = 64, kMostGroup = 8, kMostContext = 8192;
+};
+
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
 inline constexpr int32_t kLatentKeyDim = 576, kLatentValueDim = 512;
 inline constexpr int32_t kLatentRows = 64, kLatentKeys = 64;
 inline constexpr int32_t kLatentMostSequences = 36000;
-inline constexpr int32_t kLatentLeastBox = 64;      // slots: boxes of fewer cost TMA more time than it has
+inline constexpr int32_t kLatentMostRowBlocks =
+    16;                                         // of a worker: with more of them, some multiprocessors would be idle
+inline constexpr int32_t kLatentLeastBox = 64;  // slots: boxes of fewer cost TMA more time than it has
 inline constexpr int32_t kLatentSharedBase = 1024;  // where its code takes its shared memory to begin
 
 // prefill: (query row, head) pairs and keys of a tile, the least box, and where its code takes its shared memory to

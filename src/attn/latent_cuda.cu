@@ -28,7 +28,7 @@
 #include "attn/gpu_sizes.h"
 #include "attn/latent_scheduler_cuda.cuh"
 #include "attn/softmax_cuda.cuh"
-#include "attn/split_cuda.cuh"
+#include "attn/split_rows_cuda.cuh"
 #include "attn/tensor_map.h"
 #include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
@@ -66,12 +66,13 @@ struct Latent {
   CUtensorMap map;  // of the keys, in boxes; not used when they are gathered
   int32_t box;      // slots that one copy brings, a tile's; 0: gathered
   Place place;
+  Cut cut;
+  bool splits_keys, deals_tiles;
   float factor;            // of scores, to powers of two
   float cap_scale;         // with a softcap: of scores, to its argument
   int32_t split_rows;      // room for each split in the workspace
-  PartialResults partial;  // two for each thread block
-  int32_t* arrivals;       // [sequences, arrival_stride], a column for each block of rows
-  int32_t arrival_stride;
+  PartialResults partial;  // room for two of each thread block
+  int32_t* arrivals;       // one for each thread block: of the tile that it has the first keys and others the rest of
 
   __device__ bool shares_loads() const { return place.pair > 1 && box > 0; }
 };
@@ -90,6 +91,7 @@ struct alignas(1024) Shared {
   bool is_last;
   float row_max[kRows], rescale[kRows];  // of probs: what they are relative to, and sums before them are multiplied by
   float last_max[kRows], sum[2][kRows];  // of a split; of each consumer's tiles
+  bool is_dealt;
   KeyScheduler key_scheduler;
   RowScheduler row_scheduler;
 };
@@ -124,8 +126,8 @@ struct Phases {
 
 // By one thread.
 __device__ bool next_split(const Job& job, Split& split) {
-  return job.d.place.row_blocks ? job.shared.key_scheduler.next(job.d.args, job.d.place, split)
-                                : job.shared.row_scheduler.next(job.d.args, job.d.place, split);
+  return job.shared.is_dealt ? job.shared.row_scheduler.next(job.d.args, job.d.place, split)
+                             : job.shared.key_scheduler.next(job.d.args, job.d.cut, job.d.place, split);
 }
 
 // The key or, where no row sees it, the one next to it; then the entry of the sequence's table that has it.
@@ -242,10 +244,6 @@ class RowLoader {
   const Job& job_;
 };
 
-// Query row and head of a split's row; row < 0: none.
-struct Row {
-  int32_t row, head;
-};
 __device__ Row row_at(const Job& job, const Split& split, int32_t index) {
   const int32_t packed = split.row_block * kRows + index, heads = job.d.args.q.heads;
   return {index < split.rows ? split.sequence.first_row + packed / heads : -1, packed % heads};
@@ -314,7 +312,7 @@ __device__ void produce(const Job& job) {
   const int32_t live = *args.keys.live;
   write_empty_rows(
       args, live, [&](int32_t b) { return live ? args.keys.cu_q[b] : 0; },
-      [&](int32_t b) { return keys_of(args, b).units() == 0; }, threadIdx.x, kWarpgroup);
+      [&](int32_t b) { return args.keys.lengths[b] == 0; }, threadIdx.x, kWarpgroup);
   cp_async_wait_all();
 }
 
@@ -598,9 +596,6 @@ class Consumer {
 
 // --- what becomes of a split's sums
 
-// The first of the thread's columns; the others follow at distances of eight.
-__device__ int32_t first_column() { return half_of_columns() * kColumns + lane_of() % 4 * 2; }
-
 // Columns of neighbouring lanes are exchanged, so that each lane stores 16 bytes.
 template <class T>
 __device__ void write_row(const HeadRows& rows, int64_t at, bool exists, const Out& out, int32_t half, float factor) {
@@ -638,68 +633,23 @@ __device__ void write_rows(const Job& job, const Split& split, const Softmax& st
   }
 }
 
-// Where a split of the sequence and block of rows lies, counted from the first. A thread block leaves at most two: one
-// of a sequence that earlier ones have the begin of, one of a sequence that later ones have the rest of.
-__device__ int64_t slot_of_split(const Job& job, const Split& split, int32_t index) {
-  return 2 * (int64_t{split.first_worker + index} * job.d.place.row_blocks + split.row_block) + (index == 0 ? 1 : 0);
+// Where a tile's splits lie. There is room for two of each worker, and the tile has that of all of its workers but the
+// first: of the others none has splits of a tile before, nor of one after but the last.
+__device__ SplitRows rows_of_splits(const Job& job, const Split& split) {
+  const int32_t rows = job.d.split_rows, row_blocks = job.d.place.row_blocks;
+  return {.first = (2 * int64_t{split.first_worker + 1} * row_blocks + job.d.place.index()) * rows,
+          .distance = row_blocks * rows,
+          .rows = split.rows};
 }
 
-// The thread's columns of a row of the workspace.
-__device__ float2* sums_at(const Latent& d, int64_t row) {
-  return reinterpret_cast<float2*>(d.partial.out + row * kValueDim + first_column());
-}
-
-__device__ void store_partial(const Job& job, const Split& split, const Softmax& stats, const Out& out) {
-  const int64_t slot = slot_of_split(job, split, job.d.place.worker() - split.first_worker);
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    if (row_of(half) >= split.rows) continue;
-    const int64_t row = slot * job.d.split_rows + row_of(half);
-    float2* const to = sums_at(job.d, row);
-#pragma unroll
-    for (int32_t n = 0; n < kColumns / 8; ++n) __stcg(to + n * 4, {out[4 * n + 2 * half], out[4 * n + 2 * half + 1]});
-    if (half_of_columns() == 0 && lane_of() % 4 == 0) {
-      __stcg(job.d.partial.max + row, stats.row_max[half]);
-      __stcg(job.d.partial.sum + row, stats.sum[half]);
-    }
-  }
-}
-
-// Whether this thread block's split is the last of its sequence to arrive.
+// Whether this thread block's split is the last of its tile to arrive.
 __device__ bool is_last_split(const Job& job, const Split& split) {
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   if (consumer_thread() == 0)
-    job.shared.is_last =
-        arrive_last(job.d.arrivals + int64_t{split.b} * job.d.arrival_stride + split.row_block, 1, split.num_splits);
+    job.shared.is_last = arrive_last(job.d.arrivals + split.first_worker * job.d.place.row_blocks + job.d.place.index(),
+                                     1, split.num_splits);
   named_barrier_sync(kAllConsumers, kConsumerThreads);
   return job.shared.is_last;
-}
-
-// Into the registers of the threads that would have had the sums alone.
-__device__ void merge_splits(const Job& job, const Split& split, Softmax& stats, Out& out) {
-  const Latent& d = job.d;
-#pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    const int32_t row = min(row_of(half), split.rows - 1);  // rows past the last repeat it, and are not written
-    const auto at = [&](int32_t p) { return slot_of_split(job, split, p) * d.split_rows + row; };
-    float row_max = -INFINITY, sum = 0;
-    for (int32_t p = 0; p < split.num_splits; ++p) row_max = fmaxf(row_max, __ldcg(d.partial.max + at(p)));
-#pragma unroll
-    for (int32_t n = 0; n < kColumns / 8; ++n) out[4 * n + 2 * half] = out[4 * n + 2 * half + 1] = 0;
-    for (int32_t p = 0; p < split.num_splits; ++p) {
-      const float share = row_max == -INFINITY ? 0 : fast_exp2(__ldcg(d.partial.max + at(p)) - row_max);
-      sum += share * __ldcg(d.partial.sum + at(p));
-      const float2* const from = sums_at(d, at(p));
-#pragma unroll
-      for (int32_t n = 0; n < kColumns / 8; ++n) {
-        const float2 both = __ldcg(from + n * 4);
-        out[4 * n + 2 * half] += share * both.x;
-        out[4 * n + 2 * half + 1] += share * both.y;
-      }
-    }
-    stats.row_max[half] = row_max;
-    stats.sum[half] = sum;
-  }
 }
 
 template <class T>
@@ -714,9 +664,10 @@ __device__ void finish_split(const Job& job, const Split& split, Out& out) {
     stats.sum[half] = job.shared.sum[0][row] + job.shared.sum[1][row];
   }
   if (split.num_splits > 1) {
-    store_partial(job, split, stats, out);
+    const PartialColumns partial{job.d.partial, rows_of_splits(job, split), kValueDim, half_of_columns() * kColumns};
+    store_partial(partial, job.d.place.worker() - split.first_worker, stats, out);
     if (!is_last_split(job, split)) return;
-    merge_splits(job, split, stats, out);
+    merge_splits(partial, split.num_splits, stats, out);
   }
   write_rows<T>(job, split, stats, out);
 }
@@ -749,14 +700,17 @@ __device__ void init_barriers(const Latent& d, Shared& shared) {
 
 __device__ void plan(const Latent& d, Shared& shared) {
   const int32_t live = *d.args.keys.live;
-  if (d.place.row_blocks == 0) {
-    if (threadIdx.x == 0) shared.row_scheduler.begin(live);
-    return;
-  }
+  const int32_t workers = d.place.workers();
   auto& counts = *reinterpret_cast<Counts<kWarps>*>(shared.keys);
-  const int32_t longest = count_units(d.args, live, counts);
-  const WorkPlan work = plan_work(counts.before[live], longest, live, d.place.workers(), d.split_rows);
-  if (threadIdx.x == 0) shared.key_scheduler.begin(counts, live, work, d.place.worker());
+  Line line{};
+  if (d.splits_keys) line = count_units(d.args, d.cut, live, counts);
+  const bool is_dealt = d.deals_tiles && is_better_dealt(line, workers);
+  if (threadIdx.x != 0) return;
+  shared.is_dealt = is_dealt;
+  if (is_dealt)
+    shared.row_scheduler.begin(live);
+  else
+    shared.key_scheduler.begin(counts, live, plan_work(line, live, workers, d.split_rows), d.place.worker());
 }
 
 template <class T>
@@ -788,25 +742,14 @@ __device__ void attend_block(const Latent& d, Shared& shared) {
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_constant__ Latent d) {
   if (!QUIRE_HOPPER) return;
-  extern __shared__ __align__(1024) std::byte memory[];  // and nothing before it: check_base()
+  extern __shared__ __align__(1024) std::byte memory[];  // and nothing before it: kernel_from_base()
   attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
-}
-
-// Variables that a kernel declares would lie before what it takes to begin at kSharedBase.
-void check_base(const void* kernel) {
-  cudaFuncAttributes code;
-  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
-  check(code.sharedSizeBytes == 0, "latent attention's shared memory does not begin at byte ", kSharedBase,
-        ": its kernel declares ", code.sharedSizeBytes, " bytes before it");
 }
 
 // A block may take its place while the kernel before it in the stream ends; see decode_cuda.cu.
 template <class T>
 void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
-  const auto kernel = latent_kernel<T>;
-  check_base(reinterpret_cast<const void*>(kernel));
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
-             "attention needs ", sizeof(Shared), " bytes of shared memory");
+  static const auto kernel = kernel_from_base(latent_kernel<T>, sizeof(Shared), kSharedBase);
   launch_after(kernel, dim3(static_cast<uint32_t>(blocks)), kThreads, sizeof(Shared), stream, "attention", d,
                d.place.pair);
 }
@@ -819,16 +762,19 @@ namespace quire::attn::cuda {
 void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
   const MetadataArena& arena = *args.arena;
   const float scale = args.scale * args.kv.key_scale;
-  const latent::Latent d{.args = args,
-                         .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
-                         .box = choice.box,
-                         .place = {.row_blocks = choice.row_blocks, .pair = choice.pair},
-                         .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
-                         .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
-                         .split_rows = latent_split_rows(args),
-                         .partial = PartialResults::in(arena),
-                         .arrivals = arena.counts(Buf::split_arrivals),
-                         .arrival_stride = static_cast<int32_t>(arena.shape(Buf::split_arrivals).columns)};
+  const latent::Latent d{
+      .args = args,
+      .map = choice.box == 0 ? CUtensorMap{} : tensor_map(args.kv, Rows::keys, choice.box),
+      .box = choice.box,
+      .place = {.row_blocks = choice.row_blocks, .pair = choice.pair},
+      .cut = latent::Cut::of(args.q.heads, choice.row_blocks, !choice.deals_tiles, args.window, args.keys.causal),
+      .splits_keys = choice.splits_keys,
+      .deals_tiles = choice.deals_tiles,
+      .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
+      .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
+      .split_rows = latent_split_rows(args),
+      .partial = PartialResults::in(arena),
+      .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
     latent::launch<__nv_bfloat16>(d, choice.blocks, stream);

@@ -1,13 +1,13 @@
 // Which rows and keys the thread blocks of latent attention take, one split after the other. (query row, head) pairs of
-// a sequence are packed into blocks of 64 rows, and its keys into units of 64.
+// a sequence are packed into blocks of 64 rows; how rows and keys are cut, see latent_cut.h.
 //
-//   few rows    Split-KV. The units of all sequences are one line, shared out among workers; a worker is a group of
-//               thread blocks, one for each block of rows, which go through the same keys at the same time. A worker
-//               may begin or end inside a sequence; such a split goes to the workspace, and the block that arrives last
-//               merges the splits in the order of their keys. The plan is made here from the step's lengths, so a
-//               captured graph stays balanced whatever they are.
-//   many rows   A split is a block of rows with all keys that they see. Those of a sequence are dealt to the workers
-//               from the last to the first, which have the most keys and the fewest, and every second round backwards.
+//   split keys    Split-KV: all units are one line, shared out among the workers. A worker may begin or end inside a
+//                 tile; such a split goes to the workspace, and the block that arrives last merges the splits in the
+//                 order of their keys. The plan is made here from the step's lengths, so a captured graph stays
+//                 balanced whatever they are. Where no sequence has many queries, a worker has a thread block for each
+//                 of its blocks of rows; where only the step knows how many there are, it is a pair of thread blocks.
+//   dealt tiles   Where tiles are many or short. Those of a sequence are dealt to the workers from the last to the
+//                 first, which have the most keys and the fewest, and every second round backwards.
 //
 // Blocks of a pair (a cluster) have neighbouring blocks of rows and the same keys at the same time.
 #pragma once
@@ -15,27 +15,12 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
-#include "attn/gpu_sizes.h"
+#include "attn/latent_cut.h"
 #include "attn/stream_k_cuda.cuh"
 
 namespace quire::attn::cuda::latent {
 
 constexpr int32_t kRows = kLatentRows, kKeys = kLatentKeys;
-
-// Keys of a sequence, counted from its first. Units are aligned.
-struct Keys {
-  int32_t first, end;
-  __device__ int32_t first_unit() const { return first / kKeys; }
-  __device__ int32_t units() const { return end > first ? (end + kKeys - 1) / kKeys - first_unit() : 0; }
-};
-
-// Those that any of the sequence's rows sees.
-__device__ inline Keys keys_of(const AttendArgs& args, int32_t b) {
-  const KeyView& keys = args.keys;
-  const int32_t end = keys.lengths[b], queries = keys.cu_q[b + 1] - keys.cu_q[b];
-  if (queries == 0) return {0, 0};
-  return {args.window < 0 || !keys.causal ? 0 : max(0, end - queries - args.window), end};
-}
 
 // A block of rows of one sequence, and which of the keys this thread block takes for it.
 struct Split {
@@ -45,18 +30,16 @@ struct Split {
   Keys loaded;                       // what lies outside these is not read
   int32_t tile, end;                 // tiles of 64 keys: tile .. end - 1, one at least
   Keys seen_by_all;                  // no row needs a mask there
-  int32_t first_worker, num_splits;  // of the whole sequence: one a worker
+  int32_t first_worker, num_splits;  // of the whole tile: one a worker
 };
 
-// Who a thread block is: the blocks of a worker go through the same keys. Few rows: a block for each block of rows, as
-// many as the sequence with the most queries has. Many rows (row_blocks is 0): one, or a pair.
+// Who a thread block is: the blocks of a worker go through the same keys.
 struct Place {
-  int32_t row_blocks, pair;
+  int32_t row_blocks, pair;  // of a worker
 
-  __device__ int32_t blocks_each() const { return row_blocks ? row_blocks : pair; }
-  __device__ int32_t workers() const { return static_cast<int32_t>(gridDim.x) / blocks_each(); }
-  __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / blocks_each(); }
-  __device__ int32_t index() const { return static_cast<int32_t>(blockIdx.x) % blocks_each(); }    // in the worker
+  __device__ int32_t workers() const { return static_cast<int32_t>(gridDim.x) / row_blocks; }
+  __device__ int32_t worker() const { return static_cast<int32_t>(blockIdx.x) / row_blocks; }
+  __device__ int32_t index() const { return static_cast<int32_t>(blockIdx.x) % row_blocks; }       // in the worker
   __device__ int32_t rank() const { return pair > 1 ? static_cast<int32_t>(blockIdx.x) % 2 : 0; }  // in the pair
 };
 
@@ -74,7 +57,11 @@ __device__ inline Keys seen_by_all(const AttendArgs& args, const Sequence& seque
   return relative(sequence, span_of(args, sequence, last).first, span_of(args, sequence, first).end);
 }
 
-// --- few rows
+__device__ inline SequenceSize size_of_sequence(const AttendArgs& args, int32_t b) {
+  return {.queries = args.keys.cu_q[b + 1] - args.keys.cu_q[b], .length = args.keys.lengths[b]};
+}
+
+// --- split keys
 
 // While the work is planned.
 template <int32_t kWarps>
@@ -83,15 +70,21 @@ struct Counts {
   int32_t before[];  // [live + 1] units in the sequences before
 };
 
-// Fills counts.before; returns the units of the longest sequence.
+// Fills counts.before.
 template <int32_t kWarps>
-__device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts<kWarps>& counts) {
+__device__ Line count_units(const AttendArgs& args, const Cut& cut, int32_t live, Counts<kWarps>& counts) {
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int32_t carry = 0, longest = 0;
+  bool has_many_tiles = false;
   for (int32_t first = 0; first <= live; first += kWarps * kWarp) {
     const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    const int32_t own = b < live ? keys_of(args, b).units() : 0;
-    longest = max(longest, own);
+    int32_t own = 0;
+    if (b < live) {
+      const SequenceSize size = size_of_sequence(args, b);
+      own = units_of(cut, size);
+      longest = max(longest, keys_of(cut, size).units());
+      has_many_tiles |= tiles_of(cut, size) > 1;
+    }
     int32_t total;
     const int32_t before = carry + sum_before(own, counts.sums, total);
     if (b <= live) counts.before[b] = before;
@@ -100,31 +93,9 @@ __device__ int32_t count_units(const AttendArgs& args, int32_t live, Counts<kWar
   }
   longest = __reduce_max_sync(~0u, longest);
   if (lane == 0) counts.longest[warp] = longest;
-  __syncthreads();
+  has_many_tiles = __syncthreads_or(has_many_tiles);
   for (int32_t w = 0; w < kWarps; ++w) longest = max(longest, counts.longest[w]);
-  return longest;
-}
-
-// Either all units are one line, of which the workers have equal stretches (stream-K), or each sequence has as many
-// workers of its own, which share its units.
-struct WorkPlan {
-  int32_t count;        // of workers
-  int32_t splits_each;  // of each sequence; 0: stream-K
-  StreamK stream_k;
-};
-
-// A split that others finish costs time: its sums are as many bytes as 64 keys and more. So the splits of a sequence
-// are at least as long as they are many, and stream-K is taken only where it ends clearly sooner than workers of the
-// sequences' own.
-__device__ inline WorkPlan plan_work(int32_t total, int32_t longest, int32_t live, int32_t most, int32_t split_rows) {
-  constexpr int32_t kSplitCost = 4;  // units that storing and merging a split take
-  if (total == 0) return {};
-  const auto least = static_cast<int32_t>(ceilf(sqrtf(static_cast<float>(longest) * split_rows / kRows)));
-  const StreamK stream_k = StreamK::of(total, min(most, max(1, total / least)));
-  const int32_t splits_each = stream_k.count / live;
-  if (splits_each > 0 && (longest + splits_each - 1) / splits_each <= stream_k.each + kSplitCost)
-    return {.count = splits_each * live, .splits_each = splits_each, .stream_k = {}};
-  return {.count = stream_k.count, .splits_each = 0, .stream_k = stream_k};
+  return {.units = carry, .longest = longest, .has_many_tiles = has_many_tiles};
 }
 
 // The splits of a worker, one after the other.
@@ -144,34 +115,47 @@ struct KeyScheduler {
       begin_in_stream(counts, live, worker);
   }
 
-  __device__ bool next(const AttendArgs& args, Place place, Split& split) {
+  __device__ bool next(const AttendArgs& args, const Cut& cut, Place place, Split& split) {
     while (unit < end)
-      if (advance(args, place, split)) return true;
+      if (advance(args, cut, place, split)) return true;
     return false;
   }
 
  private:
-  // Whether the sequence has rows in any of the pair's blocks.
-  __device__ bool advance(const AttendArgs& args, Place place, Split& split) {
-    Keys keys = keys_of(args, b);
-    for (; before + keys.units() <= unit; keys = keys_of(args, ++b)) before += keys.units();
+  // Whether the split has keys, and rows in any of the pair's blocks.
+  __device__ bool advance(const AttendArgs& args, const Cut& cut, Place place, Split& split) {
+    SequenceSize size = size_of_sequence(args, b);
+    for (int32_t units; before + (units = units_of(cut, size)) <= unit; size = size_of_sequence(args, ++b))
+      before += units;
     const Sequence sequence = sequence_at(args.keys, b);
-    const int32_t packed = (sequence.last_row - sequence.first_row) * args.q.heads;
-    const int32_t units = keys.units(), at = unit - before, count = min(end - unit, units - at);
-    const int32_t first_worker = plan.splits_each ? b * plan.splits_each : plan.stream_k.worker_of(before);
+    int32_t tile = 0, begin = before, first_row = sequence.first_row, last_row = sequence.last_row - 1;
+    Keys keys = keys_of(cut, size);
+    if (!cut.is_one_tile) {
+      tile = tile_with(cut, size, unit - before);
+      begin += units_before_tile(cut, size, tile);
+      keys = keys_of_tile(cut, size, tile);
+      first_row += tile * cut.tile_rows / cut.heads;
+      last_row = min(last_row, sequence.first_row + ((tile + 1) * cut.tile_rows - 1) / cut.heads);
+    }
+    const int32_t units = keys.units(), at = unit - begin, count = min(end - unit, units - at);
     unit += count;
+    if (!cut.is_one_tile && unit == begin + units && last_row + 1 < sequence.last_row)  // behind its last are none
+      unit = min(end, before + units_before_tile(cut, size, tile + 1));
+    if (count <= 0) return false;
+    const int32_t packed = size.queries * cut.heads, row_block = tile * place.row_blocks + place.index();
+    const int32_t first_worker = plan.splits_each ? b * plan.splits_each : plan.stream_k.worker_of(begin);
     split = {.sequence = sequence,
              .b = b,
-             .row_block = place.index(),
-             .rows = min(packed - place.index() * kRows, kRows),
-             .loaded = keys,
+             .row_block = row_block,
+             .rows = min(packed - row_block * kRows, kRows),
+             .loaded = {keys.first, size.length},
              .tile = keys.first_unit() + at,
              .end = keys.first_unit() + at + count,
-             .seen_by_all = seen_by_all(args, sequence, sequence.first_row, sequence.last_row - 1),
+             .seen_by_all = seen_by_all(args, sequence, first_row, last_row),
              .first_worker = first_worker,
              .num_splits = plan.splits_each ? min(plan.splits_each, units)
-                                            : plan.stream_k.worker_of(before + units - 1) - first_worker + 1};
-    return packed > (place.index() - place.rank()) * kRows;
+                                            : plan.stream_k.worker_of(begin + units - 1) - first_worker + 1};
+    return packed > (row_block - place.rank()) * kRows;
   }
   template <class Counts>
   __device__ void begin_own_splits(const Counts& counts, int32_t worker) {
@@ -192,7 +176,7 @@ struct KeyScheduler {
   }
 };
 
-// --- many rows
+// --- dealt tiles
 
 // A sequence has places for as many pairs of blocks as its rows may need wherever they begin, so that no sum over
 // sequences has to be made: at most one of its places has no rows.
@@ -229,7 +213,7 @@ struct RowScheduler {
     const int32_t first_block = (at - place_of(args, place, b)) * place.pair, heads = args.q.heads;
     const Sequence sequence = sequence_at(args.keys, b);
     const int32_t packed = (sequence.last_row - sequence.first_row) * heads;
-    if (first_block * kRows >= packed || keys_of(args, b).units() == 0) return false;
+    if (first_block * kRows >= packed || args.keys.lengths[b] == 0) return false;
     const int32_t first_row = sequence.first_row + first_block * kRows / heads;
     const int32_t last_row = sequence.first_row + (min((first_block + place.pair) * kRows, packed) - 1) / heads;
     const Keys seen = seen_by_any(args, sequence, first_row, last_row);

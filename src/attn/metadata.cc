@@ -133,18 +133,6 @@ int64_t partial_rows(const Limits& limits) {
          tile_positions(limits.heads, limits.kv_heads, limits.key_dim) * limits.heads;
 }
 
-int32_t arrival_columns(const Limits& limits) {
-  const int64_t packed = int64_t{limits.heads} * std::max(1, limits.draft_tokens);
-  const int64_t blocks = limits.kv_heads == 1 ? std::min<int64_t>((packed + 63) / 64, kMostRowBlocks) : 1;
-  return std::max(limits.kv_heads, static_cast<int32_t>(blocks));
-}
-
-int64_t split_rows(const Limits& limits) {
-  const int32_t queries = std::max({1, limits.topk, limits.draft_tokens});
-  const int32_t rows = limits.value_dim > 128 ? limits.heads / limits.kv_heads * queries : kMostSplitRows;
-  return int64_t{2} * kMostSplitBlocks * std::min(rows, kMostSplitRows);
-}
-
 namespace {
 
 constexpr size_t kAlign = 64;

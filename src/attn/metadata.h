@@ -134,16 +134,16 @@ const char* to_string(On on);
   X(work, partial_out, f32, kernel, cpu, partial_rows(l), l.value_dim)                               \
   X(work, partial_max, f32, kernel, cpu, 1, partial_rows(l))                                         \
   X(work, partial_sum, f32, kernel, cpu, 1, partial_rows(l))                                         \
-  X(split, partial_out, f32, kernel, cuda, split_rows(l), l.value_dim)                               \
-  X(split, partial_max, f32, kernel, cuda, 1, split_rows(l))                                         \
-  X(split, partial_sum, f32, kernel, cuda, 1, split_rows(l))                                         \
-  X(split, arrivals, count, step, cuda, l.batch, arrival_columns(l))                                 \
-  X(split, tile_arrivals, count, step, cuda, 1, kMostSplitBlocks)                                    \
+  X(split, partial_out, f32, kernel, cuda, kSplitRows, l.value_dim)                                  \
+  X(split, partial_max, f32, kernel, cuda, 1, kSplitRows)                                            \
+  X(split, partial_sum, f32, kernel, cuda, 1, kSplitRows)                                            \
+  X(split, arrivals, count, step, cuda, 1, kMostSplitBlocks)                                         \
   X(split, next_tile, count, step, cuda, 1, 1)
 
 // A GPU splits the keys of (query row, head) pairs of a sequence and kv head, so many at most at a time, over so many
-// blocks.
+// blocks; each of these leaves two unfinished tiles behind at most, in so many rows of partial results of them all.
 inline constexpr int32_t kMostSplitBlocks = 256, kMostSplitRows = 64;
+inline constexpr int64_t kSplitRows = int64_t{2} * kMostSplitBlocks * kMostSplitRows;
 
 enum class Buf : uint8_t {
 #define X(set, name, element, role, on, rows, columns) set##_##name,
@@ -177,14 +177,6 @@ bool is_held(const BufferSpec& buffer, const Limits& limits);
 
 // The most (query row, head) results that split sequences can leave behind in one call; see cpu_choice.h.
 int64_t partial_rows(const Limits& limits);
-// Rows of partial results that the blocks of a GPU leave behind: two unfinished tiles each. Where values have more than
-// 128 elements only few queries are split.
-int64_t split_rows(const Limits& limits);
-
-// Splits of a sequence are counted for each of its kv heads or, where one kv head is all heads', for each block of 64
-// (query row, head) pairs; kernels that cut it so leave sequences with more than kMostRowBlocks of them to others.
-inline constexpr int32_t kMostRowBlocks = 16;
-int32_t arrival_columns(const Limits& limits);
 
 class MetadataArena {
  public:

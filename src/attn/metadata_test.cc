@@ -164,34 +164,6 @@ TEST(Metadata, PartialRowsCoverEverySplit) {
   EXPECT_EQ(partial_rows(encoder), 16 * 3 * 64 * 8);
 }
 
-TEST(Metadata, ArrivalsAreCountedForKvHeadsOrBlocksOfRows) {
-  Limits limits = some_limits();
-  EXPECT_EQ(arrival_columns(limits), limits.kv_heads);
-  limits.heads = 128;
-  limits.kv_heads = 1;
-  limits.draft_tokens = 0;
-  EXPECT_EQ(arrival_columns(limits), 2);
-  limits.draft_tokens = 3;
-  EXPECT_EQ(arrival_columns(limits), 6);
-  limits.draft_tokens = 64;
-  EXPECT_EQ(arrival_columns(limits), kMostRowBlocks);
-}
-
-TEST(Metadata, SplitRowsCoverATileOrTheMostRowsOfAKvHead) {
-  Limits limits = some_limits();
-  limits.heads = 8;
-  limits.kv_heads = 2;
-  limits.topk = 3;
-  limits.draft_tokens = 0;
-  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * kMostSplitRows);
-  limits.value_dim = 512;
-  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 12);
-  limits.draft_tokens = 5;
-  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 20);
-  limits.draft_tokens = 17;  // past what is split
-  EXPECT_EQ(split_rows(limits), 2 * kMostSplitBlocks * 64);
-}
-
 TEST(Metadata, LimitsThatMakeNoSenseAreRefused) {
   const auto refused = [](auto change, const std::string& part) {
     Limits limits = some_limits();

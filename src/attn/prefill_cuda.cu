@@ -15,14 +15,19 @@
 //
 // The kernel is persistent: a block's tile scheduler takes the next tile from a counter when it has done with one,
 // heaviest tiles of a sequence first, and the producer is at the next tile's keys while the consumers write their
-// results.
+// results. Where tiles are few, those that are longer than their share are split over keys (split-KV): each split
+// is scheduled as a tile of its own and leaves its sums in the workspace, and the consumer that arrives last merges its
+// rows' splits.
 #include <algorithm>
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
 #include "attn/gpu_sizes.h"
+#include "attn/prefill_cut.h"
 #include "attn/prefill_producer.h"
 #include "attn/softmax_cuda.cuh"
+#include "attn/split_rows_cuda.cuh"
+#include "attn/stream_k_cuda.cuh"
 #include "attn/tensor_map.h"
 #include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
@@ -48,18 +53,14 @@ struct Prefill {
   AttendArgs args;
   bool queries_in_boxes;  // where the group divides a consumer's rows, else they are copied one by one
   int32_t group;
-  int32_t box;      // tokens that TMA copies at once; 0: rows are copied one by one
-  int32_t* next;    // the counter of tiles; zero before and after
-  float factor;     // of scores, to powers of two
-  float cap_scale;  // with a softcap: of scores, to its argument
-  uint32_t group_reciprocal;
+  int32_t box;             // tokens that TMA copies at once; 0: rows are copied one by one
+  int32_t* next;           // the counter of tiles; zero before and after
+  float factor;            // of scores, to powers of two
+  float cap_scale;         // with a softcap: of scores, to its argument
+  GroupDivider by_group;   // of rows of a tile
+  PartialResults partial;  // one for each split of a tile that has several
+  int32_t* arrivals;       // one for each consumer of each such tile
 };
-
-// Of rows of a tile: a quotient by the group, which is exact for less than 2^24 / group.
-constexpr int32_t kReciprocalBits = 24;
-__device__ int32_t divide_by_group(const Prefill& p, int32_t packed) {
-  return static_cast<int32_t>((static_cast<uint32_t>(packed) * p.group_reciprocal) >> kReciprocalBits);
-}
 
 constexpr int32_t panels(int32_t dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
 
@@ -70,9 +71,11 @@ constexpr int32_t raw_pieces(int32_t keys, int32_t dim) {
 }
 
 // Shared memory, in panels: queries, then the stages of keys, then those of values; then, where these are widened,
-// two loads as they are stored.
-template <int32_t kKeyDim, int32_t kValueDim, bool kWidens>
+// two loads as they are stored. kSplitsKeys: whether tiles may be split; prompts have a kernel without, which is some
+// percent faster.
+template <int32_t kKeyDim, int32_t kValueDim, bool kWidens, bool kSplitsKeys>
 struct Layout {
+  static constexpr bool kSplits = kSplitsKeys;
   // As many consumers and keys as registers have room for: a thread has a score of each second key, a probability of
   // each fourth, and a sum of each second column; where there is room, the probabilities of two steps
   // (Consumer::fold()).
@@ -93,6 +96,8 @@ struct Layout {
   static constexpr int32_t kPanelBytes = kQueryBytes + kKeyStages * kKeyBytes + kValueStages * kValueBytes;
   static constexpr int32_t kBytes = kPanelBytes + 2 * kRawBytes;
   static_assert(kValueStages >= kLeastStages, "the producer waits for what it has not signalled yet");
+  static_assert(kSplitRows / kRows / 2 * kConsumers <= kMostSplitBlocks,
+                "a count of arrivals for each consumer of tiles in two splits");
 
   // What precedes is the system's, and choose_gpu() has asked the device how much that is. That the compiler knows the
   // address keeps those of operands in registers that a warp shares, which is where products want them.
@@ -114,21 +119,25 @@ struct Tile {
   int32_t length;                 // keys of the sequence
   int32_t first_key, end_key;     // seen by any row
   int32_t last_first, least_end;  // keys between these are seen by all rows
+  int32_t num_splits, split;      // of the tile, by keys, and which of them this is
+  int32_t first_slot;             // of its kv head: where partial results of the splits lie, if there are several
 };
 
 // Row `row` of a tile: the query's, counted from the tile's first, and the head of the group.
 struct PackedRow {
   int32_t query, head;
   __device__ PackedRow(const Prefill& p, const Tile& tile, int32_t row)
-      : query(divide_by_group(p, tile.head + row)), head(tile.head + row - query * p.group) {}
+      : query(p.by_group(tile.head + row)), head(tile.head + row - query * p.group) {}
 };
 
 // What the warps of a block share, after the panels: the tiles, and
 struct SharedStorage : WorkRing<Tile, kTileRing> {
   Barrier keys_full[kMostStages], keys_empty[kMostStages], values_full[kMostStages], values_empty[kMostStages];
   Barrier queries_full[kMostConsumers];
-  Barrier edge;  // values of which some rows must become zeros before they are full
-  int32_t first_rows[kMostCached];  // of sequences, if there are not more
+  Barrier edge;                     // values of which some rows must become zeros before they are full
+  bool is_last[kMostConsumers];     // of a tile's splits
+  int32_t first_rows[kMostCached];  // of sequences, if there are not more; the upper half: plan_splits(), of as many
+  int32_t sums[(1 + kMostConsumers) * kWarpgroup / kWarp];
 };
 
 template <class Memory>
@@ -150,34 +159,89 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   hopper::fence_proxy_async();
 }
 
+// --- split-KV
+
+// Which tiles are split (prefill_cut.h). By all threads; plan: SplitsBefore of [live + 1] sequences.
+template <class Memory>
+__device__ void plan_splits(const Prefill& p, int32_t live, SharedStorage& storage, int32_t* plan) {
+  constexpr auto kSlots = static_cast<int32_t>(kSplitRows / Memory::kRows);
+  auto& sums = reinterpret_cast<int32_t(&)[Memory::kThreads / kWarp]>(storage.sums);
+  const KeyView& keys = p.args.keys;
+  const auto b = static_cast<int32_t>(threadIdx.x);
+  int32_t tiles = 0, steps = 0, total;  // of the sequence; the steps of its last tile, which are the most
+  if (b < live) {
+    const int32_t queries = keys.cu_q[b + 1] - keys.cu_q[b], length = keys.lengths[b];
+    const int32_t first = p.args.window < 0 || !keys.causal ? 0 : max(0, length - queries - p.args.window);
+    tiles = (queries * p.group + Memory::kRows - 1) / Memory::kRows;
+    steps = (length + Memory::kKeys - 1) / Memory::kKeys - first / Memory::kKeys;
+  }
+  sum_before(tiles * steps, sums, total);
+  __syncthreads();
+  const int32_t share = share_of(int64_t{total} * p.args.kv.kv_heads, kSlots);
+  const int32_t before = sum_before(SplitsBefore::of(tiles, splits_of(steps, share)).both, sums, total);
+  if (b < live) plan[b] = before;
+  if (b == 0) plan[live] = total;
+  __syncthreads();
+}
+
 // --- the tiles
 
 // All tiles of a step. A sequence has places for as many as its rows may need wherever they begin, so that no sum over
-// sequences has to be made: at most one of its places has no rows.
-template <int32_t kRows>
+// sequences has to be made: at most one of its places has no rows. Where splits are planned, there is a place for each
+// of them, and none that has no rows.
+template <class Memory>
 struct Work {
+  static constexpr int32_t kRows = Memory::kRows, kKeys = Memory::kKeys;
   const Prefill& p;
   const int32_t* first_rows;  // cu_q, or a copy of it nearby
+  const int32_t* plan;        // plan_splits(); null: no tile has several
   int32_t live;
 
-  // The first place of sequence b.
-  __device__ int32_t place(int32_t b) const { return first_rows[b] * p.group / kRows + b; }
+  __device__ bool has_plan() const { return Memory::kSplits && plan; }
+  // Places before sequence b: of all tiles, and of those that are split.
+  __device__ int32_t place(int32_t b) const {
+    return has_plan() ? SplitsBefore{plan[b]}.all() : first_rows[b] * p.group / kRows + b;
+  }
+  __device__ int32_t place_of_several(int32_t b) const { return SplitsBefore{plan[b]}.of_several(); }
   __device__ int32_t count() const { return live == 0 ? 0 : place(live) * p.args.kv.kv_heads; }
 
-  // Whether there are rows. A few kv heads at a time, so that what all blocks read stays in L2; of these the
-  // last tiles of the last sequence come first: they have the most keys.
+  // Whether there are rows, and keys of the split. A few kv heads at a time, so that what all blocks read stays in L2;
+  // of these the splits come first, then the last tiles of the last sequence: they have the most keys.
   __device__ bool find(int32_t index, Tile& tile) const {
     const AttendArgs& args = p.args;
     const int32_t places = place(live), first_head = index / (places * kHeadsAtOnce) * kHeadsAtOnce;
     const int32_t heads = min(kHeadsAtOnce, args.kv.kv_heads - first_head), in_heads = index - first_head * places;
-    const int32_t at = places - 1 - in_heads / heads;
-    const int32_t b = last_that(live, [&](int32_t middle) { return place(middle) <= at; });
-    tile.first = (at - place(b)) * kRows;
+    tile.kv_head = first_head + in_heads % heads;
+    const int32_t at = in_heads / heads;
+    if (has_plan() && at < place_of_several(live)) return find_split(at, tile);
+    const int32_t back = places - 1 - at;
+    if (!has_plan()) {
+      const int32_t b = last_that(live, [&](int32_t middle) { return place(middle) <= back; });
+      return find_tile(b, back - place(b), tile);
+    }
+    const auto whole = [&](int32_t b) { return place(b) - place_of_several(b); };
+    const int32_t b = last_that(live, [&](int32_t middle) { return whole(middle) <= back; });
+    return find_tile(b, back - whole(b), tile);
+  }
+
+ private:
+  __device__ bool find_split(int32_t at, Tile& tile) const {
+    const int32_t b = last_that(live, [&](int32_t middle) { return place_of_several(middle) <= at; });
+    const int32_t first = place_of_several(b), rows = (first_rows[b + 1] - first_rows[b]) * p.group;
+    const int32_t splits = (place_of_several(b + 1) - first) / ((rows + kRows - 1) / kRows);
+    const int32_t number = (at - first) / splits;
+    tile.first_slot = first + number * splits;
+    return find_tile(b, number, tile) && take_split(at - tile.first_slot, splits, tile);
+  }
+
+  __device__ bool find_tile(int32_t b, int32_t number, Tile& tile) const {
+    const AttendArgs& args = p.args;
+    tile.num_splits = 1;
+    tile.first = number * kRows;
     tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group - tile.first;
     if (tile.rows <= 0) return false;
     const Sequence sequence = sequence_at(args.keys, b);
     tile.pages = sequence.pages;
-    tile.kv_head = first_head + in_heads % heads;
     tile.query_row = sequence.first_row + tile.first / p.group;
     tile.head = tile.first % p.group;
     tile.length = static_cast<int32_t>(sequence.end - sequence.start);
@@ -188,6 +252,17 @@ struct Work {
     tile.end_key = static_cast<int32_t>(late.end - sequence.start);
     tile.last_first = static_cast<int32_t>(late.first - sequence.start);
     tile.least_end = static_cast<int32_t>(early.end - sequence.start);
+    return true;
+  }
+
+  // A tile has as many splits as its sequence's last, unless it has fewer steps.
+  __device__ bool take_split(int32_t split, int32_t splits, Tile& tile) const {
+    const int32_t first = tile.first_key / kKeys, steps = (tile.end_key + kKeys - 1) / kKeys - first;
+    tile.num_splits = max(1, min(splits, steps));
+    tile.split = split;
+    if (split >= tile.num_splits) return false;
+    tile.end_key = min(tile.end_key, (first + (split + 1) * steps / tile.num_splits) * kKeys);
+    tile.first_key = max(tile.first_key, (first + split * steps / tile.num_splits) * kKeys);
     return true;
   }
 };
@@ -669,7 +744,7 @@ class Consumer {
         masked_softmax(tile, step, scores, sums);
         hopper::wgmma_wait<0>();
         release_values();
-        pack(scores, probs[0]);
+        pack<Product>(scores, probs[0]);
         --step;
       }
     }
@@ -681,26 +756,35 @@ class Consumer {
   // After fold(): what the last products become, and where. They are still being made while that is worked out.
   template <class Sums>
   __device__ void write(const Tile& tile, Sums& sums) {
-    const AttendArgs& args = p_.args;
-    float factors[2];
-    int64_t at[2];
-    bool exists[2];
-#pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      const float sum = quad_sum(sums.sum[half]), row_max = sums.row_max[half] * kLn2;
-      const int32_t packed = consumer_ * kRowsEach + lane_row() + half * 8;
-      const PackedRow at_tile(p_, tile, packed);
-      const int32_t head = tile.kv_head * p_.group + at_tile.head, row = tile.query_row + at_tile.query;
-      exists[half] = packed < tile.rows;
-      const float sink = exists[half] && args.sinks ? args.sinks[head] : -INFINITY;
-      factors[half] = factor_of(row_max, sum, sink, args.kv.value_scale);
-      at[half] = row * args.out.row_stride + head * kValueDim;
-      if (exists[half] && threadIdx.x % 4 == 0) write_lse(args, row, head, row_max, sum);
-    }
+    write_rows(tile, sums, sums.out, [&] {
+      hopper::wgmma_wait<0>();
+      if (tile.end_key > tile.first_key) release_values();
+    });
+  }
+
+  // The same of one split of several: by who arrives last.
+  template <class Sums>
+  __device__ void write_split(const Tile& tile, Sums& sums) {
+    const int32_t kv_heads = p_.args.kv.kv_heads;
+    const int64_t slot = tile.first_slot * kv_heads + tile.kv_head;
+    const SplitRows rows{.first = slot * Memory::kRows + consumer_ * kRowsEach,
+                         .distance = kv_heads * Memory::kRows,
+                         .rows = tile.rows - consumer_ * kRowsEach};
+    const PartialColumns partial{p_.partial, rows, kValueDim, 0};
     hopper::wgmma_wait<0>();
-    if (tile.end_key > tile.first_key) release_values();
+    release_values();
+    if (rows.rows <= 0) return;
 #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) write_row(sums.out, half, factors[half], exists[half], at[half]);
+    for (int32_t half = 0; half < 2; ++half) sums.sum[half] = quad_sum(sums.sum[half]);
+    store_partial(partial, tile.split, sums, sums.out);
+    if (!is_last_split(tile)) return;
+    Softmax stats;
+    float out[kValueDim / 2];
+    merge_splits(partial, tile.num_splits, stats, out);
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half)
+      if (threadIdx.x % 4 != 0) stats.sum[half] = 0;  // four lanes' sums are a row's
+    write_rows(tile, stats, out, [] {});
   }
 
  private:
@@ -708,7 +792,7 @@ class Consumer {
     if (threadIdx.x % kWarpgroup >= kWarp || !hopper::elect_one()) return;
     Barrier* const full = &storage_.queries_full[consumer_];
     hopper::arrive_expect_tx(full, Memory::kKeyPanels * kRowsEach * kLineBytes);
-    const int32_t query = tile.query_row + divide_by_group(p_, consumer_ * kRowsEach);
+    const int32_t query = tile.query_row + p_.by_group(consumer_ * kRowsEach);
 #pragma unroll
     for (int32_t panel = 0; panel < Memory::kKeyPanels; ++panel)
       hopper::tma_load(memory_.queries() + panel * Memory::kQueryPanel + consumer_ * kRowsEach * kLineBytes,
@@ -729,6 +813,42 @@ class Consumer {
       cp_async(hopper::piece_at(memory_.queries() + piece / 8 * Memory::kQueryPanel, row, piece % 8), q.data + at * 2,
                exists);
     }
+  }
+
+  // wait(): until the sums are there.
+  template <class Wait>
+  __device__ void write_rows(const Tile& tile, const Softmax& stats, const float (&out)[kValueDim / 2],
+                             const Wait& wait) const {
+    const AttendArgs& args = p_.args;
+    float factors[2];
+    int64_t at[2];
+    bool exists[2];
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const float sum = quad_sum(stats.sum[half]), row_max = stats.row_max[half] * kLn2;
+      const int32_t packed = consumer_ * kRowsEach + lane_row() + half * 8;
+      const PackedRow at_tile(p_, tile, packed);
+      const int32_t head = tile.kv_head * p_.group + at_tile.head, row = tile.query_row + at_tile.query;
+      exists[half] = packed < tile.rows;
+      const float sink = exists[half] && args.sinks ? args.sinks[head] : -INFINITY;
+      factors[half] = factor_of(row_max, sum, sink, args.kv.value_scale);
+      at[half] = row * args.out.row_stride + head * kValueDim;
+      if (exists[half] && threadIdx.x % 4 == 0) write_lse(args, row, head, row_max, sum);
+    }
+    wait();
+#pragma unroll
+    for (int32_t half = 0; half < 2; ++half) write_row(out, half, factors[half], exists[half], at[half]);
+  }
+
+  // Of the tile's, which have two slots at least.
+  __device__ bool is_last_split(const Tile& tile) const {
+    const int32_t number = tile.first_slot / 2 * p_.args.kv.kv_heads + tile.kv_head;
+    int32_t* const arrivals = p_.arrivals + number * Memory::kConsumers + consumer_;
+    bool& is_last = storage_.is_last[consumer_];
+    sync();
+    if (threadIdx.x % kWarpgroup == 0) is_last = arrive_last(arrivals, 1, tile.num_splits);
+    sync();
+    return is_last;
   }
 
   // bf16 to f16, a warp its 16 rows, times a power of two that brings the greatest of them near the top of f16's range:
@@ -788,7 +908,7 @@ class Consumer {
     hopper::wgmma_wait<0>();
     release_keys();
     masked_softmax(tile, step, some, sums);
-    pack(some, reinterpret_cast<uint32_t(&)[kCount / 4]>(probs));
+    pack<Product>(some, reinterpret_cast<uint32_t(&)[kCount / 4]>(probs));
 #pragma unroll
     for (int32_t i = kCount / 4; i < kKeys / 4; ++i) probs[i] = 0;
   }
@@ -816,7 +936,7 @@ class Consumer {
     if (p_.args.softcap > 0 || !stale_softmax<Product, kKeys>(scores, factor(), sums, probs)) {
       hopper::wgmma_wait<0>();
       masked_softmax(tile, step, scores, sums);
-      pack(scores, probs);
+      pack<Product>(scores, probs);
     }
     hopper::wgmma_wait<0>();
     release_values();
@@ -913,13 +1033,6 @@ class Consumer {
     for (int32_t i = 0; i < kValueDim / 2; ++i) sums.out[i] *= rescale[i / 2 % 2];
   }
 
-  // Sums of two groups of eight columns are, in pairs, the operand of 16 probabilities.
-  template <int32_t kHalf>
-  static __device__ void pack(const float (&scores)[kHalf], uint32_t (&probs)[kHalf / 2]) {
-#pragma unroll
-    for (int32_t i = 0; i < kHalf / 2; ++i) probs[i] = pair<Product>(scores[2 * i], scores[2 * i + 1]);
-  }
-
   const Prefill& p_;
   const Memory memory_;
   SharedStorage& storage_;
@@ -942,31 +1055,28 @@ __device__ void consume(const Prefill& p, Memory memory, SharedStorage& storage,
     consumer.fold(*tile, sums);
     const Tile* const next = tiles.take();
     if (next) consumer.load_queries(*next);
-    consumer.write(*tile, sums);
+    if (Memory::kSplits && uniform(tile->num_splits) > 1)
+      consumer.write_split(*tile, sums);
+    else
+      consumer.write(*tile, sums);
     tiles.release();
     tile = next;
   }
 }
 
-// Rows past those of live sequences.
-__device__ void write_empty_rows(const AttendArgs& args, int32_t first) {
-  for (int64_t row = first + static_cast<int32_t>(blockIdx.x); row < args.q.rows; row += gridDim.x)
-    write_empty_row(args, row);
-}
-
-template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
-using LayoutOf = Layout<kKeyDim, kValueDim, !std::is_same_v<T, Stored>>;
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim, bool kSplits>
+using LayoutOf = Layout<kKeyDim, kValueDim, !std::is_same_v<T, Stored>, kSplits>;
 
 //   T        queries
 //   Stored   keys and values: T, or what has 8 bits
-template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
-__global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim>::kThreads, 1)
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim, bool kSplits>
+__global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim, kSplits>::kThreads, 1)
     prefill_kernel(const __grid_constant__ Prefill p) {
   if (!QUIRE_HOPPER) return;  // and so nothing is made of the rest
-  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim>;
+  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim, kSplits>;
   constexpr bool kWidens = !std::is_same_v<T, Stored>;
   using Product = std::conditional_t<kWidens, __half, T>;
-  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: check_base()
+  extern __shared__ __align__(1024) std::byte shared[];  // and nothing before it: kernel_from_base()
   const Memory memory;
   SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
@@ -975,8 +1085,14 @@ __global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim>::kThre
   for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads) storage.first_rows[b] = keys.cu_q[b];
   if (threadIdx.x == 0) init_barriers<Memory>(storage, p.box > 0);
   __syncthreads();
-  const Work<Memory::kRows> work{p, cached ? storage.first_rows : keys.cu_q, live};
-  write_empty_rows(p.args, live ? work.first_rows[live] : 0);
+  const bool splits = kSplits && live < kMostCached / 2;
+  int32_t* const plan = storage.first_rows + kMostCached / 2;
+  if (splits) plan_splits<Memory>(p, live, storage, plan);
+  const Work<Memory> work{p, cached ? storage.first_rows : keys.cu_q, splits ? plan : nullptr, live};
+  write_empty_rows(
+      p.args, live, [&](int32_t b) { return live ? work.first_rows[b] : 0; },
+      [](int32_t) { return false; },  // of those without keys, tiles
+      threadIdx.x, blockDim.x);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();
@@ -1007,58 +1123,56 @@ __global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim>::kThre
 
 // --- the host's side
 
-// Variables that a kernel declares would lie before its panels, and its code takes these to begin at kBase.
-void check_base(const void* kernel) {
-  cudaFuncAttributes code;
-  check_cuda(cudaFuncGetAttributes(&code, kernel), "the kernel of attention is not known");
-  check(code.sharedSizeBytes == 0, "prefill's panels do not begin at byte ", kPrefillSharedBase,
-        " of shared memory: its kernel declares ", code.sharedSizeBytes, " bytes before them");
-}
-
-template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
-void launch(Prefill p, int32_t blocks, cudaStream_t stream) {
-  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim>;
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim, bool kSplits>
+void launch_kernel(Prefill p, int32_t blocks, cudaStream_t stream) {
+  using Memory = LayoutOf<T, Stored, kKeyDim, kValueDim, kSplits>;
   if (p.box > 0) {
     p.key_boxes = tensor_map(p.args.kv, Rows::keys, p.box);
     p.value_boxes = tensor_map(p.args.kv, Rows::values, p.box);
   }
   if (p.queries_in_boxes) p.query_boxes = tensor_map(p.args.q, p.group, kRowsEach / p.group);
-  const auto kernel = prefill_kernel<T, Stored, kKeyDim, kValueDim>;
-  check_base(reinterpret_cast<const void*>(kernel));
   constexpr size_t kShared = kSharedBytes<Memory>;
   static_assert(kShared <= 227 * 1024);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
-             "attention needs ", kShared, " bytes of shared memory");
+  static const auto kernel =
+      kernel_from_base(prefill_kernel<T, Stored, kKeyDim, kValueDim, kSplits>, kShared, kPrefillSharedBase);
   kernel<<<blocks, Memory::kThreads, kShared, stream>>>(p);
   check_cuda(cudaGetLastError(), "attention was not launched");
 }
 
+template <class T, class Stored, int32_t kKeyDim, int32_t kValueDim>
+void launch(const Prefill& p, bool splits_keys, int32_t blocks, cudaStream_t stream) {
+  if (splits_keys)
+    launch_kernel<T, Stored, kKeyDim, kValueDim, true>(p, blocks, stream);
+  else
+    launch_kernel<T, Stored, kKeyDim, kValueDim, false>(p, blocks, stream);
+}
+
 template <class T, class Stored>
-void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
+void launch(const Prefill& p, bool splits_keys, int32_t blocks, cudaStream_t stream) {
   switch (p.args.kv.key_dim) {
     case 64:
-      launch<T, Stored, 64, 64>(p, blocks, stream);
+      launch<T, Stored, 64, 64>(p, splits_keys, blocks, stream);
       break;
     case 96:
-      launch<T, Stored, 96, 96>(p, blocks, stream);
+      launch<T, Stored, 96, 96>(p, splits_keys, blocks, stream);
       break;
     case 128:
-      launch<T, Stored, 128, 128>(p, blocks, stream);
+      launch<T, Stored, 128, 128>(p, splits_keys, blocks, stream);
       break;
     case 192:
-      if constexpr (std::is_same_v<T, Stored>) launch<T, T, 192, 128>(p, blocks, stream);
+      if constexpr (std::is_same_v<T, Stored>) launch<T, T, 192, 128>(p, splits_keys, blocks, stream);
       break;
     default:
-      launch<T, Stored, 256, 256>(p, blocks, stream);
+      launch<T, Stored, 256, 256>(p, splits_keys, blocks, stream);
   }
 }
 
 template <class T>
-void launch(const Prefill& p, int32_t blocks, cudaStream_t stream) {
+void launch(const Prefill& p, bool splits_keys, int32_t blocks, cudaStream_t stream) {
   if (p.args.kv.type == Dtype::f8e4m3)
-    launch<T, __nv_fp8_e4m3>(p, blocks, stream);
+    launch<T, __nv_fp8_e4m3>(p, splits_keys, blocks, stream);
   else
-    launch<T, T>(p, blocks, stream);
+    launch<T, T>(p, splits_keys, blocks, stream);
 }
 
 }  // namespace
@@ -1076,11 +1190,13 @@ void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                   .next = args.arena->counts(Buf::split_next_tile),
                   .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
                   .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
-                  .group_reciprocal = ((1u << kReciprocalBits) + group - 1) / group};
+                  .by_group = GroupDivider::by(group),
+                  .partial = PartialResults::in(*args.arena),
+                  .arrivals = args.arena->counts(Buf::split_arrivals)};
   if (args.q.type == Dtype::bf16)
-    launch<__nv_bfloat16>(p, choice.blocks, stream_of(exec));
+    launch<__nv_bfloat16>(p, choice.splits_keys, choice.blocks, stream_of(exec));
   else
-    launch<__half>(p, choice.blocks, stream_of(exec));
+    launch<__half>(p, choice.splits_keys, choice.blocks, stream_of(exec));
 }
 
 }  // namespace quire::attn::cuda

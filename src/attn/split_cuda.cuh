@@ -1,5 +1,6 @@
 // What the thread blocks of split-KV leave each other: partial results of rows that several of them have keys of, and a
-// count of who arrived. The last to arrive merges them, in the order of their keys.
+// count of who arrived. The last to arrive merges them, in the order of their keys: decode as its warps meet, four
+// columns of a row at a time, the others as a warpgroup's products leave them (split_rows_cuda.cuh).
 #pragma once
 #include <cstdint>
 

@@ -445,11 +445,10 @@ int64_t readable_encoder(const StepView& step, const Cell& cell) {
   }
 }
 
-// Arrivals are counted for every request, or for every tile that blocks share; tiles for all together.
-int64_t readable_counters(const StepView& step, const Cell& cell) {
-  if (cell.id == Buf::split_next_tile) return cell.row == 0 ? 1 : 0;
-  if (cell.id == Buf::split_tile_arrivals) return cell.row == 0 ? kMostSplitBlocks : 0;
-  return cell.row < step.live() ? arrival_columns(step.limits) : 0;
+// Arrivals are counted for every tile that blocks share, tiles for all together.
+int64_t readable_counters(const Cell& cell) {
+  if (cell.row > 0) return 0;
+  return cell.id == Buf::split_arrivals ? kMostSplitBlocks : 1;
 }
 
 }  // namespace
@@ -469,7 +468,7 @@ int64_t readable(const BufferSpec& buffer, const StepShape& shape, const StepInp
     case Set::encoder:
       return readable_encoder(step, cell);
     case Set::split:
-      return readable_counters(step, cell);
+      return readable_counters(cell);
     default:
       return readable_sequences(step, cell, sequence_set(buffer.set));
   }

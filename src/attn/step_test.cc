@@ -405,9 +405,8 @@ TEST_F(CheckStep, ReadableElementsOfBothDevices) {
     limits.device = Device::cuda;
     EXPECT_EQ(count(Buf::decode_cu_items, 0), 0);
     EXPECT_EQ(count(Buf::decode_cache_seqlens, 0), form == Form::in_place ? 2 : 3);
-    EXPECT_EQ(count(Buf::split_arrivals, 1), arrival_columns(limits));
-    EXPECT_EQ(count(Buf::split_arrivals, 2), 0);  // padding
-    EXPECT_EQ(count(Buf::split_tile_arrivals, 0), kMostSplitBlocks);
+    EXPECT_EQ(count(Buf::split_arrivals, 0), kMostSplitBlocks);
+    EXPECT_EQ(count(Buf::split_arrivals, 1), 0);
     EXPECT_EQ(count(Buf::split_next_tile, 0), 1);
     EXPECT_EQ(count(Buf::split_partial_out, 0), 0);
   }

@@ -76,9 +76,7 @@ struct Write {
   BranchTarget branches;
   LocalTarget chunks;
   EncoderTarget encoded;
-  int32_t* arrivals;  // [requests, arrival columns] of the splits of keys
-  int32_t arrival_columns;
-  int32_t* tile_arrivals;  // [kMostSplitBlocks] of the splits of tiles
+  int32_t* arrivals;  // [kMostSplitBlocks] of the splits of tiles
   int32_t* next_tile;
   BlockRoles roles;
 };
@@ -154,8 +152,7 @@ struct Step {
 __device__ void write_counters(const Step& step) {
   const Write& w = step.w;
   if (threadIdx.x == 0) *w.next_tile = 0;
-  for (int32_t i = threadIdx.x; i < kMostSplitBlocks; i += kThreads) w.tile_arrivals[i] = 0;
-  for (int32_t i = threadIdx.x; i < step.live * w.arrival_columns; i += kThreads) w.arrivals[i] = 0;
+  for (int32_t i = threadIdx.x; i < kMostSplitBlocks; i += kThreads) w.arrivals[i] = 0;
 }
 
 // --- sets of whole sequences
@@ -543,8 +540,6 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .chunks = local_target(arena),
           .encoded = encoder_target(arena),
           .arrivals = arena.counts(Buf::split_arrivals),
-          .arrival_columns = arrival_columns(limits),
-          .tile_arrivals = arena.counts(Buf::split_tile_arrivals),
           .next_tile = arena.counts(Buf::split_next_tile),
           .roles = {.planes = sequence_planes(shape.mode, limits),
                     .local = shape.local,

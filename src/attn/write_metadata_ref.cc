@@ -50,9 +50,7 @@ void write_items(const MetadataArena& arena, Buf items, Buf splits, int64_t plan
 void write_counters(const StepView& step, const MetadataArena& arena) {
   if (step.limits.device == Device::cpu) return;
   at(arena, Buf::split_next_tile, 0, 0) = 0;
-  for (int32_t i = 0; i < kMostSplitBlocks; ++i) at(arena, Buf::split_tile_arrivals, 0, i) = 0;
-  for (int32_t b = 0; b < step.live(); ++b)
-    for (int32_t c = 0; c < arrival_columns(step.limits); ++c) at(arena, Buf::split_arrivals, b, c) = 0;
+  for (int32_t i = 0; i < kMostSplitBlocks; ++i) at(arena, Buf::split_arrivals, 0, i) = 0;
 }
 
 // --- sets of whole sequences

@@ -71,8 +71,9 @@ constexpr Description kDescriptions[] = {
     {"Q4_K", {256, sizeof(Q4_K)}},
     {"Q5_K", {256, sizeof(Q5_K)}},
     {"Q6_K", {256, sizeof(Q6_K)}},
+    {"F8_E4M3", {1, 1}},
 };
-static_assert(std::size(kDescriptions) == std::size(kBlockTypes));
+static_assert(std::size(kDescriptions) == std::size(kBlockTypes) + 1);
 
 const Description& description(BlockType type) {
   const auto index = static_cast<size_t>(type);
@@ -211,6 +212,19 @@ void widen_f16(const std::byte* source, std::span<float> out) {
   }
 }
 
+// By a multiplication, which makes normal numbers of subnormal ones too.
+void widen_f8(const std::byte* source, std::span<float> out) {
+  constexpr float kTwoTo120 = 0x1p120f;
+  constexpr uint32_t kMagnitude = 0x7f, kNan = 0x7f;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto bits = static_cast<uint32_t>(source[i]);
+    const uint32_t magnitude = bits & kMagnitude;
+    const float finite = std::bit_cast<float>(magnitude << 20) * kTwoTo120;
+    const uint32_t number = magnitude == kNan ? 0x7fc0'0000u : std::bit_cast<uint32_t>(finite);
+    out[i] = std::bit_cast<float>(number | (bits & 0x80u) << 24);
+  }
+}
+
 void widen_bf16(const std::byte* source, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     uint16_t bits;
@@ -262,6 +276,8 @@ void dequantise(BlockType type, const std::byte* blocks, std::span<float> out) {
       return expand_all<Q5_K>(blocks, out, elements);
     case BlockType::q6_k:
       return expand_all<Q6_K>(blocks, out, elements);
+    case BlockType::f8_e4m3:
+      return widen_f8(blocks, out);
   }
 }
 

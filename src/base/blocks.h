@@ -1,7 +1,7 @@
 // The element types of weight files, single numbers and quantised blocks, and what their bytes mean.
 //
 // A block is a run of consecutive elements of one matrix row that share their scales. The names and the bytes are
-// those of GGUF files.
+// those of GGUF files; F8_E4M3, whose scales are tensors of their own, is safetensors' alone.
 //
 // Errors   CheckError before anything is written.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace quire {
 
-enum class BlockType : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+enum class BlockType : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, f8_e4m3 };
+// Those of GGUF files.
 inline constexpr BlockType kBlockTypes[] = {BlockType::f32,  BlockType::f16,  BlockType::bf16, BlockType::q8_0,
                                             BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1,
                                             BlockType::q4_k, BlockType::q5_k, BlockType::q6_k};

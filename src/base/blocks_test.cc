@@ -72,6 +72,8 @@ double meaning(BlockType type, const uint8_t* b, int e) {
       const int high = bits_at(b + 128 + half * 32, within % 32 * 8 + within / 32 * 2, 2);
       return half_at(b, 208) * static_cast<int8_t>(b[192 + e / 16]) * (low + 16 * high - 32);
     }
+    case BlockType::f8_e4m3:
+      return to_float(f8e4m3{b[0]});
   }
   return std::numeric_limits<double>::quiet_NaN();
 }

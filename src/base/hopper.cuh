@@ -1,5 +1,5 @@
-// Hopper's own instructions, one function each: barriers that count bytes, copies of boxes of a tensor by TMA, products by
-// a warpgroup. Only code for sm_90a has them; everything here is empty elsewhere, where no kernel that uses it is
+// Hopper's own instructions, one function each: barriers that count bytes, copies of boxes of a tensor by TMA, products
+// by a warpgroup. Only code for sm_90a has them; everything here is empty elsewhere, where no kernel that uses it is
 // launched.
 //
 // Operands of products lie in shared memory as panels: lines of 128 bytes, one for each row, 64 columns wide, whose
@@ -203,8 +203,8 @@ inline __device__ uint64_t wgmma_descriptor(uint32_t address, uint32_t panels = 
   return ((address & 0x3ffff) >> 4) | (uint64_t{panels >> 4} << 16) | ((kEightLines >> 4) << 32) | kSwizzle128;
 }
 
-// The descriptor of what lies that many bytes further on. The address is all that changes, so the upper half stays where
-// it is.
+// The descriptor of what lies that many bytes further on. The address is all that changes, so the upper half stays
+// where it is.
 inline __device__ uint64_t advance_descriptor(uint64_t descriptor, int32_t bytes) {
   return (descriptor & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(descriptor) + bytes / 16);
 }
@@ -232,16 +232,16 @@ __device__ void wgmma_wait() {
 #define QUIRE_NAMES_8 QUIRE_NAMES_4 ", %4, %5, %6, %7"
 #define QUIRE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define QUIRE_NAMES_32 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define QUIRE_NAMES_64                                                                   \
-  QUIRE_NAMES_32                                                                         \
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-      ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define QUIRE_NAMES_128                                                                              \
-  QUIRE_NAMES_64                                                                                     \
-      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
-      ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
-      ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-      ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define QUIRE_NAMES_64                                                               \
+  QUIRE_NAMES_32                                                                     \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES_128                                                                          \
+  QUIRE_NAMES_64                                                                                 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define QUIRE_SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define QUIRE_SUMS_8(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4)
 #define QUIRE_SUMS_16(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4), QUIRE_SUMS_4(i + 8), QUIRE_SUMS_4(i + 12)
@@ -250,7 +250,7 @@ __device__ void wgmma_wait() {
 #define QUIRE_SUMS_128(i) QUIRE_SUMS_64(i), QUIRE_SUMS_64(i + 64)
 
 // COUNT: COLUMNS / 2. FACTORS and ADD name what follows the sums, the inputs.
-#define QUIRE_WGMMA(COLUMNS, COUNT, TYPE, FACTORS, ADD, ...)                                                      \
+#define QUIRE_WGMMA(COLUMNS, COUNT, TYPE, FACTORS, ADD, ...)                                                        \
   asm volatile(                                                                                                     \
       "{\n"                                                                                                         \
       "  .reg .pred p;\n"                                                                                           \
@@ -265,7 +265,7 @@ __device__ void wgmma_wait() {
 // c (+)= A B^T of 16 columns of each: 64 rows of queries, kN rows of keys.
 template <class T, int32_t kN>
 __device__ void wgmma_qk([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
-                              [[maybe_unused]] int32_t add) {
+                         [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
   static_assert(kN == 64 || kN == 128);
@@ -299,8 +299,8 @@ __device__ void wgmma_weights([[maybe_unused]] float* c, [[maybe_unused]] uint64
 
 // c (+)= A B: 64 rows of 16 probabilities in registers, 16 rows of kN columns of values.
 template <class T, int32_t kN>
-__device__ void wgmma_pv([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a,
-                                [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
+__device__ void wgmma_pv([[maybe_unused]] float* c, [[maybe_unused]] const uint32_t* a, [[maybe_unused]] uint64_t b,
+                         [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
 #define QUIRE_PROBS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)
   constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
@@ -323,8 +323,8 @@ __device__ void wgmma_pv([[maybe_unused]] float* c, [[maybe_unused]] const uint3
 
 // The same with the probabilities in shared memory too, for 256 columns of values.
 template <class T>
-__device__ void wgmma_pv_shared([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
-                                       [[maybe_unused]] uint64_t b, [[maybe_unused]] int32_t add) {
+__device__ void wgmma_pv_shared([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
+                                [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     QUIRE_WGMMA("256", 128, "bf16", "%128, %129, p, 1, 1, 0, 1", "%130", "l"(a), "l"(b), "r"(add));

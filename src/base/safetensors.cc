@@ -67,10 +67,10 @@ BlockType read_type(const json& tensor) {
   const json& dtype = field(tensor, "dtype");
   check(dtype.is_string(), "dtype is not a string but ", dtype.type_name());
   const auto& name = dtype.get_ref<const std::string&>();
-  for (const BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16})
+  for (const BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::f8_e4m3})
     if (name == to_string(type)) return type;
   throw CheckError(
-      cat("has dtype ", in_quotes(name), ", which quire does not compute with; it does with F32, F16, BF16"));
+      cat("has dtype ", in_quotes(name), ", which quire does not compute with; it does with F32, F16, BF16, F8_E4M3"));
 }
 
 std::vector<int64_t> read_dims(const json& tensor) {

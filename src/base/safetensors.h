@@ -22,7 +22,7 @@ class SafetensorsFolder {
  public:
   explicit SafetensorsFolder(const std::string& folder);
 
-  const std::vector<FileTensor>& tensors() const { return tensors_; }  // F32, F16, BF16 only
+  const std::vector<FileTensor>& tensors() const { return tensors_; }  // F32, F16, BF16, F8_E4M3
   const FileTensor* tensor(std::string_view name) const;               // null: not there
   const std::vector<MappedFile>& files() const { return files_; }
 

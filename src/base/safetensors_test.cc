@@ -172,8 +172,9 @@ TEST_F(Safetensors, NamesThatOccurTwice) {
 }
 
 TEST_F(Safetensors, Types) {
-  refuse_tensor(R"({"dtype":"I64","shape":[1],"data_offsets":[0,8]})",
-                "tensor \"t\": has dtype \"I64\", which quire does not compute with; it does with F32, F16, BF16");
+  refuse_tensor(
+      R"({"dtype":"I64","shape":[1],"data_offsets":[0,8]})",
+      "tensor \"t\": has dtype \"I64\", which quire does not compute with; it does with F32, F16, BF16, F8_E4M3");
   refuse_tensor(R"({"dtype":"Q4_1","shape":[1],"data_offsets":[0,8]})", "has dtype \"Q4_1\"");
   refuse_tensor(R"({"dtype":3,"shape":[1],"data_offsets":[0,8]})", "dtype is not a string but number");
   refuse_tensor(R"({"shape":[1],"data_offsets":[0,8]})", "tensor \"t\": has no dtype");

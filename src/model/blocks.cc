@@ -17,18 +17,6 @@ ops::Forms forms_for(const ops::PackedMatrix& weights, const BlockRows& rows) {
   return rows.precise ? weights.precise_forms() : weights.forms();
 }
 
-// Rows as the product reads them: on a CPU dense weights read them where they lie; others want them narrower.
-ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
-                             Exec& exec) {
-  const ops::Forms forms = forms_for(weights, rows);
-  ops::ActivationRows out = rows.activations->view(in.dim, forms);
-  if (forms.quantised() || forms.bf16)
-    ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
-  else
-    out.f32 = in.data;
-  return out;
-}
-
 ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int32_t dim) {
   return {.data = reinterpret_cast<const std::byte*>(qkv.data + first),
           .type = Dtype::f32,
@@ -39,6 +27,17 @@ ConstHeadRows heads_of(const Rows<float>& qkv, int64_t first, int32_t heads, int
 }
 
 }  // namespace
+
+ops::ActivationRows composed::input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
+                                       Exec& exec) {
+  const ops::Forms forms = forms_for(weights, rows);
+  ops::ActivationRows out = rows.activations->view(in.dim, forms);
+  if (forms.quantised() || forms.bf16)
+    ops::quantise({.in = in, .out = out, .live_rows = rows.live_rows}, exec);
+  else
+    out.f32 = in.data;
+  return out;
+}
 
 ops::ActivationRows composed::normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
                                            Exec& exec) {
@@ -119,7 +118,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
 }
 
 void residual(const ResidualBlock& block, Exec& exec) {
-  composed::add_product(block, input_of(*block.weights, block.in, block.rows, exec), exec);
+  composed::add_product(block, composed::input_of(*block.weights, block.in, block.rows, exec), exec);
 }
 
 void gate_up(const GateUpBlock& block, Exec& exec) {
@@ -180,6 +179,13 @@ BlockChoice choose_blocks(const LayerSpec& spec, Device device, int64_t rows, op
             .attention_out = {"fused", cuda::residual},
             .gate_up = {"fused", cuda::gate_up},
             .down = {"fused", cuda::residual},
+            .head = {"composed", head}};
+  if (device == Device::cuda && forms == ops::Forms{.q8 = true})
+    return {.qkv = {"quantised", cuda::quantised_qkv},
+            .attention = {"attend", attn::attend},
+            .attention_out = {"quantised", cuda::quantised_residual},
+            .gate_up = {"quantised", cuda::quantised_gate_up},
+            .down = {"quantised", cuda::quantised_residual},
             .head = {"composed", head}};
   return {.qkv = {"composed", qkv},
           .attention = {"attend", attn::attend},

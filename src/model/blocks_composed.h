@@ -4,6 +4,9 @@
 
 namespace quire::model::composed {
 
+// Rows as the product reads them: on a CPU dense weights read them where they lie; others want them narrower.
+ops::ActivationRows input_of(const ops::PackedMatrix& weights, const Rows<float>& in, const BlockRows& rows,
+                             Exec& exec);
 // The residual stream as a half's first product reads it: normed where the layer has a norm there.
 ops::ActivationRows normed_input(const ops::PackedMatrix& weights, const Vector& norm, const BlockRows& rows,
                                  Exec& exec);

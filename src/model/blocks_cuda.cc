@@ -34,6 +34,30 @@ void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& 
   ops::matmul(args, exec);
 }
 
+// The same of quantised weights.
+void multiply_quantised(ops::MatmulArgs args, const Rows<float>& in, const Vector& norm, const BlockRows& rows,
+                        Exec& exec) {
+  args.deterministic = rows.deterministic;
+  if (!rows.precise && ops::cuda::quantises_rows(*args.weights, in.rows)) {
+    args.in = {.forms = {.f32 = true}, .rows = in.rows, .dim = in.dim, .f32 = in.data};
+    args.fusions.quantise = true;
+    args.fusions.quantise_norm = norm.empty() ? nullptr : norm.data();
+    args.fusions.norm_eps = rows.norm_eps;
+  } else if (norm.empty()) {
+    args.in = composed::input_of(*args.weights, in, rows, exec);
+  } else {
+    args.in = composed::normed_input(*args.weights, norm, rows, exec);
+  }
+  ops::matmul(args, exec);
+}
+
+void rotate_and_store(const QkvBlock& block, Exec& exec) {
+  if (block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent())
+    rope_store(block, exec);
+  else
+    composed::rotate_and_store(block, exec);
+}
+
 ops::HeadTargets head_targets(const QkvBlock& block) {
   const AttentionSpec& spec = block.spec->attention;
   return {.heads = spec.heads,
@@ -67,11 +91,7 @@ void qkv(const QkvBlock& block, Exec& exec) {
                       block.rows.x.rows <= ops::cuda::most_fused_rows(block.weights->qkv);
   if (stores) args.fusions.heads = &heads;
   multiply_normed(args, block.weights->attention_norm, block.rows, exec);
-  if (stores) return;
-  if (plain_heads)
-    rope_store(block, exec);
-  else
-    composed::rotate_and_store(block, exec);
+  if (!stores) rotate_and_store(block, exec);
 }
 
 void attention(const attn::AttendArgs& args, Exec& exec) {
@@ -104,6 +124,37 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
                    .fusions = {.bf16_out = true},
                    .live_rows = block.rows.live_rows},
                   block.weights->ffn_norm, block.rows, exec);
+}
+
+void quantised_qkv(const QkvBlock& block, Exec& exec) {
+  multiply_quantised({.weights = &block.weights->qkv,
+                      .in = {},
+                      .out = block.qkv,
+                      .bias = block.weights->qkv_bias.data(),
+                      .live_rows = block.rows.live_rows},
+                     block.rows.x, block.weights->attention_norm, block.rows, exec);
+  rotate_and_store(block, exec);
+}
+
+void quantised_residual(const ResidualBlock& block, Exec& exec) {
+  if (!block.norm_after->empty())
+    return composed::add_product(block, composed::input_of(*block.weights, block.in, block.rows, exec), exec);
+  multiply_quantised({.weights = block.weights,
+                      .in = {},
+                      .out = block.rows.x,
+                      .store = ops::Store::add,
+                      .scale = block.spec->residual_scale,
+                      .live_rows = block.rows.live_rows},
+                     block.in, Vector{}, block.rows, exec);
+}
+
+void quantised_gate_up(const GateUpBlock& block, Exec& exec) {
+  multiply_quantised({.weights = &block.weights->gate_and_up,
+                      .in = {},
+                      .out = block.out,
+                      .store = ops::Store::silu_mul,
+                      .live_rows = block.rows.live_rows},
+                     block.rows.x, block.weights->ffn_norm, block.rows, exec);
 }
 
 }  // namespace quire::model::cuda

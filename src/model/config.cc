@@ -87,8 +87,11 @@ ModelConfig config_from_folder(const std::string& folder) {
   const std::string path = (std::filesystem::path(folder) / "config.json").string();
   const nlohmann::json parsed = read_json_file(path, kMostConfigBytes, kMostConfigDepth);
   const Keys keys(parsed, path);
-  return read_config(keys, keys.text({"model_type"}),
-                     (std::filesystem::absolute(folder) / "").lexically_normal().parent_path().filename().string());
+  ModelConfig config =
+      read_config(keys, keys.text({"model_type"}),
+                  (std::filesystem::absolute(folder) / "").lexically_normal().parent_path().filename().string());
+  config.quantization = quantization_of(parsed, path);
+  return config;
 }
 
 int32_t ModelConfig::ffn_width() const {

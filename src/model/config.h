@@ -5,12 +5,14 @@
 //          missing key, a count out of range, shapes that contradict each other, a spec that nobody computes yet.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "attn/step.h"
 #include "base/gguf.h"
+#include "model/quantization.h"
 #include "ops/rope.h"
 
 namespace quire::model {
@@ -75,7 +77,8 @@ struct ModelConfig {
   float embedding_scale = 1;    // of a token's row, when it enters the residual stream
   float logits_scale = 1;
   std::vector<RopeSpec> ropes;
-  std::vector<LayerSpec> layers;  // all of one attention shape: the store of keys and values has one
+  std::vector<LayerSpec> layers;                   // all of one attention shape: the store of keys and values has one
+  std::optional<QuantizationScheme> quantization;  // of a folder; a GGUF file's tensors say it themselves
 
   int32_t layer_count() const { return static_cast<int32_t>(layers.size()); }
   const AttentionSpec& attention() const { return layers.front().attention; }  // for its shape

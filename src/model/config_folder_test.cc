@@ -259,7 +259,7 @@ TEST(ConfigFolder, BadValuesAreRefusedByName) {
   expect_bad_folder({{"mlp_bias", 1}}, "mlp_bias is not true or false");
   expect_bad_folder({{"hidden_act", "gelu"}}, "hidden_act = \"gelu\"");
   expect_bad_folder({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
-  expect_bad_folder({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
+  expect_bad_folder({{"quantization_config", {{"bits", 4}}}}, "quantization_config: quant_method = \"\"");
   expect_bad_folder({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}, "\"dynamic\" is not one of");
   expect_bad_folder({{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: the key \"factor\" is missing");
   expect_bad_folder({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}},

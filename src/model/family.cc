@@ -48,8 +48,6 @@ void refuse_features(const Keys& keys, std::span<const std::string_view> compute
       if (std::find(computed.begin(), computed.end(), key) == computed.end()) keys.refuse(key);
     return;
   }
-  check(!keys.has({"quantization_config"}), keys.path(),
-        ": quantization_config: of folders, only weights in F32, F16 and BF16 are computed");
   check(!keys.flag_or({"mlp_bias"}, false), keys.path(), ": mlp_bias = true is not something that quire computes");
   const std::string activation = keys.text_or({"hidden_act"}, "silu");
   check(activation == "silu", keys.path(), ": hidden_act = ", in_quotes(activation), ", only silu is computed");

@@ -210,13 +210,17 @@ void Forward::Impl::run(const Call& call) const {
 // What a kernel reads before it was written in this step is no number.
 void Forward::Impl::spoil_buffers(Exec& exec) const {
   if (!exec.stream()) return;
+  const auto spoil = [&](void* memory, size_t bytes) {
+    if (bytes == 0) return;
+    quire::cuda::check_cuda(cudaMemsetAsync(memory, 0xff, bytes, quire::cuda::stream_of(exec)), "no memory is filled");
+  };
   for (const Buffer* buffer :
        {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
-        &result.memory(), &stream.memory(), &stream_squares.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
-        &wanted_hidden.memory(), &logits.memory()})
-    if (buffer->size() > 0)
-      quire::cuda::check_cuda(cudaMemsetAsync(buffer->data(), 0xff, buffer->size(), quire::cuda::stream_of(exec)),
-                              "no memory is filled");
+        &result.memory(), &stream.memory(), &stream_squares.memory(), &wanted_x.memory(), &wanted_attended.memory(),
+        &wanted_normed.memory(), &wanted_hidden.memory(), &logits.memory()})
+    spoil(buffer->data(), buffer->size());
+  const ops::ActivationRows narrow = activations.view(widest_input(config), {.bf16 = true});
+  spoil(narrow.bf16, static_cast<size_t>(narrow.rows * narrow.dim) * sizeof(uint16_t));
 }
 #endif
 

@@ -54,7 +54,8 @@ class Packer {
 
   PackedMatrix pack(std::initializer_list<const FileTensor*> tensors, PackedMatrix::Join join) {
     std::vector<WeightView> views;
-    for (const FileTensor* tensor : tensors) views.push_back(view_of(*tensor));
+    std::vector<std::vector<float>> scales;
+    for (const FileTensor* tensor : tensors) views.push_back(scaled_view(*tensor, scales));
     PackedMatrix packed = errors_about(cat(files_.path(), ": the tensor ", (*tensors.begin())->name),
                                        [&] { return PackedMatrix(views, join, exec_); });
     bytes_ += packed.bytes();
@@ -66,6 +67,17 @@ class Packer {
   size_t bytes() const { return bytes_; }
 
  private:
+  WeightView scaled_view(const FileTensor& tensor, std::vector<std::vector<float>>& memory) const {
+    WeightView view = view_of(tensor);
+    const auto found = files_.tensors().scales.find(&tensor);
+    if (found == files_.tensors().scales.end()) return view;
+    const ScaleTensor& scales = found->second;
+    const int64_t count = std::ssize(scales.tensor->data) / shape_of(scales.tensor->type).bytes;
+    std::vector<float>& numbers = memory.emplace_back(static_cast<size_t>(count));
+    dequantise(scales.tensor->type, scales.tensor->data.data(), numbers);
+    view.scales = {numbers.data(), scales.block_outputs, scales.block_inputs};
+    return view;
+  }
   void finish(const FileTensor& tensor) {
     files_.forget(tensor);
     done_ += std::ssize(tensor.data);

@@ -1,9 +1,10 @@
 // Rotated queries in attention's type, rotated keys and values in their slots, in one pass over a row of qkv: what rope
-// and store_rows do one after the other, to the bit. A warp takes a head.
+// and store_rows do one after the other, to the bit. A warp takes a head, a lane two numbers at a time.
 #include <cuda_runtime.h>
 
 #include "base/cuda_launch.cuh"
 #include "kv/convert_bits.h"
+#include "model/blocks_composed.h"
 #include "model/rope_store.h"
 
 namespace quire::model::cuda {
@@ -24,19 +25,22 @@ struct RopeStore {
   const int32_t* live_rows;
 };
 
-__device__ void put(std::byte* to, Dtype type, int32_t at, float x, float scale) {
+// Numbers at and at + 1, `at` even.
+__device__ void put_two(std::byte* to, Dtype type, int32_t at, float2 x, float scale) {
+  const auto both = [](uint32_t low, uint32_t high) { return low | high << 16; };
   switch (type) {
     case Dtype::f32:
-      reinterpret_cast<float*>(to)[at] = x;
+      reinterpret_cast<float2*>(to)[at / 2] = x;
       return;
     case Dtype::bf16:
-      reinterpret_cast<uint16_t*>(to)[at] = kv::bf16_bits(x);
+      reinterpret_cast<uint32_t*>(to)[at / 2] = both(kv::bf16_bits(x.x), kv::bf16_bits(x.y));
       return;
     case Dtype::f16:
-      reinterpret_cast<uint16_t*>(to)[at] = kv::f16_bits(x);
+      reinterpret_cast<uint32_t*>(to)[at / 2] = both(kv::f16_bits(x.x), kv::f16_bits(x.y));
       return;
     case Dtype::f8e4m3:
-      reinterpret_cast<uint8_t*>(to)[at] = kv::f8e4m3_bits(__fdiv_rn(x, scale));
+      reinterpret_cast<uchar2*>(to)[at / 2] = {kv::f8e4m3_bits(__fdiv_rn(x.x, scale)),
+                                               kv::f8e4m3_bits(__fdiv_rn(x.y, scale))};
   }
 }
 
@@ -69,6 +73,33 @@ __device__ Head head_of(const RopeStore& r, int32_t head, int64_t row) {
           r.kv.value_scale};
 }
 
+__device__ float2 two_of(const float* x) { return __ldcg(reinterpret_cast<const float2*>(x)); }
+
+// The rotated first and second number of a pair.
+__device__ float2 rotated(float a, float b, float cosine, float sine) {
+  return {__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)), __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine))};
+}
+
+// Two numbers of each half at a time, or a pair whose numbers are neighbours.
+__device__ void rotate_head(const RopeStore& r, const Head& head, const float* x, int64_t row, int32_t lane) {
+  const float *cosines = r.cos + row * head.half, *sines = r.sin + row * head.half;
+  if (r.adjacent_pairs) {
+    for (int32_t i = lane; i < head.half; i += 32) {
+      const float2 pair = two_of(x + 2 * i);
+      put_two(head.to, head.type, 2 * i, rotated(pair.x, pair.y, __ldcg(cosines + i), __ldcg(sines + i)), head.scale);
+    }
+    return;
+  }
+  for (int32_t i = 2 * lane; i < head.half; i += 64) {
+    const float2 a = two_of(x + i), b = two_of(x + head.half + i);
+    const float2 cosine = {__ldcg(cosines + i), __ldcg(cosines + i + 1)};
+    const float2 sine = {__ldcg(sines + i), __ldcg(sines + i + 1)};
+    const float2 first = rotated(a.x, b.x, cosine.x, sine.x), second = rotated(a.y, b.y, cosine.y, sine.y);
+    put_two(head.to, head.type, i, {first.x, second.x}, head.scale);
+    put_two(head.to, head.type, head.half + i, {first.y, second.y}, head.scale);
+  }
+}
+
 // grid: rows, heads by warps
 __global__ void __launch_bounds__(kRopeStoreWarps * 32) rope_store_kernel(const __grid_constant__ RopeStore r) {
   quire::cuda::griddep_launch_dependents();
@@ -79,14 +110,9 @@ __global__ void __launch_bounds__(kRopeStoreWarps * 32) rope_store_kernel(const 
   if (row >= *r.live_rows || index >= r.heads + 2 * r.kv_heads) return;
   const Head head = head_of(r, index, row);
   const float* x = r.qkv + row * r.qkv_stride + head.from;
-  for (int32_t i = lane; i < head.half; i += 32) {
-    const int32_t first = r.adjacent_pairs ? 2 * i : i, second = r.adjacent_pairs ? first + 1 : i + head.half;
-    const float a = __ldcg(x + first), b = __ldcg(x + second);
-    const float cosine = __ldcg(r.cos + row * head.half + i), sine = __ldcg(r.sin + row * head.half + i);
-    put(head.to, head.type, first, __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)), head.scale);
-    put(head.to, head.type, second, __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)), head.scale);
-  }
-  for (int32_t i = 2 * head.half + lane; i < head.dim; i += 32) put(head.to, head.type, i, __ldcg(x + i), head.scale);
+  rotate_head(r, head, x, row, lane);
+  for (int32_t i = 2 * (head.half + lane); i < head.dim; i += 64)
+    put_two(head.to, head.type, i, two_of(x + i), head.scale);
 }
 
 }  // namespace
@@ -94,6 +120,9 @@ __global__ void __launch_bounds__(kRopeStoreWarps * 32) rope_store_kernel(const 
 void rope_store(const QkvBlock& block, Exec& exec) {
   const AttentionSpec& spec = block.spec->attention;
   if (block.qkv.rows == 0) return;
+  for (const int64_t count :
+       {int64_t{block.rope.rotary / 2}, int64_t{spec.key_dim}, int64_t{spec.value_dim}, block.qkv.stride})
+    if (count % 2 != 0) return composed::rotate_and_store(block, exec);
   const RopeStore r{.qkv = block.qkv.data,
                     .qkv_stride = block.qkv.stride,
                     .cos = block.cos,

@@ -36,6 +36,8 @@ uint32_t file_type(BlockType type) {
       return 14;
     case BlockType::bf16:
       return 30;
+    case BlockType::f8_e4m3:
+      break;
   }
   throw CheckError("a type without a number");
 }

@@ -80,6 +80,8 @@ int64_t elements_of(const FileTensor* tensor) {
 
 bool is_dense(BlockType type) { return type == BlockType::f32 || type == BlockType::f16 || type == BlockType::bf16; }
 
+int64_t blocks_in(int64_t whole, int64_t block) { return (whole + block - 1) / block; }
+
 // Finds tensors by name, checks them, and remembers what was asked for.
 class Finder {
  public:
@@ -100,14 +102,21 @@ class Finder {
     check(tensor != nullptr, path_, ": the tensor ", name, " is missing");
     return tensor;
   }
-  // Old folders keep the frequencies of rope, which follow from the configuration.
+  void use(const std::string& name) { asked_.insert(name); }
   void check_all_used(const std::vector<FileTensor>& tensors) const {
     for (const FileTensor& tensor : tensors)
-      check(asked_.contains(tensor.name) || tensor.name.ends_with("rotary_emb.inv_freq"), path_, ": the tensor ",
-            in_quotes(tensor.name), " is not part of such a model");
+      check(asked_.contains(tensor.name) || is_spare(tensor.name), path_, ": the tensor ", in_quotes(tensor.name),
+            " is not part of such a model");
   }
 
  private:
+  // Old folders keep the frequencies of rope, which follow from the configuration; those of F8_E4M3 have scales for
+  // activations, keys and values, which stay wider here.
+  static bool is_spare(std::string_view name) {
+    constexpr std::string_view kSpare[] = {"rotary_emb.inv_freq", ".input_scale", ".k_scale", ".v_scale", ".q_scale"};
+    return std::any_of(std::begin(kSpare), std::end(kSpare), [&](std::string_view end) { return name.ends_with(end); });
+  }
+
   const std::string& path_;
   Find find_;
   std::set<std::string> asked_;
@@ -150,6 +159,8 @@ WeightFiles::WeightFiles(const std::string& path, LoadFormat format) : path_(pat
         ": a model without weights (dummy) is a folder with a config.json");
   if (is_folder) {
     config_ = config_from_folder(path);
+    check(format == LoadFormat::dummy || !config_.quantization || !config_.quantization->is_gguf(), path,
+          ": quantization_config: a folder has weights of a GGUF file's types only as a dummy");
     if (format == LoadFormat::dummy)
       dummy_.emplace();
     else
@@ -160,6 +171,8 @@ WeightFiles::WeightFiles(const std::string& path, LoadFormat format) : path_(pat
   }
   Finder finder(path_, [this](std::string_view name, const Dims& dims) { return find(name, dims); });
   tensors_ = find_tensors(finder, config_, gguf_.has_value());
+  find_scales();
+  for (const auto& [matrix, scales] : tensors_.scales) finder.use(scales.tensor->name);
   if (dummy_)
     dummy_->fill();
   else
@@ -167,8 +180,50 @@ WeightFiles::WeightFiles(const std::string& path, LoadFormat format) : path_(pat
 }
 
 const FileTensor* WeightFiles::find(std::string_view name, const Dims& dims) {
+  if (dummy_ && config_.quantization && dims.size() > 1)
+    return dummy_->make(name, dims, config_.quantization->type_of(name, config_.layer_count()));
   if (dummy_) return dummy_->make(name, dims);
   return gguf_ ? gguf_->tensor(name) : folder_->tensor(name);
+}
+
+void WeightFiles::find_scales() {
+  const auto add = [&](const FileTensor* matrix) {
+    if (matrix && matrix->type == BlockType::f8_e4m3) tensors_.scales.emplace(matrix, scales_of(*matrix));
+  };
+  check(tensors_.embedding->type != BlockType::f8_e4m3, path_, ": the tensor ", tensors_.embedding->name,
+        " is F8_E4M3, which an embedding cannot be");
+  for (const LayerTensors& layer : tensors_.layers)
+    for (const LayerRow& row : kLayerRows) add(layer.*row.where);
+  add(tensors_.output);
+}
+
+// By their shape: one number, one for each output, or one for each block. Writers call them by one of two names, and
+// mean the same.
+ScaleTensor WeightFiles::scales_of(const FileTensor& matrix) {
+  using Scales = QuantizationScheme::Scales;
+  const QuantizationScheme scheme = config_.quantization.value_or(QuantizationScheme{});
+  const int64_t outputs = matrix.dims[0], inputs = matrix.dims[1];
+  const Dims by_block = {blocks_in(outputs, scheme.block_outputs), blocks_in(inputs, scheme.block_inputs)};
+  const std::string name = matrix.name + "_scale";
+  if (dummy_) {
+    const bool channels = scheme.scales == Scales::channel, blocks = scheme.scales == Scales::block;
+    const Dims dims = blocks ? by_block : Dims{channels ? outputs : 1, 1};
+    return {dummy_->make(name, dims, BlockType::f32),
+            blocks     ? scheme.block_outputs
+            : channels ? 1
+                       : outputs,
+            blocks ? scheme.block_inputs : inputs};
+  }
+  const FileTensor* found = folder_->tensor(name + "_inv");
+  if (!found) found = folder_->tensor(name);
+  check(found != nullptr, path_, ": the tensor ", matrix.name, " is F8_E4M3, and ", name, " is missing");
+  check(is_dense(found->type), path_, ": the tensor ", found->name, " is ", to_string(found->type),
+        ", where only F32, F16 and BF16 can stand");
+  if (elements_of(found) == 1) return {found, outputs, inputs};
+  if (found->dims == Dims{outputs} || found->dims == Dims{outputs, 1}) return {found, 1, inputs};
+  check(found->dims == by_block, path_, ": the tensor ", found->name, " is ", text_of(found->dims),
+        ", which is neither a number, nor one for each of ", outputs, " outputs, nor ", text_of(by_block));
+  return {found, scheme.block_outputs, scheme.block_inputs};
 }
 
 const std::vector<FileTensor>& WeightFiles::all() const { return gguf_ ? gguf_->tensors() : folder_->tensors(); }

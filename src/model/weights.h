@@ -5,6 +5,7 @@
 //          there, or not part of the model: a tensor that is not used would mean a model that is computed wrongly.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,17 +32,24 @@ struct LayerTensors {
   const FileTensor* ffn_post_norm;        // [width]
 };
 
+// What a matrix of F8_E4M3 is multiplied by, one number for each block.
+struct ScaleTensor {
+  const FileTensor* tensor;
+  int64_t block_outputs, block_inputs;
+};
+
 struct ModelTensors {
   const FileTensor* embedding;     // [vocabulary, width]
   const FileTensor* rope_factors;  // [rotary / 2]; GGUF files only; null: none
   std::vector<LayerTensors> layers;
-  const FileTensor* output_norm;  // [width]
-  const FileTensor* output;       // [vocabulary, width]; the embedding itself when it is tied
+  const FileTensor* output_norm;                    // [width]
+  const FileTensor* output;                         // [vocabulary, width]; the embedding itself when it is tied
+  std::map<const FileTensor*, ScaleTensor> scales;  // of every matrix of F8_E4M3
 };
 
 enum class LoadFormat : uint8_t {
   automatic,  // as the files are
-  dummy,      // a folder's config.json alone: numbers that mean nothing
+  dummy,      // a folder's config.json alone: numbers that mean nothing, quantised as it says (quantization.h)
 };
 
 class WeightFiles {
@@ -57,6 +65,8 @@ class WeightFiles {
 
  private:
   const FileTensor* find(std::string_view name, const std::vector<int64_t>& dims);
+  void find_scales();
+  ScaleTensor scales_of(const FileTensor& matrix);
   const std::vector<FileTensor>& all() const;
 
   std::string path_;

@@ -96,6 +96,11 @@ __device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
+__device__ inline float4 normed(float4 x, float scale, float4 weight) {
+  return {__fmul_rn(__fmul_rn(x.x, scale), weight.x), __fmul_rn(__fmul_rn(x.y, scale), weight.y),
+          __fmul_rn(__fmul_rn(x.z, scale), weight.z), __fmul_rn(__fmul_rn(x.w, scale), weight.w)};
+}
+
 // A kernel that keeps a row in shared memory may need more than it has unasked.
 template <class Args>
 void allow_shared(void (*kernel)(Args), int64_t bytes, const char* name) {

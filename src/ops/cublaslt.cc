@@ -31,6 +31,7 @@ constexpr const char* kLibraries[] = {"libcublasLt.so.13",
 #define QUIRE_CUBLASLT_CALLS(CALL)           \
   CALL(cublasLtCreate)                       \
   CALL(cublasLtMatmul)                       \
+  CALL(cublasLtMatmulAlgoConfigGetAttribute) \
   CALL(cublasLtMatmulAlgoGetHeuristic)       \
   CALL(cublasLtMatmulDescCreate)             \
   CALL(cublasLtMatmulDescDestroy)            \
@@ -110,7 +111,7 @@ Description description_of(const Library& lib, const LibraryProduct& p) {
       "an attribute");
   return {std::move(owned), layout_of(lib, CUDA_R_16BF, p.inputs, p.outputs, p.inputs),
           layout_of(lib, CUDA_R_16BF, p.inputs, p.rows, p.in_stride),
-          layout_of(lib, CUDA_R_32F, p.outputs, p.rows, p.out_stride)};
+          layout_of(lib, p.bf16_out ? CUDA_R_16BF : CUDA_R_32F, p.outputs, p.rows, p.out_stride)};
 }
 
 uint32_t alignment_of(const void* address) {
@@ -120,14 +121,45 @@ uint32_t alignment_of(const void* address) {
 
 // --- algorithms, each asked for once
 
-using Shape = std::array<int64_t, 9>;
+using Shape = std::array<int64_t, 10>;
 
 Shape shape_of(const LibraryProduct& p) {
-  return {p.outputs,          p.inputs,           p.rows, p.in_stride, p.out_stride, p.add, alignment_of(p.weights),
-          alignment_of(p.in), alignment_of(p.out)};
+  return {p.outputs,
+          p.inputs,
+          p.rows,
+          p.in_stride,
+          p.out_stride,
+          p.add,
+          p.bf16_out,
+          alignment_of(p.weights),
+          alignment_of(p.in),
+          alignment_of(p.out)};
 }
 
-cublasLtMatmulAlgo_t ask_for_algorithm(const Library& lib, const LibraryProduct& p, const Description& description) {
+struct Algorithm {
+  cublasLtMatmulAlgo_t algorithm;
+  std::string description;
+};
+
+// 0: the algorithm has no such attribute.
+int32_t config_of(const Library& lib, const cublasLtMatmulAlgo_t& algorithm,
+                  cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  int32_t value = 0;
+  size_t written = 0;
+  const auto status = lib.cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  return status == CUBLAS_STATUS_SUCCESS ? value : 0;
+}
+
+std::string describe(const Library& lib, const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm) {
+  return cat("cuBLASLt, ", p.outputs, " outputs, ", p.inputs, " inputs, ", p.rows, " rows: algorithm ",
+             config_of(lib, algorithm, CUBLASLT_ALGO_CONFIG_ID), ", tile ",
+             config_of(lib, algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ",
+             config_of(lib, algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID), ", splits ",
+             config_of(lib, algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+}
+
+// The one that the library holds for the fastest.
+Algorithm ask_for_algorithm(const Library& lib, const LibraryProduct& p, const Description& description) {
   cublasLtMatmulPreference_t made = nullptr;
   check_library(lib.cublasLtMatmulPreferenceCreate(&made), "a preference");
   const Owned<cublasLtMatmulPreference_t> preference(made, lib.cublasLtMatmulPreferenceDestroy);
@@ -147,12 +179,12 @@ cublasLtMatmulAlgo_t ask_for_algorithm(const Library& lib, const LibraryProduct&
                 "choosing an algorithm");
   check(count == 1, "cuBLASLt has no algorithm for ", p.outputs, " outputs, ", p.inputs, " inputs and ", p.rows,
         " rows");
-  return result.algo;
+  return {result.algo, describe(lib, p, result.algo)};
 }
 
-const cublasLtMatmulAlgo_t& algorithm_of(const Library& lib, const LibraryProduct& p, const Description& description) {
+const Algorithm& algorithm_of(const Library& lib, const LibraryProduct& p, const Description& description) {
   static std::mutex mutex;
-  static std::map<Shape, cublasLtMatmulAlgo_t> known;
+  static std::map<Shape, Algorithm> known;
   const std::lock_guard lock(mutex);
   const auto found = known.find(shape_of(p));
   if (found != known.end()) return found->second;
@@ -180,19 +212,23 @@ void prepare_cublaslt(cudaStream_t stream) {
   if (has_cublaslt()) memory_of(stream);
 }
 
-std::span<float> cublaslt_scratch(cudaStream_t stream) {
-  return {reinterpret_cast<float*>(memory_of(stream).scratch.data()), kScratchBytes / sizeof(float)};
-}
+std::span<std::byte> cublaslt_scratch(cudaStream_t stream) { return {memory_of(stream).scratch.data(), kScratchBytes}; }
 
 void cublaslt_multiply(const LibraryProduct& p, cudaStream_t stream) {
   const Library& lib = *library();
   const Description description = description_of(lib, p);
   const float beta = p.add ? 1 : 0;
-  check_library(lib.cublasLtMatmul(
-                    lib.handle, description.operation.get(), &p.scale, p.weights, description.weights.get(), p.in,
-                    description.in.get(), &beta, p.out, description.out.get(), p.out, description.out.get(),
-                    &algorithm_of(lib, p, description), memory_of(stream).workspace.data(), kWorkspaceBytes, stream),
-                "a product");
+  check_library(
+      lib.cublasLtMatmul(lib.handle, description.operation.get(), &p.scale, p.weights, description.weights.get(), p.in,
+                         description.in.get(), &beta, p.out, description.out.get(), p.out, description.out.get(),
+                         &algorithm_of(lib, p, description).algorithm, memory_of(stream).workspace.data(),
+                         kWorkspaceBytes, stream),
+      "a product");
+}
+
+std::string cublaslt_choice(const LibraryProduct& p) {
+  const Library& lib = *library();
+  return algorithm_of(lib, p, description_of(lib, p)).description;
 }
 
 }  // namespace quire::ops::cuda

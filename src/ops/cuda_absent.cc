@@ -1,7 +1,7 @@
 // In place of the *_cuda.cu where the build has no CUDA.
 #include "base/check.h"
 #include "ops/embed.h"
-#include "ops/matmul.h"
+#include "ops/matmul_choice.h"
 #include "ops/packed_rows.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -23,9 +23,11 @@ void rope_angles(const RopeAnglesArgs&, Exec&) { refuse(); }
 void rope(const RopeArgs&, Exec&) { refuse(); }
 
 void matmul(const MatmulArgs&, Exec&) { refuse(); }
+std::string kernel_of(const MatmulArgs&, Exec&) { refuse(); }
 int64_t most_own_rows(const PackedMatrix&) { return 0; }
 int64_t most_fused_rows(const PackedMatrix&) { return 0; }
 bool stores_heads(const PackedMatrix&, const HeadTargets&) { return false; }
+bool quantises_rows(const PackedMatrix&, int64_t) { return false; }
 void prepare_matmul(Exec&) { refuse(); }
 void prepare_quantised_matmul(Exec&) { refuse(); }
 

@@ -151,6 +151,8 @@ EmbedKernel kernel_of(BlockType type) {
       return embed_kernel<BlockType::q5_k>;
     case BlockType::q6_k:
       return embed_kernel<BlockType::q6_k>;
+    case BlockType::f8_e4m3:
+      break;
   }
   throw CheckError(cat("embed from a table of type ", type));
 }

@@ -15,6 +15,9 @@
 // All fast kernels of the CPU (AVX2, AVX-VNNI, AVX-512 VNNI, AMX int8; dense AVX2 and AVX-512) give these bits;
 // Isa::plain runs ref. This is for finite numbers: where a NaN comes out, its bits are not fixed.
 //
+// Weights of F8_E4M3 become bf16, times their scales, on a CPU; on a GPU they stay as they are (packed_fp8.h), and a
+// sum is scaled: block by block of 128 inputs, or at its end.
+//
 // On a GPU products of quantised weights have these bits too, with room for up to kMostExactRows rows, and q8x2 rows
 // always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
 // where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
@@ -46,23 +49,39 @@
 
 namespace quire::ops {
 
+// What numbers of F8_E4M3 are multiplied by: one for each block of so many outputs and inputs, those of the last ones
+// cut off; [blocks of outputs, blocks of inputs].
+struct WeightScales {
+  const float* data = nullptr;
+  int64_t block_outputs = 0, block_inputs = 0;
+};
+
 // A matrix as its file holds it, [outputs, inputs], rows dense.
 struct WeightView {
   BlockType type;
   const std::byte* data;
   int64_t outputs;
   int64_t inputs;
+  WeightScales scales = {};  // of F8_E4M3 alone; without data: 1
+
+  float scale(int64_t output, int64_t input) const {
+    if (!scales.data) return 1;
+    const int64_t across = (inputs + scales.block_inputs - 1) / scales.block_inputs;
+    return scales.data[output / scales.block_outputs * across + input / scales.block_inputs];
+  }
 };
 std::string to_string(const WeightView& weights);
+// The row's inputs from `first` on as the numbers that they stand for, scales included; whole blocks of its type.
+void read_weights(const WeightView& weights, int64_t output, int64_t first, std::span<float> out);
 
 // Room in rows up to which products of quantised weights on a GPU have the CPU's bits. Beyond, widening the weights to
 // bf16 for cuBLASLt takes less time.
-inline constexpr int64_t kMostExactRows = 64;
+inline constexpr int64_t kMostExactRows = 32;
 
 // One or several matrices over the same inputs, laid out at load for the device that multiplies them. For a CPU: 16
 // output columns side by side, in the order in which a product streams through them (packed_layout.h). For a GPU:
-// in its own memory, quantised matrices as blocks (packed_blocks.h), others as rows of bf16 (packed_rows.h). Owns its
-// memory; addresses are fixed for life.
+// in its own memory, quantised matrices as blocks (packed_blocks.h), F8_E4M3 as strips (packed_fp8.h), others as rows
+// of bf16 (packed_rows.h). Owns its memory; addresses are fixed for life.
 class PackedMatrix {
  public:
   enum class Join {
@@ -98,17 +117,22 @@ class PackedMatrix {
   std::span<const Part> parts() const { return parts_; }
   // Of dense weights on a GPU: all parts as rows [outputs, inputs], padded (packed_rows.h).
   const uint16_t* rows() const { return reinterpret_cast<const uint16_t*>(device_memory_[0].data()); }
+  // Of F8_E4M3 on a GPU: all parts as strips, and what the sums of their rows are multiplied by (packed_fp8.h).
+  bool is_fp8() const { return device_ == Device::cuda && parts_[0].type == BlockType::f8_e4m3; }
+  const std::byte* strips() const { return device_memory_[0].data(); }
+  const float* row_scales() const { return reinterpret_cast<const float*>(device_memory_[1].data()); }
 
  private:
   void place_on_host(std::span<const WeightView> views, Exec& exec);
   void place_on_device(std::span<const WeightView> views, Exec& exec);
   void place_blocks_on_device(std::span<const WeightView> views, Exec& exec);
+  void place_fp8_on_device(std::span<const WeightView> views, Exec& exec);
 
   Join join_ = Join::stack;
   Device device_ = Device::cpu;
   std::vector<Part> parts_;
   PackedMemory memory_;                // on a CPU
-  std::vector<Buffer> device_memory_;  // on a GPU: all rows, or the blocks of each part
+  std::vector<Buffer> device_memory_;  // on a GPU: all rows, the blocks of each part, or strips and scales of rows
 };
 
 enum class Store : uint8_t {
@@ -151,8 +175,12 @@ struct MatmulFusions {
   float norm_eps = 0;
   NormedStream next = {};              // with Store::add: to be filled from what out holds then
   const HeadTargets* heads = nullptr;  // in place of out, where stores_heads() says so
+  // Of quantised weights: the row is in.f32, and is quantised (activations.h) on the way, normed before that
+  // (rms_norm.h) with this weight [inputs] and norm_eps; null: it is not normed. Only where quantises_rows() says so.
+  bool quantise = false;
+  const float* quantise_norm = nullptr;
 
-  explicit operator bool() const { return bf16_out || squares || next.weight || heads; }
+  explicit operator bool() const { return bf16_out || squares || next.weight || heads || quantise; }
 };
 
 struct MatmulArgs {
@@ -181,6 +209,7 @@ int64_t most_own_rows(const PackedMatrix& weights);    // room up to which quire
 int64_t most_fused_rows(const PackedMatrix& weights);  // room up to which they fuse more than bf16_out
 // Whether their kernels' tiles of 16 outputs hold whole pairs of these.
 bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads);
+bool quantises_rows(const PackedMatrix& weights, int64_t rows);
 }  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures
 

@@ -59,6 +59,7 @@ struct Problem {
   bool bias = false;
   bool q8x2 = false;
   float scale = 1;
+  bool two = false;  // of a stack: the second type follows the first
 };
 
 class MatmulBits : public ::testing::TestWithParam<Case> {
@@ -76,7 +77,7 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
     const Weights a(GetParam().type, p.outputs, p.inputs, 1), b(second, p.outputs, p.inputs, 2);
     const WeightView views[] = {a.view(), b.view()};
     Exec& plain = team(Isa::plain, 2);
-    const PackedMatrix packed({views, size_t{p.join == Join::stack ? 1u : 2u}}, p.join, plain);
+    const PackedMatrix packed({views, size_t{p.join == Join::stack && !p.two ? 1u : 2u}}, p.join, plain);
     const int32_t most = *std::max_element(row_counts.begin(), row_counts.end());
     RandomActivations in(p.q8x2 ? 2 * most : most, p.inputs, 3);
     const Forms forms = p.q8x2 ? packed.precise_forms() : packed.forms();
@@ -120,9 +121,9 @@ class MatmulBits : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(MatmulBits, AreTheReferencesForAnyRowsAndThreads) {
-  std::vector<int32_t> rows = {64};
-  if (!GetParam().is_gpu()) rows.insert(rows.end(), {100, 257});  // more than kMostExactRows: see below
-  for (int32_t r = 1; r <= 40; ++r) rows.push_back(r);
+  std::vector<int32_t> rows;
+  if (!GetParam().is_gpu()) rows = {40, 64, 100, 257};  // more than kMostExactRows: see below
+  for (int32_t r = 1; r <= kMostExactRows; ++r) rows.push_back(r);
   expect_bits({.outputs = 16 * 3, .inputs = some_inputs(3)}, rows, GetParam().type);
 }
 
@@ -152,6 +153,37 @@ TEST_P(MatmulBits, AreTheReferencesForEveryStore) {
               {.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = store, .bias = bias}, rows,
               second);
   }
+}
+
+// A GPU may have kernels of its own for it, whose blocks have several units each, of an odd number, or of two types.
+TEST_P(MatmulBits, AreTheReferencesWithRoomForOneRow) {
+  const int32_t rows[] = {1};
+  const BlockType type = GetParam().type;
+  for (const int64_t blocks : {1, 2, 9, 14})
+    for (const bool q8x2 : {false, true})
+      expect_bits({.outputs = 72,
+                   .inputs = some_inputs(blocks),
+                   .store = Store::add,
+                   .bias = true,
+                   .q8x2 = q8x2,
+                   .scale = 0.5f},
+                  rows, type);
+  for (const BlockType second : {BlockType::q4_k, BlockType::q6_k})
+    if (some_inputs(8) % shape_of(second).elements == 0 && testing::quantised(type))
+      expect_bits({.outputs = 39, .inputs = some_inputs(8), .two = true}, rows, second);
+  if (fits(type))
+    expect_bits({.outputs = 40, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul}, rows,
+                type);
+  if (!GetParam().is_gpu()) return;
+  for (const int64_t units : {200, 300, 413})
+    expect_bits({.outputs = 16 * units, .inputs = some_inputs(3), .bias = true}, rows, type);
+  for (const bool q8x2 : {false, true})
+    expect_bits({.outputs = 8 * 300,
+                 .inputs = some_inputs(2),
+                 .join = Join::gate_and_up,
+                 .store = Store::silu_mul,
+                 .q8x2 = q8x2},
+                rows, type);
 }
 
 TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {

@@ -9,20 +9,17 @@
 // on by the warp that has the group before. With more rows a warp has a unit alone.
 //
 // Weights come through a ring of shared memory of the warp's own, filled before the kernel before has ended;
-// activations and their scales, which all warps read, are brought to shared memory once a block. An integer sum arrives
-// as a float by way of its bits: the accumulators of the tensor cores begin at those of 1.5 * 2^23.
+// activations and their scales, which all warps read, are brought to shared memory once a block. One row of types with
+// blocks of 256 has a kernel of its own, matmul_blocks_row_cuda.cu.
 #include <algorithm>
 
-#include "ops/matmul_blocks_cuda.h"
-#include "ops/packed_blocks_cuda.cuh"
+#include "ops/matmul_blocks_cuda.cuh"
 
 namespace quire::ops::cuda {
 namespace {
 
-constexpr int32_t kMostWarps = 16, kMostTeam = 8, kMostParts = 4, kStages = 3;
+constexpr int32_t kMostWarps = 16, kMostTeam = 8, kStages = 3;
 constexpr int64_t kMostShared = 224 << 10;
-constexpr int32_t kMagic = 0x4b400000;       // the bits of kMagicNumber
-constexpr float kMagicNumber = 12582912.0f;  // 1.5 * 2^23
 
 // A warp copies 512 bytes at a time.
 constexpr int32_t most_group_bytes() {
@@ -31,36 +28,6 @@ constexpr int32_t most_group_bytes() {
   return most;
 }
 constexpr int32_t kCopyRounds = (most_group_bytes() + 511) / 512;
-
-struct BlockPart {
-  const std::byte* tiles;
-  int64_t tile_bytes;
-  int32_t groups, group_bytes;  // of a tile
-  int32_t units;                // pairs of tiles that follow each other
-  int32_t outputs, first_output;
-  BlockType type;
-};
-
-struct BlockProduct {
-  BlockPart parts[kMostParts];
-  bool pairs;  // a unit is a tile of the gate and one of the up, else two tiles of a part
-  int32_t units;
-  int32_t team;     // warps of a unit
-  const int8_t* q;  // [rows << halves]
-  const float* scale;
-  const int32_t* sums;
-  int64_t q_stride;
-  int32_t blocks;  // of 32 inputs
-  float* out;
-  const float* bias;
-  int64_t out_stride;
-  float out_scale;
-  Store store;
-  int32_t halves;  // 1: a row of the product is two of the activations (q8x2), which are added
-  const int32_t* live_rows;
-  int32_t room;
-  int32_t slot_bytes;  // of a ring
-};
 
 // --- single instructions
 
@@ -440,41 +407,6 @@ class Ring {
 
 // --- from sums to memory
 
-// The CPU's bits (cpu::silu): fma(min(0, x), e, max(0, x)) / (1 + e) with e = 2^-|x log2(e)| by a polynomial.
-__device__ float exact_silu(float x) {
-  const float exponent = __fmul_rn(x, 1.44269504f);
-  const float y = -exponent < exponent ? -exponent : exponent;
-  const float whole = rintf(y), f = __fsub_rn(y, whole);
-  float e = 0.0013264727f;
-  e = __fmaf_rn(e, f, 0.009671513f);
-  e = __fmaf_rn(e, f, 0.055507336f);
-  e = __fmaf_rn(e, f, 0.24022242f);
-  e = __fmaf_rn(e, f, 0.693147f);
-  e = __fmaf_rn(e, f, 1.0f);
-  e = y < -126.0f ? 0.0f : __fmul_rn(e, __int_as_float((static_cast<int32_t>(whole) + 127) << 23));
-  const float least = 0.0f < x ? 0.0f : x, most = 0.0f > x ? 0.0f : x;  // x where it is NaN
-  return __fdiv_rn(__fmaf_rn(least, e, most), __fadd_rn(1.0f, e));
-}
-
-__device__ void put_output(const BlockProduct& p, const BlockPart& part, int64_t row, int32_t output, float sum) {
-  if (output >= part.outputs) return;
-  const int32_t column = part.first_output + output;
-  float& out = p.out[row * p.out_stride + column];
-  if (p.bias) sum = __fadd_rn(sum, p.bias[column]);
-  sum = __fmul_rn(sum, p.out_scale);
-  out = p.store == Store::add ? __fadd_rn(out, sum) : sum;
-}
-
-__device__ void put_silu(const BlockProduct& p, int64_t row, int32_t output, float gate, float up) {
-  const int32_t outputs = p.parts[0].outputs;
-  if (output >= outputs) return;
-  if (p.bias) {
-    gate = __fadd_rn(gate, p.bias[output]);
-    up = __fadd_rn(up, p.bias[outputs + output]);
-  }
-  p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
-}
-
 __device__ void put_row(const BlockProduct& p, const Groups& groups, int64_t row, const float (&sums)[2]) {
   const int32_t in_tile = threadIdx.x % kWarp / 4,
                 first = groups.in_part() * kTileOutputs * (p.pairs ? 1 : 2) + in_tile;
@@ -553,6 +485,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
 
 // --- launching
 
+}  // namespace
+
 int32_t multiprocessors() {
   static const int32_t count = [] {
     int device = 0, found = 0;
@@ -562,6 +496,8 @@ int32_t multiprocessors() {
   }();
   return count;
 }
+
+namespace {
 
 BlockProduct product_of(const MatmulArgs& args) {
   const PackedMatrix& weights = *args.weights;
@@ -582,7 +518,10 @@ BlockProduct product_of(const MatmulArgs& args) {
                  .halves = args.in.forms.q8x2 ? 1 : 0,
                  .live_rows = args.live_rows,
                  .room = static_cast<int32_t>(std::min(args.in.rows, args.out.rows)),
-                 .slot_bytes = 0};
+                 .slot_bytes = 0,
+                 .row = args.fusions.quantise ? args.in.f32 : nullptr,
+                 .norm = args.fusions.quantise_norm,
+                 .norm_eps = args.fusions.norm_eps};
   check(weights.parts().size() <= kMostParts, "a product of ", weights.parts().size(), " parts on a GPU");
   for (size_t i = 0; i < weights.parts().size(); ++i) {
     const PackedMatrix::Part& part = weights.parts()[i];
@@ -639,10 +578,22 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
 
 }  // namespace
 
+bool quantises_rows(const PackedMatrix& weights, int64_t rows) {
+  if (!weights.forms().q8 || rows != 1) return false;
+  constexpr float kSomeNorm = 1;  // takes memory, and is not read
+  MatmulArgs args{.weights = &weights, .in = {}, .out = {}, .live_rows = nullptr};
+  args.in.rows = args.out.rows = 1;
+  args.fusions = {.quantise = true, .quantise_norm = &kSomeNorm};
+  return suits_blocks_row(product_of(args));
+}
+
 void multiply_blocks(const MatmulArgs& args, cudaStream_t stream) {
   const BlockProduct p = product_of(args);
   const int32_t rows = p.room << p.halves;
   if (rows == 0) return;
+  if (suits_blocks_row(p)) return multiply_blocks_row(p, stream);
+  check(!args.fusions.quantise, "a product of ", args.weights->outputs(), " outputs with room for ", p.room,
+        " rows quantises none");
   if (rows <= 4) return launch_blocks<1, 1>(p, stream);
   if (rows <= 8 || !fits<2, 2>(p)) return launch_blocks<1, 2>(p, stream);
   if (rows <= 16 || !fits<4, 2>(p)) return launch_blocks<2, 2>(p, stream);

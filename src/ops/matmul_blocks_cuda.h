@@ -3,6 +3,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 #include "ops/matmul.h"
 
 namespace quire::ops::cuda {
@@ -14,5 +16,7 @@ void multiply_blocks(const MatmulArgs& args, cudaStream_t stream);
 bool suits_dequantised(const MatmulArgs& args);
 void multiply_dequantised(const MatmulArgs& args, cudaStream_t stream);
 void prepare_dequantised(cudaStream_t stream);
+// The stream's memory for weights as bf16, which prepare_dequantised() took.
+std::span<uint16_t> dequantised_weights(cudaStream_t stream);
 
 }  // namespace quire::ops::cuda

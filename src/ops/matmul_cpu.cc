@@ -172,7 +172,7 @@ void check_matmul(const MatmulArgs& args, const Exec& exec) {
   check(!pairs || args.scale == 1, "silu_mul cannot scale its results by ", args.scale);
   check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
         " inputs");
-  check_forms(args.in.forms, weights.forms());
+  if (!args.fusions.quantise) check_forms(args.in.forms, weights.forms());
   const int64_t columns = pairs ? weights.outputs() / 2 : weights.outputs();
   check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
   check(args.out.stride >= args.out.dim, "output rows of ", args.out.dim, " overlap at stride ", args.out.stride);

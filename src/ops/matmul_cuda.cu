@@ -7,6 +7,7 @@
 #include "base/cuda_call.h"
 #include "ops/cublaslt.h"
 #include "ops/matmul_blocks_cuda.h"
+#include "ops/matmul_choice.h"
 #include "ops/matmul_cuda.cuh"
 #include "ops/matmul_task.h"
 
@@ -55,10 +56,11 @@ void check_fusions(const Product& p, int64_t most_rows) {
 // --- what cuBLASLt leaves to do
 
 constexpr int32_t kFinishThreads = 256;
+constexpr int64_t kMostUnfinished = 512;  // rows
 
 struct SumsToFinish {
   Product product;
-  const float* sums;  // [rows, weight rows]
+  const void* sums;  // [rows, weight rows] f32, or bf16 for silu
   int64_t weight_rows;
   int32_t first_row;  // of the room
 };
@@ -72,7 +74,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
                 token = f.first_row + static_cast<int32_t>(blockIdx.y);
   const int32_t row = pair / 8 * 16 + pair % 8;
   if (row >= f.weight_rows || token >= live_rows_of(f.product)) return;
-  const float* sums = f.sums + blockIdx.y * f.weight_rows + row;
+  const float* sums = static_cast<const float*>(f.sums) + blockIdx.y * f.weight_rows + row;
   Finish<kJoin>(f.product, row, token).store(f.product, __ldcg(sums), __ldcg(sums + kHalfGroup));
 }
 
@@ -83,47 +85,120 @@ void launch_finish(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
   launch_after(kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
 }
 
+// Gates and ups in bf16, eight of each side by side, to as many results in bf16: half of the bytes that f32 would take,
+// and with kMostUnfinished rows they stay in the second cache.
+bool is_narrow_silu(const Product& p) {
+  const bool in_pieces = reinterpret_cast<uintptr_t>(p.out) % sizeof(uint4) == 0 && p.out_stride % 4 == 0;
+  return p.store == Store::silu_mul && p.bf16_out && !p.bias && p.outputs % kRowGroup == 0 && in_pieces;
+}
+
+__device__ uint32_t silu_mul(uint32_t gates, uint32_t ups) {
+  const float2 gate = __bfloat1622float2(quire::cuda::bits_as<__nv_bfloat162>(gates));
+  const float2 up = __bfloat1622float2(quire::cuda::bits_as<__nv_bfloat162>(ups));
+  return quire::cuda::pair<__nv_bfloat16>(silu(gate.x) * up.x, silu(gate.y) * up.y);
+}
+
+constexpr int32_t kSiluGroups = 2;  // of a thread, both on their way before the live count is known
+
+// grid: groups of eight results, rows
+__global__ void __launch_bounds__(kFinishThreads) silu_kernel(const __grid_constant__ SumsToFinish f) {
+  quire::cuda::griddep_wait();
+  quire::cuda::griddep_launch_dependents();
+  const int32_t first = blockIdx.x * kFinishThreads * kSiluGroups + threadIdx.x,
+                token = f.first_row + static_cast<int32_t>(blockIdx.y);
+  const auto groups = static_cast<int32_t>(f.weight_rows / kRowGroup);
+  const auto* sums = static_cast<const uint4*>(f.sums) + static_cast<int64_t>(blockIdx.y) * groups * 2;
+  uint4 gates[kSiluGroups], ups[kSiluGroups];
+#pragma unroll
+  for (int32_t i = 0; i < kSiluGroups; ++i) {
+    const int32_t group = min(first + i * kFinishThreads, groups - 1);
+    gates[i] = __ldcg(sums + group * 2);
+    ups[i] = __ldcg(sums + group * 2 + 1);
+  }
+  if (token >= live_rows_of(f.product)) return;
+  auto* out = reinterpret_cast<uint4*>(f.product.out + token * f.product.out_stride);
+#pragma unroll
+  for (int32_t i = 0; i < kSiluGroups; ++i)
+    if (const int32_t group = first + i * kFinishThreads; group < groups)
+      out[group] = {silu_mul(gates[i].x, ups[i].x), silu_mul(gates[i].y, ups[i].y), silu_mul(gates[i].z, ups[i].z),
+                    silu_mul(gates[i].w, ups[i].w)};
+}
+
+void launch_silu(const SumsToFinish& f, int32_t rows, cudaStream_t stream) {
+  constexpr int32_t kGroups = kFinishThreads * kSiluGroups;
+  const auto blocks = static_cast<uint32_t>((f.weight_rows / kRowGroup + kGroups - 1) / kGroups);
+  launch_after(silu_kernel, dim3(blocks, static_cast<uint32_t>(rows)), kFinishThreads, 0, stream, "matmul", f);
+}
+
 void multiply_quantised(const MatmulArgs& args, cudaStream_t stream) {
-  check(!args.fusions, "products of quantised weights fuse nothing");
+  const MatmulFusions& f = args.fusions;
+  check(!f.bf16_out && !f.squares && !f.next.weight && !f.heads, "products of quantised weights fuse nothing of these");
   (suits_dequantised(args) && !args.deterministic ? multiply_dequantised : multiply_blocks)(args, stream);
 }
+
+// --- products by cuBLASLt
+
+LibraryProduct plain_product(const Product& p) {
+  return {.weights = p.weights,
+          .in = p.in,
+          .out = p.out,
+          .outputs = p.outputs,
+          .inputs = p.inputs,
+          .rows = p.room,
+          .in_stride = p.in_stride,
+          .out_stride = p.out_stride,
+          .scale = p.scale,
+          .add = p.store == Store::add};
+}
+
+// Some rows at a time into the stream's scratch.
+struct Unfinished {
+  Unfinished(const Product& p, cudaStream_t stream) : scratch(cublaslt_scratch(stream)) {
+    const int64_t row_bytes = int64_t{p.weight_rows()} * (is_narrow_silu(p) ? 2 : 4);
+    at_once =
+        static_cast<int32_t>(std::min<int64_t>(kMostUnfinished, static_cast<int64_t>(scratch.size()) / row_bytes));
+    check(at_once > 0, "a product of ", p.weight_rows(), " outputs is too wide for cuBLASLt's memory");
+  }
+  LibraryProduct product(const Product& p, int32_t first) const {
+    return {.weights = p.weights,
+            .in = p.in + first * p.in_stride,
+            .out = scratch.data(),
+            .outputs = p.weight_rows(),
+            .inputs = p.inputs,
+            .rows = std::min(at_once, p.room - first),
+            .in_stride = p.in_stride,
+            .out_stride = p.weight_rows(),
+            .scale = 1,
+            .add = false,
+            .bf16_out = is_narrow_silu(p)};
+  }
+
+  std::span<std::byte> scratch;
+  int32_t at_once;  // rows
+};
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
 
 }  // namespace
 
 void multiply_by_library(const Product& p, cudaStream_t stream) {
-  if (is_plain(p))
-    return cublaslt_multiply({.weights = p.weights,
-                              .in = p.in,
-                              .out = p.out,
-                              .outputs = p.outputs,
-                              .inputs = p.inputs,
-                              .rows = p.room,
-                              .in_stride = p.in_stride,
-                              .out_stride = p.out_stride,
-                              .scale = p.scale,
-                              .add = p.store == Store::add},
-                             stream);
-  const std::span<float> scratch = cublaslt_scratch(stream);
-  const int64_t weight_rows = p.weight_rows();
-  const auto at_once = static_cast<int32_t>(std::min<int64_t>(512, static_cast<int64_t>(scratch.size()) / weight_rows));
-  check(at_once > 0, "a product of ", weight_rows, " outputs is too wide for cuBLASLt's memory");
-  for (int32_t first = 0; first < p.room; first += at_once) {
-    const int32_t rows = std::min(at_once, p.room - first);
-    cublaslt_multiply({.weights = p.weights,
-                       .in = p.in + first * p.in_stride,
-                       .out = scratch.data(),
-                       .outputs = static_cast<int32_t>(weight_rows),
-                       .inputs = p.inputs,
-                       .rows = rows,
-                       .in_stride = p.in_stride,
-                       .out_stride = weight_rows,
-                       .scale = 1,
-                       .add = false},
-                      stream);
-    launch_finish({p, scratch.data(), weight_rows, first}, rows, stream);
+  if (is_plain(p)) return cublaslt_multiply(plain_product(p), stream);
+  const Unfinished unfinished(p, stream);
+  for (int32_t first = 0; first < p.room; first += unfinished.at_once) {
+    const LibraryProduct product = unfinished.product(p, first);
+    cublaslt_multiply(product, stream);
+    (product.bf16_out ? launch_silu : launch_finish)({p, product.out, product.outputs, first}, product.rows, stream);
   }
+}
+
+std::string kernel_of(const MatmulArgs& args, Exec& exec) {
+  if (!is_dense(args.weights->parts()[0].type)) return suits_dequantised(args) ? "dequantised" : "blocks";
+  const Product p = product_of(args);
+  const cudaStream_t stream = quire::cuda::stream_of(exec);
+  if (p.room > most_own_rows(*args.weights) && !args.deterministic)
+    return cublaslt_choice(is_plain(p) ? plain_product(p) : Unfinished(p, stream).product(p, 0));
+  if (!suits_ring(p.join, p.outputs, p.inputs)) return "small";
+  return p.room <= kMostStreamRows && !args.deterministic ? "stream" : "ring";
 }
 
 void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
@@ -134,32 +209,37 @@ void prepare_quantised_matmul(Exec& exec) {
 }
 
 int64_t most_own_rows(const PackedMatrix& weights) {
+  constexpr int64_t kFp8 = 16;
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
+  if (weights.is_fp8()) return kFp8;
   if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
 }
 
 int64_t most_fused_rows(const PackedMatrix& weights) {
+  if (weights.is_fp8()) return kMostStreamRows;
   if (!is_dense(weights.parts()[0].type)) return 0;
   return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
 }
 
 bool stores_heads(const PackedMatrix& weights, const HeadTargets& h) {
   const bool in_boxes = suits_ring(weights.join(), weights.outputs(), weights.inputs());  // of 8 rows side by side
-  return h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
+  return !weights.is_fp8() && h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
          h.kv_type != Dtype::f8e4m3 && !(in_boxes && h.adjacent_pairs);
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
   cpu::check_matmul(args, exec);
-  if (!is_dense(args.weights->parts()[0].type)) return multiply_quantised(args, quire::cuda::stream_of(exec));
+  if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
   check_fusions(p, args.deterministic ? 0 : most_fused_rows(*args.weights));
   check(!p.has_heads || stores_heads(*args.weights, p.heads), "a product does not store heads of ", p.heads.key_dim);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
-  if (p.room > most_own_rows(*args.weights) && !args.deterministic) return multiply_by_library(p, stream);
+  const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
+  if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
+  if (!own) return multiply_by_library(p, stream);
   if (!suits_ring(p.join, p.outputs, p.inputs)) return multiply_small(p, stream);
   (p.room <= kMostStreamRows && !args.deterministic ? multiply_stream : multiply_ring)(p, stream);
 }

@@ -151,6 +151,8 @@ bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // a
 void multiply_ring(const Product& product, cudaStream_t stream);
 inline constexpr int32_t kMostSmallRows = 64, kMostStreamRows = 8;
 void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
+// Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
+void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.
 void multiply_by_library(const Product& product, cudaStream_t stream);
 

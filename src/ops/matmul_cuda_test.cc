@@ -14,6 +14,7 @@
 #include "ops/matmul.h"
 #include "ops/matmul_testing.h"
 #include "ops/packed_rows.h"
+#include "ops/rms_norm.h"
 
 namespace quire::ops {
 namespace {
@@ -394,6 +395,66 @@ TEST_F(MatmulCuda, ReplaysWithTheLiveRowsOfItsTime) {
   }
 }
 
+// --- weights of F8_E4M3
+
+CudaProduct fp8_stack(int64_t outputs, int64_t inputs, int64_t rows, int64_t block_outputs, int64_t block_inputs) {
+  return CudaProduct({testing::fp8_weights(outputs, inputs, 1, block_outputs, block_inputs),
+                      testing::fp8_weights(outputs / 2 / 8 * 8, inputs, 2, block_outputs, block_inputs)},
+                     Join::stack, rows);
+}
+CudaProduct fp8_pair(int64_t outputs, int64_t inputs, int64_t rows, int64_t block_outputs, int64_t block_inputs) {
+  return CudaProduct({testing::fp8_weights(outputs, inputs, 3, block_outputs, block_inputs),
+                      testing::fp8_weights(outputs, inputs, 4, block_outputs, block_inputs)},
+                     Join::gate_and_up, rows);
+}
+
+TEST_F(MatmulCuda, WeightsOfF8AreMultipliedByTheirScales) {
+  for (const int64_t rows : {1, 5, 8, 11, 40}) {
+    SCOPED_TRACE(rows);
+    for (const int64_t block : {1, 128, 100000}) {
+      const int64_t block_inputs = block == 1 ? 100000 : block;
+      const CudaProduct stacked = fp8_stack(200, 640, rows, block, block_inputs);
+      ASSERT_TRUE(stacked.weights.is_fp8());
+      expect_every_store(stacked, fp8_pair(136, 640, rows, block, block_inputs));
+    }
+  }
+  expect_every_store(fp8_stack(48, 14336, 5, 128, 128), fp8_pair(24, 14336, 3, 128, 128));  // several passes
+  expect_every_store(fp8_stack(24, 72, 5, 1, 72), fp8_pair(12, 72, 3, 1, 72));              // as bf16
+}
+
+TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRowWithWeightsOfF8) {
+  for (const int64_t inputs : {256, 4096, 14336}) {
+    SCOPED_TRACE(inputs);
+    expect_bits_of_one_row(fp8_stack(inputs < 1000 ? 3000 : 96, inputs, 16, 128, 128), Store::set);
+    expect_bits_of_one_row(fp8_pair(104, inputs, 16, 1, inputs), Store::silu_mul);
+  }
+}
+
+TEST_F(MatmulCuda, WeightsOfF8ReplayWithTheLiveRowsOfTheirTime) {
+  const CudaProduct product = fp8_pair(72, 640, 8, 128, 128);
+  const CudaOutput direct = product_on_gpu(product, 8, Store::silu_mul), replayed(8, 72);
+  product.live() = 0;
+  gpu_stream().begin_capture();
+  matmul(product.args(replayed.view(), Store::silu_mul), product_gpu());
+  const auto graph = gpu_stream().end_capture();
+  gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_EQ(replayed.data()[0], kCudaUntouched);
+  product.live() = 6;
+  gpu_stream().launch(*graph);
+  product_gpu().wait();
+  for (int64_t row = 0; row < 6; ++row)
+    EXPECT_EQ(std::memcmp(direct.view().row(row), replayed.view().row(row), 72 * sizeof(float)), 0) << row;
+  EXPECT_EQ(replayed.view().row(6)[0], kCudaUntouched);
+}
+
+TEST_F(MatmulCuda, RefusesNanAmongWeightsOfF8) {
+  Weights weights = testing::fp8_weights(16, 256, 1, 16, 256);
+  weights.bytes[300] = std::byte{0x7f};
+  quire::expect_refused([&] { packed_on_gpu({weights}, Join::stack); },
+                        "there is a NaN among the weights of F8_E4M3 [16, 256]");
+}
+
 // --- fusions
 
 TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
@@ -409,6 +470,30 @@ TEST_F(MatmulCuda, ResultsAreRoundedToBf16WhereTheirRowsBegin) {
       for (int64_t c = 0; c < 72; ++c)
         ASSERT_EQ(reinterpret_cast<const uint16_t*>(narrow.view().row(row))[c], to_bf16(exact.view().row(row)[c]).bits)
             << row << ", " << c;
+  }
+}
+
+// Of many rows gates and ups are rounded before they are multiplied, where rows lie in whole pieces.
+TEST_F(MatmulCuda, GatesAndUpsOfManyRowsAreBf16) {
+  constexpr int64_t kColumns = 72;
+  for (const int64_t room : {130, 600}) {
+    const CudaProduct product = pair_of(kColumns, 576, room);
+    product.live() = static_cast<int32_t>(room - 1);
+    Buffer memory(static_cast<size_t>(room) * kColumns * sizeof(float), Place::pinned);
+    auto* rows = reinterpret_cast<float*>(memory.data());
+    std::fill_n(rows, room * kColumns, kCudaUntouched);
+    MatmulArgs args = product.args({rows, room, kColumns, kColumns}, Store::silu_mul);
+    args.fusions.bf16_out = true;
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+    for (int64_t row = 0; row + 1 < room; ++row)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const float got = to_float(bf16{reinterpret_cast<const uint16_t*>(rows + row * kColumns)[c]});
+        const float expected = exact.view().row(row)[c];
+        ASSERT_NEAR(got, expected, std::abs(expected) * 0x1p-5f + 1e-3f) << row << ", " << c;
+      }
+    EXPECT_EQ(rows[(room - 1) * kColumns], kCudaUntouched) << "a dead row";
   }
 }
 
@@ -454,12 +539,18 @@ struct PinnedNumbers {
 // Rooms that products fuse for, with those that fall between two kernels' sizes.
 constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 64;
 // outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
-constexpr int64_t kFusedShapes[][2] = {{48, 48},    {80, 576},    {96, 1536},  {48, 4096},
-                                       {656, 4096}, {208, 14336}, {1296, 2112}, {4240, 640}};  // of the last, three tiles a block
+constexpr int64_t kFusedShapes[][3] = {
+    {48, 48, 0},     {80, 576, 0},    {96, 1536, 0}, {48, 4096, 0}, {656, 4096, 0},
+    {208, 14336, 0}, {1296, 2112, 0}, {4240, 640, 0},  // three tiles a block
+    {96, 640, 1},    {32, 14336, 1}};  // the last number: weights of F8_E4M3
+CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
+  if (!is_fp8) return stack_of(outputs, inputs, kMostFusedRoom);
+  return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
+}
 
 TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
-  for (const auto& [outputs, inputs] : kFusedShapes) {
-    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
     for (const int64_t room : kFusedRooms) {
       if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
@@ -485,10 +576,49 @@ TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
   }
 }
 
+// The bits of the operations that it stands for.
+TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
+  constexpr int64_t kInputs = 2304, kOutputs = 90;
+  Buffer memory(2 * kInputs * sizeof(float) + sizeof(int32_t), Place::pinned);
+  auto* x = reinterpret_cast<float*>(memory.data());
+  float* norm = x + kInputs;
+  auto* live = reinterpret_cast<int32_t*>(norm + kInputs);
+  std::mt19937 random(5);
+  for (int64_t i = 0; i < kInputs; ++i) {
+    x[i] = std::normal_distribution<float>()(random) * 7;
+    norm[i] = std::normal_distribution<float>()(random);
+  }
+  *live = 1;
+  const ActivationBuffer buffer(1, kInputs, Place::pinned);
+  const ActivationRows quantised = buffer.view(kInputs, {.q8 = true});
+  const Rows<const float> row{x, 1, kInputs, kInputs};
+  for (const BlockType type : {BlockType::q4_k, BlockType::q5_k, BlockType::q6_k})
+    for (const bool normed : {false, true}) {
+      SCOPED_TRACE(cat(type, normed ? ", normed" : ""));
+      const PackedMatrix matrix = packed_on_gpu({Weights(type, kOutputs, kInputs, 1)}, Join::stack);
+      ASSERT_TRUE(cuda::quantises_rows(matrix, 1));
+      EXPECT_FALSE(cuda::quantises_rows(matrix, 2));
+      const CudaOutput apart(1, kOutputs), together(1, kOutputs);
+      if (normed)
+        rms_norm({.in = row, .weight = norm, .eps = 1e-5f, .out = quantised, .live_rows = live}, product_gpu());
+      else
+        quantise({.in = row, .out = quantised, .live_rows = live}, product_gpu());
+      MatmulArgs args{.weights = &matrix, .in = quantised, .out = apart.view(), .live_rows = live};
+      matmul(args, product_gpu());
+      args.in = {.forms = {.f32 = true}, .rows = 1, .dim = kInputs, .f32 = x};
+      args.out = together.view();
+      args.fusions = {.norm_eps = 1e-5f, .quantise = true, .quantise_norm = normed ? norm : nullptr};
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      EXPECT_NE(apart.data()[0], kCudaUntouched);
+      EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.memory.size()), 0);
+    }
+}
+
 // x is what Store::add alone makes of it; rows past the live ones stay as they are.
 TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
-  for (const auto& [outputs, inputs] : kFusedShapes) {
-    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
     for (const int64_t room : kFusedRooms) {
       if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
@@ -526,9 +656,9 @@ TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
 
 // A row's bits, factor and stream included, are those of the row alone.
 TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
-  for (const auto& [outputs, inputs] : kFusedShapes) {
+  for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
     SCOPED_TRACE(cat(outputs, " x ", inputs));
-    const CudaProduct product = stack_of(outputs, inputs, kMostFusedRoom);
+    const CudaProduct product = fused_product(outputs, inputs, is_fp8);
     const int64_t most = std::min(kMostFusedRoom, cuda::most_fused_rows(product.weights));
     PinnedNumbers<float> factors(most * inputs / 16, 50, 15);
     for (int64_t i = 0; i < factors.count; ++i) factors.data()[i] = std::abs(factors.data()[i]);

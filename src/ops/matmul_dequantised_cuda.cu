@@ -234,6 +234,10 @@ class Slices {
 
 void prepare_dequantised(cudaStream_t stream) { dequantised_memory(stream); }
 
+std::span<uint16_t> dequantised_weights(cudaStream_t stream) {
+  return {reinterpret_cast<uint16_t*>(dequantised_memory(stream).weights.data()), kWeightBytes / sizeof(uint16_t)};
+}
+
 bool suits_dequantised(const MatmulArgs& args) {
   const bool pairs = args.store == Store::silu_mul;
   return std::min(args.in.rows, args.out.rows) > kMostExactRows && !args.in.forms.q8x2 && !(pairs && args.bias) &&

@@ -35,16 +35,21 @@ struct Weights {
     for (size_t at = 0; at < bytes.size(); at += block)
       quantised(type) ? fill_block(&bytes[at], block, random) : fill_element(&bytes[at], random);
   }
-  WeightView view() const { return {type, bytes.data(), outputs, inputs}; }
+  WeightView view() const {
+    return {type, bytes.data(), outputs, inputs, {scales.data(), block_outputs, block_inputs}};
+  }
   std::vector<float> values() const {
     std::vector<float> result(static_cast<size_t>(outputs * inputs));
-    dequantise(type, bytes.data(), result);
+    for (int64_t output = 0; output < outputs; ++output)
+      read_weights(view(), output, 0, std::span(result).subspan(output * inputs, inputs));
     return result;
   }
 
   BlockType type;
   int64_t outputs, inputs;
   std::vector<std::byte> bytes;
+  std::vector<float> scales;  // of F8_E4M3
+  int64_t block_outputs = 0, block_inputs = 0;
 
  private:
   // Some blocks have the greatest or the least number everywhere; of the scales some are tiny, large or negative.
@@ -64,11 +69,26 @@ struct Weights {
   }
   void fill_element(std::byte* at, std::mt19937& random) const {
     const float x = std::normal_distribution<float>()(random);
+    if (type == BlockType::f8_e4m3) *at = std::byte{to_f8e4m3(random() % 16 ? x : x / 64).bits};  // some subnormal
     if (type == BlockType::f32) std::memcpy(at, &x, 4);
     const uint16_t bits = type == BlockType::f16 ? to_f16(x).bits : to_bf16(x).bits;
-    if (type != BlockType::f32) std::memcpy(at, &bits, 2);
+    if (type == BlockType::f16 || type == BlockType::bf16) std::memcpy(at, &bits, 2);
   }
 };
+
+// With a scale of few bits for each block, so that the numbers are exact in bf16.
+inline Weights fp8_weights(int64_t outputs, int64_t inputs, uint32_t seed, int64_t block_outputs,
+                           int64_t block_inputs) {
+  Weights weights(BlockType::f8_e4m3, outputs, inputs, seed);
+  weights.block_outputs = block_outputs;
+  weights.block_inputs = block_inputs;
+  const int64_t across = (inputs + block_inputs - 1) / block_inputs;
+  std::mt19937 random(seed + 1);
+  constexpr float kScales[] = {0.5f, 0.75f, 1.25f, 3.0f, 0.0625f, 0x1p-9f, 11.0f};
+  for (int64_t i = 0; i < (outputs + block_outputs - 1) / block_outputs * across; ++i)
+    weights.scales.push_back(kScales[random() % std::size(kScales)]);
+  return weights;
+}
 
 // Rows in both forms, independent of each other; q8 as its definition in activations.h allows, -127 to 127.
 struct RandomActivations {

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "ops/matmul.h"
 #include "ops/packed_layout.h"
 
@@ -190,7 +191,10 @@ void pack_tile(const WeightView& weights, int64_t first, std::byte* tile) {
       return pack_blocks<BlockType::q5_k>(weights, first, tile);
     case BlockType::q6_k:
       return pack_blocks<BlockType::q6_k>(weights, first, tile);
+    case BlockType::f8_e4m3:
+      break;
   }
+  throw CheckError(cat("a CPU does not multiply ", weights, " as it is"));
 }
 
 }  // namespace quire::ops

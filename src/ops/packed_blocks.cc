@@ -87,8 +87,9 @@ void put_scales_of_256(const std::byte* block, int32_t output, std::byte* head) 
   for (int32_t g = 0; g < 8; ++g) {
     const int32_t scale = g < 4 ? at(g) & 63 : (at(g + 4) & 15) | at(g - 4) >> 6 << 4;
     const int32_t least = g < 4 ? at(g + 4) & 63 : at(g + 4) >> 4 | at(g) >> 6 << 4;
-    head[32 + output * 16 + g] = static_cast<std::byte>(scale);
-    head[32 + output * 16 + 8 + g] = static_cast<std::byte>(least);
+    std::byte* place = head + 32 + output * 16 + g / 2 * 4 + g % 2;
+    place[0] = static_cast<std::byte>(scale);
+    place[2] = static_cast<std::byte>(least);
   }
 }
 
@@ -127,7 +128,8 @@ void pack_device_tile(const WeightView& weights, int64_t first, std::byte* tile)
 
 bool suits_packed_blocks(std::span<const WeightView> parts, PackedMatrix::Join join) {
   if (join == PackedMatrix::Join::gate_and_up && parts[0].type != parts[1].type) return false;
-  return std::none_of(parts.begin(), parts.end(), [](const WeightView& part) { return is_dense(part.type); });
+  return std::none_of(parts.begin(), parts.end(),
+                      [](const WeightView& part) { return shape_of(part.type).elements == 1; });
 }
 
 Buffer packed_blocks(const WeightView& part, Exec& exec) {

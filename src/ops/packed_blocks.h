@@ -10,7 +10,7 @@
 //            b's first word, bit 2 b + 1 for its second (Q5); or [32][2] words of high pairs, word b / 2, in byte i the
 //            pair 2 (b % 2) and, for the second word, 2 (b % 2) + 1 (Q6_K).   Q8_0: [2][32 lanes][2 blocks][2] words.
 //   head     blocks of 32    [8 outputs][4 blocks] f16 scales, then the minima likewise; a group is one quad
-//            Q4_K, Q5_K      [8] (d, dmin) f16, [8] (8 u8 scales, 8 u8 minima); a group is two quads
+//            Q4_K, Q5_K      [8] (d, dmin) f16, [8][4 pairs of blocks] (2 u8 scales, 2 u8 minima); a group is two quads
 //            Q6_K            [8] f16 d, [8][8 blocks][2 halves] u8 scales plus 128; likewise
 //
 // Weights of types without a minimum are two's complement. Outputs and blocks that fill up the last tile and the last

@@ -50,6 +50,8 @@ struct Quad {
     }
   }
 
+  __device__ uint32_t nibbles(int32_t i) const { return word_of(low, i); }  // of block i, both words
+
   // i is known when this is compiled.
   __device__ uint2 words(int32_t i) const {
     if constexpr (kBits == 8) {
@@ -118,12 +120,12 @@ struct Scales {
       const uint32_t byte = block * 2 + half;
       return __fmul_rn(d, __fsub_rn(above_two_to_23(word_of(words, byte / 4), byte % 4), 8388608.0f + 128.0f));
     }
-    return product(d, block);
+    return product(d, block / 2 * 4 + block % 2);
   }
   // To be added where blocks have 32 elements, else to be taken off.
   __device__ float minimum(int32_t block) const {
     if constexpr (!kOf256) return half_of(2 + block / 2, block % 2);
-    return product(least, 8 + block);
+    return product(least, block / 2 * 4 + 2 + block % 2);
   }
 
  private:

@@ -55,11 +55,11 @@ class PackedWeight {
     if (of_32()) return half(output_ * 8 + block_ * 2);
     if (type_ == BlockType::q6_k)
       return half(output_ * 2) * static_cast<float>(at(16 + output_ * 16 + block_ * 2 + input_ / 16) - 128);
-    return half(output_ * 4) * static_cast<float>(at(32 + output_ * 16 + block_));
+    return half(output_ * 4) * static_cast<float>(at(32 + output_ * 16 + block_ / 2 * 4 + block_ % 2));
   }
   float minimum() const {
     if (of_32()) return half(64 + output_ * 8 + block_ * 2);
-    return -(half(output_ * 4 + 2) * static_cast<float>(at(32 + output_ * 16 + 8 + block_)));
+    return -(half(output_ * 4 + 2) * static_cast<float>(at(32 + output_ * 16 + block_ / 2 * 4 + 2 + block_ % 2)));
   }
 
   BlockType type_;

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <deque>
 
 #include "base/check.h"
 #include "ops/matmul.h"
 #include "ops/packed_blocks.h"
+#include "ops/packed_fp8.h"
 #include "ops/packed_layout.h"
 #include "ops/packed_rows.h"
 
@@ -11,7 +13,8 @@ namespace {
 
 void check_matrix(const WeightView& weights) {
   check(weights.outputs > 0 && weights.inputs > 0, "a matrix without elements cannot be packed: ", weights);
-  const int64_t block = std::max<int64_t>(shape_of(weights.type).elements, is_dense(weights.type) ? 1 : kBlockInputs);
+  const int64_t elements = shape_of(weights.type).elements,
+                block = elements == 1 ? 1 : std::max(elements, kBlockInputs);
   check(weights.inputs % block == 0, "the inputs are not whole blocks of ", block, ": ", weights);
 }
 
@@ -57,7 +60,28 @@ void pack_tile_of(std::span<const WeightView> views, std::span<const PackedMatri
   pack_tile(views[part], tile * kTileColumns, const_cast<std::byte*>(target.tiles) + tile * target.tile_stride);
 }
 
+// Bytes become bf16 where a CPU multiplies them.
+std::vector<WeightView> widened(std::span<const WeightView> views, std::deque<std::vector<uint16_t>>& memory,
+                                Exec& exec) {
+  std::vector<WeightView> result(views.begin(), views.end());
+  for (WeightView& view : result) {
+    if (view.type != BlockType::f8_e4m3) continue;
+    std::vector<uint16_t>& rows = memory.emplace_back(static_cast<size_t>(view.outputs * view.inputs));
+    exec.parallel(view.outputs,
+                  [&](int64_t output, int) { read_bf16_row(view, output, rows.data() + output * view.inputs); });
+    view = {BlockType::bf16, reinterpret_cast<const std::byte*>(rows.data()), view.outputs, view.inputs};
+  }
+  return result;
+}
+
 }  // namespace
+
+void read_weights(const WeightView& weights, int64_t output, int64_t first, std::span<float> out) {
+  const std::byte* row = weights.data + output * bytes_of(weights.type, weights.inputs);
+  dequantise(weights.type, row + bytes_of(weights.type, first), out);
+  if (!weights.scales.data) return;
+  for (size_t i = 0; i < out.size(); ++i) out[i] *= weights.scale(output, first + static_cast<int64_t>(i));
+}
 
 std::string to_string(const WeightView& weights) {
   return cat(weights.type, " [", weights.outputs, ", ", weights.inputs, "]");
@@ -74,7 +98,9 @@ PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& e
     place_on_host(views, exec);
 }
 
-void PackedMatrix::place_on_host(std::span<const WeightView> views, Exec& exec) {
+void PackedMatrix::place_on_host(std::span<const WeightView> file_views, Exec& exec) {
+  std::deque<std::vector<uint16_t>> memory;
+  const std::vector<WeightView> views = widened(file_views, memory, exec);
   memory_ = PackedMemory(packed_bytes(views));
   parts_ = place(views, join_, memory_.data());
   int64_t tiles = 0;
@@ -84,6 +110,7 @@ void PackedMatrix::place_on_host(std::span<const WeightView> views, Exec& exec) 
 
 void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
   if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
+  if (suits_packed_fp8(views, join_)) return place_fp8_on_device(views, exec);
   device_memory_.push_back(packed_rows(views, join_, exec));
   const std::byte* rows = device_memory_[0].data();
   const int64_t row_bytes = views[0].inputs * shape_of(BlockType::bf16).bytes;
@@ -105,6 +132,17 @@ void PackedMatrix::place_blocks_on_device(std::span<const WeightView> views, Exe
   }
 }
 
+void PackedMatrix::place_fp8_on_device(std::span<const WeightView> views, Exec& exec) {
+  PackedFp8 packed = packed_fp8(views, join_, exec);
+  device_memory_.push_back(std::move(packed.strips));
+  device_memory_.push_back(std::move(packed.row_scales));
+  int64_t first_output = 0;
+  for (const WeightView& view : views) {
+    parts_.push_back({view.type, first_output, view.outputs, view.inputs, device_memory_[0].data(), 0});
+    first_output += view.outputs;
+  }
+}
+
 size_t PackedMatrix::bytes() const {
   size_t bytes = memory_.size();
   for (const Buffer& buffer : device_memory_) bytes += buffer.size();
@@ -117,7 +155,7 @@ int64_t PackedMatrix::outputs() const {
 int64_t PackedMatrix::inputs() const { return parts_.empty() ? 0 : parts_.front().inputs; }
 
 Forms PackedMatrix::forms() const {
-  if (device_ == Device::cuda && is_dense(parts_[0].type)) return {.bf16 = true};
+  if (device_ == Device::cuda && (is_fp8() || is_dense(parts_[0].type))) return {.bf16 = true};
   Forms forms;
   for (const Part& part : parts_) forms = forms | Forms{.f32 = is_dense(part.type), .q8 = !is_dense(part.type)};
   return forms;

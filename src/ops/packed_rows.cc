@@ -27,37 +27,37 @@ RowStaging& row_staging() {
   return staging;
 }
 
-// Where a row comes from; null: zeros.
-const std::byte* source_of(std::span<const WeightView> parts, Join join, int64_t row, BlockType& type) {
+}  // namespace
+
+RowSource source_of_row(std::span<const WeightView> parts, Join join, int64_t row) {
   size_t part = is_up(join, row) ? 1 : 0;
   int64_t output = output_in_part(join, row);
   if (join == Join::stack)
     while (part < parts.size() && output >= parts[part].outputs) output -= parts[part++].outputs;
-  if (part == parts.size() || output >= parts[part].outputs) return nullptr;
-  type = parts[part].type;
-  return parts[part].data + output * bytes_of(type, parts[part].inputs);
+  if (part == parts.size() || output >= parts[part].outputs) return {nullptr, 0};
+  return {&parts[part], output};
 }
 
-// To nearest, ties to even; NaN stays NaN.
 uint16_t rounded_to_bf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
   return static_cast<uint16_t>((x == x ? rounded : bits | 0x400000) >> 16);
 }
 
-void convert_row(const std::byte* source, BlockType type, int64_t inputs, uint16_t* to) {
+void read_bf16_row(const WeightView& weights, int64_t output, uint16_t* to) {
   constexpr int64_t kAtOnce = 2048;  // whole blocks of every type
-  if (!source) return std::fill_n(to, inputs, uint16_t{0}), void();
-  if (type == BlockType::bf16) return std::memcpy(to, source, static_cast<size_t>(inputs) * sizeof(*to)), void();
+  const int64_t inputs = weights.inputs;
+  if (weights.type == BlockType::bf16) {
+    const auto bytes = static_cast<size_t>(inputs) * sizeof(*to);
+    return std::memcpy(to, weights.data + output * static_cast<int64_t>(bytes), bytes), void();
+  }
   float values[kAtOnce];
   for (int64_t first = 0; first < inputs; first += kAtOnce) {
     const int64_t count = std::min(kAtOnce, inputs - first);
-    dequantise(type, source + bytes_of(type, first), {values, static_cast<size_t>(count)});
+    read_weights(weights, output, first, {values, static_cast<size_t>(count)});
     std::transform(values, values + count, to + first, rounded_to_bf16);
   }
 }
-
-}  // namespace
 
 Buffer packed_rows(std::span<const WeightView> parts, Join join, Exec& exec) {
   const int64_t inputs = parts[0].inputs;
@@ -68,9 +68,12 @@ Buffer packed_rows(std::span<const WeightView> parts, Join join, Exec& exec) {
   cuda::prepare_matmul(exec);
   return filled_on_device(row_count(join, outputs), inputs * int64_t{sizeof(uint16_t)}, exec,
                           [&](int64_t row, std::byte* to) {
-                            BlockType type{};
-                            const std::byte* source = source_of(parts, join, row, type);
-                            convert_row(source, type, inputs, reinterpret_cast<uint16_t*>(to));
+                            const RowSource source = source_of_row(parts, join, row);
+                            auto* numbers = reinterpret_cast<uint16_t*>(to);
+                            if (source.part)
+                              read_bf16_row(*source.part, source.output, numbers);
+                            else
+                              std::fill_n(numbers, inputs, uint16_t{0});
                           });
 }
 

@@ -36,8 +36,19 @@ constexpr bool is_up(PackedMatrix::Join join, int64_t row) {
   return join == PackedMatrix::Join::gate_and_up && row % kRowGroup >= kHalfGroup;
 }
 
+// Whose weights a row holds; no part: zeros.
+struct RowSource {
+  const WeightView* part;
+  int64_t output;  // of the part
+};
+RowSource source_of_row(std::span<const WeightView> parts, PackedMatrix::Join join, int64_t row);
+
 // The parts' rows in device memory. The parts fit each other; throws CheckError where inputs are no multiple of 8.
 Buffer packed_rows(std::span<const WeightView> parts, PackedMatrix::Join join, Exec& exec);
+
+uint16_t rounded_to_bf16(float x);  // to nearest, ties to even; NaN stays NaN
+// Row `output` of the weights, rounded.
+void read_bf16_row(const WeightView& weights, int64_t output, uint16_t* to);
 
 // Device memory of `units` units of so many bytes each: threads of exec fill a piece of units in pinned memory while
 // the piece before is copied. Throws CheckError where a unit is longer than a piece.

@@ -1,53 +1,54 @@
 // A block norms one row: all threads bring it into shared memory, the first warp adds up its squares in the CPU's
-// order, all threads scale and write it.
+// order, all threads scale and write it. That first warp takes most of the time, so blocks are small: of many rows, a
+// multiprocessor has several at a time.
 #include "ops/check_args.h"
 #include "ops/fill_activations.cuh"
 
 namespace quire::ops::cuda {
 namespace {
 
-constexpr int32_t kMostThreads = 1024;
-
-struct RmsNorm {
-  RmsNormArgs args;
-  bool vectors;
-};
-
-__device__ float4 normed(float4 x, float scale, float4 weight) {
-  return {__fmul_rn(__fmul_rn(x.x, scale), weight.x), __fmul_rn(__fmul_rn(x.y, scale), weight.y),
-          __fmul_rn(__fmul_rn(x.z, scale), weight.z), __fmul_rn(__fmul_rn(x.w, scale), weight.w)};
-}
+constexpr int32_t kMostThreads = 256;
 
 // grid: rows
-__global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_constant__ RmsNorm n) {
+template <bool kVectors>
+__global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
+  constexpr int32_t kHeld = 4;  // fours of a thread that stay in its registers: all of a row of 4096
   extern __shared__ float4 row_memory[];
   __shared__ float scale_of_row;
-  float* x = reinterpret_cast<float*>(row_memory);
-  const int64_t row = blockIdx.x, dim = n.args.in.dim;
+  const float* x = reinterpret_cast<const float*>(row_memory);
+  const int64_t row = blockIdx.x, dim = args.in.dim;
   const int64_t own = int64_t{threadIdx.x} * kFour, step = int64_t{blockDim.x} * kFour;
-  // Nobody on the stream writes weights.
-  const float4 first_weight = own < dim ? load_four(n.args.weight, own, dim, n.vectors) : float4{};
+  float4 held[kHeld], weights[kHeld];
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i)  // nobody on the stream writes weights
+    weights[i] = own + i * step < dim ? load_four(args.weight, own + i * step, dim, kVectors) : float4{};
   griddep_wait();
   griddep_launch_dependents();
-  if (row >= *n.args.live_rows) return;
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i)  // on its way before the live count is known
+    held[i] = own + i * step < dim ? load_four(args.in.row(row), own + i * step, dim, kVectors) : float4{};
+  if (row >= *args.live_rows) return;
 
-  for (int64_t at = own; at < dim; at += step)
-    row_memory[at / kFour] = load_four(n.args.in.row(row), at, dim, n.vectors);
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i)
+    if (own + i * step < dim) row_memory[(own + i * step) / kFour] = held[i];
+  for (int64_t at = own + kHeld * step; at < dim; at += step)
+    row_memory[at / kFour] = load_four(args.in.row(row), at, dim, kVectors);
   __syncthreads();
   if (threadIdx.x < kWarp) {
-    const float scale = rms_scale(x, dim, n.args.eps);
+    const float scale = rms_scale(x, dim, args.eps);
     if (threadIdx.x == 0) scale_of_row = scale;
   }
   __syncthreads();
   const float scale = scale_of_row;
-  for (int64_t first = 0; first < dim; first += step) {
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i)
+    if (i * step < dim) fill_four(args.out, row, own + i * step, kVectors, normed(held[i], scale, weights[i]));
+  for (int64_t first = kHeld * step; first < dim; first += step) {
     const int64_t at = first + own;
     float4 result = {};
-    if (at < dim) {
-      const float4 weight = first == 0 ? first_weight : load_four(n.args.weight, at, dim, n.vectors);
-      result = normed(row_memory[at / kFour], scale, weight);
-    }
-    fill_four(n.args.out, row, at, n.vectors, result);
+    if (at < dim) result = normed(row_memory[at / kFour], scale, load_four(args.weight, at, dim, kVectors));
+    fill_four(args.out, row, at, kVectors, result);
   }
 }
 
@@ -79,10 +80,11 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) {
   const int64_t fours = (args.in.dim + kFour - 1) / kFour;
   const int64_t threads = std::min<int64_t>(kMostThreads, (fours + kWarp - 1) / kWarp * kWarp);
   const int64_t shared = fours * int64_t{sizeof(float4)};
-  allow_shared(rms_norm_kernel, shared, "rms_norm");
   const bool vectors = has_vectors(args.in) && has_vectors(args.out) && is_multiple(args.weight, sizeof(float4));
-  launch_after(rms_norm_kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads),
-               static_cast<size_t>(shared), stream, "rms_norm", RmsNorm{args, vectors});
+  const auto kernel = vectors ? rms_norm_kernel<true> : rms_norm_kernel<false>;
+  allow_shared(kernel, shared, "rms_norm");
+  launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), static_cast<size_t>(shared),
+               stream, "rms_norm", args);
 }
 
 void add_rows(const AddRowsArgs& args, Exec& exec) {

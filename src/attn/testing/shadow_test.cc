@@ -198,8 +198,7 @@ TEST_P(Shadowed, DisagreementsAreRefused) {
                          {Buf::verify_tree_branch_cu_seqlens_q, 0, 1, 1},
                          {Buf::verify_tree_branch_cu_seqlens_k, 0, 5, 1},
                          {Buf::verify_tree_branch_page_table, 0, 0, 1 << 20},
-                         {Buf::split_arrivals, 1, 1, 1},
-                         {Buf::split_tile_arrivals, 0, 3, 1},
+                         {Buf::split_arrivals, 0, 3, 1},
                          {Buf::split_next_tile, 0, 0, 1}}) {
     if (!is_read_on(spec(lie.id), GetParam().device)) continue;
     SCOPED_TRACE(cat(to_string(lie.id), "[", lie.row, "][", lie.column, "] is wrong by ", lie.by));
