@@ -331,6 +331,14 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
     }
 }
 
+// By clusters, where it is in the first warp, in a block's second round, or alone in its block; and in windows.
+TEST_F(KeysOfTheStep, AreWaitedForByClustersWhereverTheyLie) {
+  const GpuProblem problem{"bf16_128", Dtype::bf16, Dtype::bf16, 4, 4, 128, 128};
+  for (const int32_t length : {2, 20, 33, 2049, 4600, 8192})
+    for (const int32_t window : {-1, 0, 40, 5000})
+      expect_waited_for(problem, {.lengths = {length}, .window = window, .context = 8192}, GpuKernel::decode_cluster);
+}
+
 // --- the one reduction over many keys, where parts are longer and blocks share them in other ways
 
 class OneReductionOfManyKeys : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {};
