@@ -245,7 +245,7 @@ class DecodeOfManySequences : public GpuKernels, public ::testing::WithParamInte
   // Sequences of all kinds of lengths, in teams of every size.
   void expect_right(int32_t sequences, Case c) {
     c = GetParam().applied_to(c);
-    for (int32_t b = 0; b < sequences; ++b) c.lengths.push_back(1 + b * 37 % 300);
+    for (int32_t b = 0; b < sequences; ++b) c.lengths.push_back(1 + b * 37 % 130);
     c.lengths.back() = 700;
     c.captured = sequences + 1;
     SCOPED_TRACE(to_string(c));
@@ -325,10 +325,18 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
       expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true}, GpuKernel::decode);
       expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length)}, GpuKernel::decode);
       if (problem.key_dim == 64)
-        for (const int32_t sequences : {50, 400})
+        for (const int32_t sequences : length < 100 ? std::vector{50, 400} : std::vector{50})
           expect_waited_for(problem, {.lengths = std::vector<int32_t>(sequences, length), .context = 4096},
                             GpuKernel::decode_many);
     }
+}
+
+// By clusters, where it is in the first warp, in a block's second round, or alone in its block; and in windows.
+TEST_F(KeysOfTheStep, AreWaitedForByClustersWhereverTheyLie) {
+  const GpuProblem problem{"bf16_128", Dtype::bf16, Dtype::bf16, 4, 4, 128, 128};
+  for (const int32_t length : {2, 20, 33, 2049, 4600, 8192})
+    for (const int32_t window : {-1, 0, 40, 5000})
+      expect_waited_for(problem, {.lengths = {length}, .window = window, .context = 8192}, GpuKernel::decode_cluster);
 }
 
 // --- the one reduction over many keys, where parts are longer and blocks share them in other ways

@@ -4,10 +4,10 @@
 // A cluster of blocks has one sequence and kv head. Each of its blocks has a stretch of the keys by its rank in the
 // cluster, kRoundKeys of them at a time:
 //
-//   keys      a warp has 32 of them, and loads them straight into registers, as products want them, in whole lines of 128
-//             bytes: of half lines memory gives half as many bytes
-//   values    of all warps lie in shared memory; each warp multiplies 16 columns of them with all probabilities, so that
-//             no sums of several warps have to be added up
+//   keys      a warp has 32 of them, and loads them straight into registers, as products want them, in whole lines of
+//             128 bytes: of half lines memory gives half as many bytes
+//   values    of all warps lie in shared memory; each warp multiplies 16 columns of them with all probabilities, and
+//             so no sums of several warps have to be added up
 //   results   every block sends its own to the others, to each of them the columns that it is to write, and adds up
 //             those that it is sent, in the order of the blocks
 //
@@ -109,9 +109,9 @@ __device__ uint4 load_piece(const std::byte* from, uint64_t policy) {
   return piece;
 }
 
-// Eight keys are loaded by fours, a line of each at a time. Lane t has of key t / 4 % 4 of a four the piece t % 4 of each
-// line if t < 16, else t % 4 + 4. Two words of each are a product's operand, whose columns are thus the first halves of
-// four keys' lines, and then the second halves.
+// Eight keys are loaded by fours, a line of each at a time. Lane t has of key t / 4 % 4 of a four the piece t % 4 of
+// each line if t < 16, else t % 4 + 4. Two words of each are a product's operand, whose columns are thus the first
+// halves of four keys' lines, and then the second halves.
 template <class E>
 struct Keys {
   uint4 pieces[kEights][2][E::kLines];
@@ -185,8 +185,8 @@ class RoundLoader {
   uint32_t to_;
 };
 
-// As the left operand: rows t / 4 of the queries with the first half of a line, and in the place of the rows 8 below them
-// the same with its second half. Two operands for each line.
+// As the left operand: rows t / 4 of the queries with the first half of a line, and in the place of the rows 8 below
+// them the same with its second half. Two operands for each line.
 template <class E>
 struct ClusterQueries {
   uint32_t words[E::kLines][2][4];

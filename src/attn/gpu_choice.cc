@@ -226,10 +226,10 @@ bool is_for_prefill(const AttendArgs& args) {
          args.scale > 0 && has_prefill_strides(args);
 }
 
-// Whether tiles are so few, and their keys may be so many, that these should be split: how many there are only the step
-// knows. Prompts have a kernel that does not ask.
+// Whether keys may be so many, and tiles are so few, that one long sequence among others would end long after them: how
+// many there are only the step knows. Prompts have a kernel that does not ask.
 bool may_split_prefill(const AttendArgs& args, const GpuDevice& device) {
-  constexpr int32_t kManyTiles = 2;  // of each multiprocessor
+  constexpr int32_t kManyTiles = 16;  // of each multiprocessor
   const int64_t sequences = std::min<int64_t>(args.q.rows, args.arena->limits().batch);
   const int64_t tiles = (args.q.rows * (args.q.heads / args.kv.kv_heads) / kPrefillRows + sequences) * args.kv.kv_heads;
   return may_have_many_keys(args) && tiles < kManyTiles * device.processors && args.keys.set != Set::local;

@@ -235,7 +235,7 @@ TEST(GpuChoice, EveryExtendIsInTensorCores) {
 
 // Prompts have tiles enough.
 TEST(GpuChoice, ManyTilesAreNotSplit) {
-  const auto choices = choices_of_extends(case_of(Dtype::bf16, 32, 8, 128), 32768, {512, 2048});
+  const auto choices = choices_of_extends(case_of(Dtype::bf16, 32, 8, 128), 32768, {2048, 16384});
   EXPECT_TRUE(choices[0].splits_keys);
   EXPECT_FALSE(choices[1].splits_keys);
   Case local = case_of(Dtype::bf16, 4, 2, 64);

@@ -235,11 +235,12 @@ TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {
           .type = type};
 }
 
-// Matrices that the small kernel multiplies, the ring, the kernels of quantised weights.
+// Matrices that the small kernel multiplies, the ring, the kernels of quantised weights, one of which is for one row.
 INSTANTIATE_TEST_SUITE_P(, GpuDeterministic,
                          ::testing::Values(Kind{"Small", tiny(512, 768, BlockType::bf16)},
                                            Kind{"Ring", tiny(1024, 2560, BlockType::bf16)},
-                                           Kind{"Quantised", tiny(512, 768, BlockType::q8_0)}),
+                                           Kind{"Quantised", tiny(512, 768, BlockType::q8_0)},
+                                           Kind{"KQuantised", tiny(512, 768, BlockType::q4_k)}),
                          [](const auto& parameter) { return parameter.param.name; });
 
 }  // namespace

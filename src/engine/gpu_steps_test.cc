@@ -36,8 +36,9 @@ constexpr int32_t kContext = 256;
 // keys than one tile, for whose weights bf16 is rounded to relative to other maxima: then some numbers come out a step
 // apart.
 constexpr float kTolerance = 0.05f, kToleranceOfBlocks = 0.1f;
-// Of a trained model, whose largest activations make these steps wide.
-constexpr float kTrainedTolerance = 0.25f;
+// Of a trained model, whose largest activations make all steps of rounding wide: with 24 layers of SmolLM2, as Q4_1 and
+// as bf16, the one place of 12800 that was furthest off was 0.93.
+constexpr float kTrainedTolerance = 1.5f;
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,

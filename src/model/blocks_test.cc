@@ -521,7 +521,8 @@ TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
       {64, 4, 2, 32, 48, 32, true, Dtype::bf16},       {64, 4, 2, 16, 16, 0, false, Dtype::f32},
       {64, 4, 2, 16, 16, 12, false, Dtype::bf16},      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
       {2048, 8, 2, 128, 128, 128, false, Dtype::bf16},  // from here on large enough for the stream
-      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16}};
+      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16},
+      {640, 56, 8, 64, 64, 64, false, Dtype::bf16}};  // three tiles a block
   for (const HeadsCase& of : kCases) {
     SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary, of.adjacent ? ", adjacent" : "",
                      ", ", to_string(of.type)));

@@ -216,8 +216,8 @@ void Forward::Impl::spoil_buffers(Exec& exec) const {
   };
   for (const Buffer* buffer :
        {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
-        &result.memory(), &wanted_x.memory(), &wanted_attended.memory(), &wanted_normed.memory(),
-        &wanted_hidden.memory(), &logits.memory()})
+        &result.memory(), &stream.memory(), &stream_squares.memory(), &wanted_x.memory(), &wanted_attended.memory(),
+        &wanted_normed.memory(), &wanted_hidden.memory(), &logits.memory()})
     spoil(buffer->data(), buffer->size());
   const ops::ActivationRows narrow = activations.view(widest_input(config), {.bf16 = true});
   spoil(narrow.bf16, static_cast<size_t>(narrow.rows * narrow.dim) * sizeof(uint16_t));

@@ -169,6 +169,16 @@ void add_matrix(TinyFolder& narrow, TinyFolder& wide, const std::string& name, i
   wide.add_bf16(name, {outputs, inputs}, values);
 }
 
+struct TinyMatrix {
+  const char* name;
+  int64_t outputs, inputs;
+};
+constexpr TinyMatrix kTinyMatrices[] = {
+    {"self_attn.q_proj", kFp8Width, kFp8Width},     {"self_attn.k_proj", kFp8Width / 2, kFp8Width},
+    {"self_attn.v_proj", kFp8Width / 2, kFp8Width}, {"self_attn.o_proj", kFp8Width, kFp8Width},
+    {"mlp.gate_proj", kFp8FfnWidth, kFp8Width},     {"mlp.up_proj", kFp8FfnWidth, kFp8Width},
+    {"mlp.down_proj", kFp8Width, kFp8FfnWidth}};
+
 void add_model(TinyFolder& narrow, TinyFolder& wide, const ScaleKind& kind) {
   uint32_t seed = 1;
   const auto vector = [&](const std::string& name) {
@@ -182,14 +192,8 @@ void add_model(TinyFolder& narrow, TinyFolder& wide, const ScaleKind& kind) {
     const std::string prefix = cat("model.layers.", layer, ".");
     vector(prefix + "input_layernorm.weight");
     vector(prefix + "post_attention_layernorm.weight");
-    for (const auto& [name, outputs, inputs] : {std::tuple("self_attn.q_proj", kFp8Width, kFp8Width),
-                                                {"self_attn.k_proj", kFp8Width / 2, kFp8Width},
-                                                {"self_attn.v_proj", kFp8Width / 2, kFp8Width},
-                                                {"self_attn.o_proj", kFp8Width, kFp8Width},
-                                                {"mlp.gate_proj", kFp8FfnWidth, kFp8Width},
-                                                {"mlp.up_proj", kFp8FfnWidth, kFp8Width},
-                                                {"mlp.down_proj", kFp8Width, kFp8FfnWidth}})
-      add_matrix(narrow, wide, cat(prefix, name, ".weight"), outputs, inputs, kind, ++seed);
+    for (const TinyMatrix& matrix : kTinyMatrices)
+      add_matrix(narrow, wide, cat(prefix, matrix.name, ".weight"), matrix.outputs, matrix.inputs, kind, ++seed);
   }
   vector("model.norm.weight");
 }

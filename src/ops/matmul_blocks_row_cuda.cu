@@ -377,18 +377,19 @@ __device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
     for (int32_t group = 0; group < r.groups; group += kStepGroups) {
       const int32_t from = next + own;
       wait(&memory.terms_full[from], phase);
-      float4 terms[kStepBlocks];
 #pragma unroll
-      for (int32_t block = 0; block < kStepBlocks; ++block)
-        terms[block] = memory.terms[from][lane % kUnitOutputs][block];
+      for (int32_t which = 0; which < kStepGroups; ++which) {
+        if (group + which == r.groups) break;
+        float4 terms[kGroupBlocks];
+#pragma unroll
+        for (int32_t block = 0; block < kGroupBlocks; ++block)
+          terms[block] = memory.terms[from][lane % kUnitOutputs][which * kGroupBlocks + block];
+#pragma unroll
+        for (int32_t block = 0; block < kGroupBlocks; ++block)
+          sum = __fmaf_rn(terms[block].z, terms[block].w, __fmaf_rn(terms[block].x, terms[block].y, sum));
+      }
       __syncwarp();
       if (exists && lane % kUnitOutputs == 0) arrive(&memory.terms_empty[from]);
-      const int32_t blocks = min(kStepGroups, r.groups - group) * kGroupBlocks;
-#pragma unroll
-      for (int32_t block = 0; block < kStepBlocks; ++block) {
-        if (block == kGroupBlocks && blocks == kGroupBlocks) break;
-        sum = __fmaf_rn(terms[block].z, terms[block].w, __fmaf_rn(terms[block].x, terms[block].y, sum));
-      }
       next += two ? 2 : 1;
       if (next == kMultipliers) {
         next = 0;

@@ -335,7 +335,7 @@ TEST_F(MatmulCuda, DeterministicRowsHaveTheirBitsInEveryRoom) {
 
 // Blocks that have several tiles each give the bits of those that have one.
 TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
-  constexpr size_t kTimes = 61;  // 420 tiles
+  constexpr size_t kTimes = 61;  // 1678 tiles, 13 a block
   for (const int64_t rows : {3, 8}) {
     CudaProduct product = stack_of(660, 4096, rows);
     product.weights = packed_on_gpu({product.parts[1], product.parts[1]}, Join::stack);
@@ -348,6 +348,23 @@ TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
         ASSERT_EQ(std::memcmp(wide.view().row(row) + i * once, narrow.view().row(row), once * sizeof(float)), 0)
             << row << ", " << i;
   }
+}
+
+// The stream, where blocks have two or three tiles and the last one fewer; rows in one piece or two, stages of 16, 8 and
+// 4 weight rows.
+TEST_F(MatmulCuda, StreamsSeveralTilesOfABlock) {
+  const auto expect_streamed = [](const CudaProduct& product, Store store, bool biased) {
+    SCOPED_TRACE(cat(product.weights.outputs(), " x ", product.weights.inputs()));
+    if (cuda::most_fused_rows(product.weights) > 8) GTEST_SKIP() << "the stream is Hopper's";
+    product.live() = 2;
+    expect_product(product, product_on_gpu(product, product.room, store, biased), store, biased, 1);
+  };
+  for (const int64_t inputs : {640, 1280, 4160}) {
+    const int64_t times = inputs < 1024 ? 32 : 16;  // 266 tiles, or 133
+    const std::vector<Weights> parts(static_cast<size_t>(times), Weights(BlockType::bf16, 133, inputs, 8));
+    expect_streamed(CudaProduct(parts, Join::stack, 3), Store::add, true);
+  }
+  expect_streamed(pair_of(2121, 640, 3), Store::silu_mul, true);
 }
 
 TEST_F(MatmulCuda, DeadRowsAreNeitherReadNorWritten) {
@@ -524,7 +541,8 @@ constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 
 // outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
 constexpr int64_t kFusedShapes[][3] = {
     {48, 48, 0},     {80, 576, 0},    {96, 1536, 0}, {48, 4096, 0}, {656, 4096, 0},
-    {208, 14336, 0}, {1296, 2112, 0}, {96, 640, 1},  {32, 14336, 1}};  // the last number: weights of F8_E4M3
+    {208, 14336, 0}, {1296, 2112, 0}, {4240, 640, 0},  // three tiles a block
+    {96, 640, 1},    {32, 14336, 1}};  // the last number: weights of F8_E4M3
 CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
   if (!is_fp8) return stack_of(outputs, inputs, kMostFusedRoom);
   return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
