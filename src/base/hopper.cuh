@@ -152,6 +152,18 @@ inline __device__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 #endif
 }
+// A stretch of memory, whole pieces of 16 bytes, that is read once: it leaves L2 before anything else does. The barrier
+// counts its bytes.
+inline __device__ void bulk_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const void* from,
+                                      [[maybe_unused]] int32_t bytes, [[maybe_unused]] Barrier* barrier) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(evict_first_policy())
+      : "memory");
+#endif
+}
 // A box of a tensor [slots, heads, columns] from the given place on; the barrier counts its bytes.
 inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column, int32_t head,
                                 int32_t slot) {
@@ -160,19 +172,6 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
           "r"(to),
       "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot)
-      : "memory");
-#endif
-}
-// The same of what is read once: it leaves L2 before anything else does.
-inline __device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
-                                     [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
-                                     [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot) {
-#if QUIRE_HOPPER
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot),
-      "l"(evict_first_policy())
       : "memory");
 #endif
 }

@@ -2,10 +2,9 @@
 // stream through a ring of shared memory, which is full before the kernel waits for its rows.
 //
 //   a tile    16 weight rows. Every block has as many as any other, if possible, so that all end at once
-//   a piece   4, 8 or 16 of its rows, up to 4096 inputs, up to 32 KB: a stage of the ring. Rows of up to 4096 inputs
-//   lie
-//             side by side, and come by one copy. Copies cost 40 ns each, and memory gives a tenth more to those of
-//             whole stretches than to boxes of a tensor map
+//   a piece   4, 8 or 16 of its rows, up to 4096 inputs, up to 32 KB: a stage of the ring. Rows that are one piece lie
+//             side by side and come by one copy: copies cost 40 ns each, and memory gives a tenth more to stretches
+//             than to boxes of a tensor map
 //   a warp    has every eighth block of 64 inputs, and in registers what it needs of the tokens' rows
 //
 // Products are m16n8k16 over four weight rows: tokens are its rows, with a block's first 32 inputs, and again eight
