@@ -192,6 +192,7 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
 }
 
 std::string kernel_of(const MatmulArgs& args, Exec& exec) {
+  if (args.weights->is_fp8()) return args.in.rows <= most_own_rows(*args.weights) ? "fp8" : "dequantised";
   if (!is_dense(args.weights->parts()[0].type)) return suits_dequantised(args) ? "dequantised" : "blocks";
   const Product p = product_of(args);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
