@@ -192,8 +192,8 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
 }
 
 std::string kernel_of(const MatmulArgs& args, Exec& exec) {
+  if (args.weights->is_fp8()) return args.in.rows <= most_own_rows(*args.weights) ? "fp8" : "dequantised";
   if (args.weights->forms().q8) return suits_dequantised(args) && !args.deterministic ? "dequantised" : "blocks";
-  if (args.weights->is_fp8()) return "fp8";
   const Product p = product_of(args);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room > most_own_rows(*args.weights) && !args.deterministic)
