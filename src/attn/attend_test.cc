@@ -327,6 +327,11 @@ TEST_P(Attend, LatentKeysOfExtendsAreSplit) {
       c.sinks = true;
       expect_right(c);
     }
+  Case shared = latent_case(20, 64, {1216, 3});  // the last query's heads are of two tiles, with a unit between them
+  shared.query_type = shared.kv_type = Dtype::f16;
+  shared.mode = Mode::extend;
+  shared.extend = {7, 3};
+  expect_right(shared);
   Case cross = latent_case(16, 16, {20, 3});
   cross.query_type = cross.kv_type = Dtype::f16;
   cross.mode = Mode::extend;

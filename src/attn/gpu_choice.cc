@@ -147,13 +147,21 @@ std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice&
 
 // --- decode of many sequences
 
+// Its stages are as many on every device: 160 KiB, and where warps meet.
+bool has_room_for_many(const GpuDevice& device) {
+  constexpr DecodeSizes kSizes{.element = 2, .row_tiles = 1, .dim = ManySizes::kDim};
+  constexpr int32_t kDeclared = 1024;
+  return ManySizes::kWarps * ManySizes::kStages * kSizes.stage_bytes() + kDeclared <= device.shared_bytes;
+}
+
 // As many warps for a sequence and kv head as there are for all of them together.
 std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths && args.window < 0;
   const int64_t pairs = args.q.rows * args.kv.kv_heads;
   if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || args.kv.key_dim != ManySizes::kDim ||
       args.q.heads / args.kv.kv_heads > ManySizes::kMostGroup || args.keys.set == Set::encoder ||
-      args.arena->limits().text_tokens() > ManySizes::kMostContext || pairs < device.processors)
+      args.arena->limits().text_tokens() > ManySizes::kMostContext || pairs < device.processors ||
+      !has_room_for_many(device))
     return {};
   int32_t team = ManySizes::kWarps;
   while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::kWarps) team /= 2;

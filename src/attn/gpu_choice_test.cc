@@ -119,6 +119,7 @@ TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
   EXPECT_EQ(chosen(many(256)).team, 1);
   EXPECT_EQ(chosen(many(500)).team, 1);
   EXPECT_EQ(kernel_for(many(64), kA100), GpuKernel::decode_many);
+  EXPECT_EQ(kernel_for(many(64), kL40), GpuKernel::decode) << "its stages have no room";
   EXPECT_EQ(kernel_for(many(43)), GpuKernel::decode) << "fewer pairs than multiprocessors";
   EXPECT_EQ(kernel_for(many(64, 9, 1)), GpuKernel::decode) << "nine rows are more than a tile";
   Case other = many(64);

@@ -91,6 +91,11 @@ constexpr int32_t units_of(const Cut& cut, const SequenceSize& size) {
   return units == 0 || tiles == 1 ? units : units_before_tile(cut, size, tiles - 1) + units;
 }
 
+// Units of a sequence's tiles up to one of them, those behind it that have nothing included: where the next one begins.
+constexpr int32_t units_through_tile(const Cut& cut, const SequenceSize& size, int32_t tile) {
+  return tile + 1 < tiles_of(cut, size) ? units_before_tile(cut, size, tile + 1) : units_of(cut, size);
+}
+
 // The tile that has this unit of its sequence.
 constexpr int32_t tile_with(const Cut& cut, const SequenceSize& size, int32_t unit) {
   int32_t low = 0, high = tiles_of(cut, size);

@@ -58,6 +58,26 @@ TEST(LatentCut, UnitsAreFoundInTheirTiles) {
   }
 }
 
+// Who has done with a tile's keys goes on where the next tile begins, also where the last query's rows lie in both.
+TEST(LatentCut, BehindATilesUnitsComesTheNextTile) {
+  std::vector<Walked> all = sequences();
+  all.push_back({Cut::of(20, 2, false, -1, true), {7, 1216}});  // 128 + 12 rows; one unit between them has nothing
+  all.push_back({Cut::of(256, 2, false, -1, true), {1, 1216}});
+  int32_t gaps_in_a_query = 0;
+  for (const Walked& w : all) {
+    int32_t unit = 0;
+    for (int32_t tile = 0; tile < tiles_of(w.cut, w.size); ++tile) {
+      ASSERT_EQ(tile_with(w.cut, w.size, unit), tile);
+      const int32_t end = unit + keys_of_tile(w.cut, w.size, tile).units();
+      unit = units_through_tile(w.cut, w.size, tile);
+      const bool shares_last_query = last_key(w, tile) == w.size.length && tile + 1 < tiles_of(w.cut, w.size);
+      gaps_in_a_query += w.cut.is_causal && shares_last_query && unit > end;
+    }
+    ASSERT_EQ(unit, units_of(w.cut, w.size));
+  }
+  EXPECT_GE(gaps_in_a_query, 2);
+}
+
 TEST(LatentCut, SequencesWithoutQueriesOrKeysHaveNothing) {
   const Cut cut = Cut::of(16, 2, false, -1, true);
   EXPECT_EQ(units_of(cut, {0, 500}), 0);

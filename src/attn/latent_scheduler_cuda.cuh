@@ -139,8 +139,7 @@ struct KeyScheduler {
     }
     const int32_t units = keys.units(), at = unit - begin, count = min(end - unit, units - at);
     unit += count;
-    if (!cut.is_one_tile && unit == begin + units && last_row + 1 < sequence.last_row)  // behind its last are none
-      unit = min(end, before + units_before_tile(cut, size, tile + 1));
+    if (!cut.is_one_tile && unit == begin + units) unit = min(end, before + units_through_tile(cut, size, tile));
     if (count <= 0) return false;
     const int32_t packed = size.queries * cut.heads, row_block = tile * place.row_blocks + place.index();
     const int32_t first_worker = plan.splits_each ? b * plan.splits_each : plan.stream_k.worker_of(begin);
