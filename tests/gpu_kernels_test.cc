@@ -168,21 +168,25 @@ INSTANTIATE_TEST_SUITE_P(Problems, Replays, ::testing::ValuesIn(kGpuProblems),
 
 class DecodeOfManyRows : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
  protected:
-  void expect_right(const Case& c) {
+  void expect_right(const Case& c, GpuKernel kernel = GpuKernel::decode) {
     SCOPED_TRACE(to_string(c));
-    expect_dense(run(c.world(), c, GpuKernel::decode), expected_of(c), kGpuTolerance);
+    expect_dense(run(c.world(), c, kernel), expected_of(c), kGpuTolerance);
   }
 };
 
-// Also a request without any new token beside them.
+// As many as one tile has room for; prefill, which splits long prefixes too, has more.
 TEST_P(DecodeOfManyRows, FewNewTokensAfterALongPrefix) {
-  for (const int32_t window : {-1, 700})
-    expect_right(GetParam().applied_to({.mode = Mode::extend,
-                                        .page_size = window < 0 ? 16 : 1,
-                                        .lengths = {3000, 130, 40, 9},
-                                        .extend = {70, 130, 1, 9},
-                                        .window = window,
-                                        .context = 4096}));
+  for (const int32_t window : {-1, 700}) {
+    Case c = GetParam().applied_to({.mode = Mode::extend,
+                                    .page_size = window < 0 ? 16 : 1,
+                                    .lengths = {3000, 130, 40, 9},
+                                    .extend = {5, 1, 1, 2},
+                                    .window = window,
+                                    .context = 4096});
+    expect_right(c);
+    c.extend = {70, 130, 1, 9};
+    expect_right(c, GpuKernel::prefill);
+  }
 }
 
 TEST_P(DecodeOfManyRows, LargeTrees) {
