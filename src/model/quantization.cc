@@ -11,7 +11,6 @@ namespace quire::model {
 namespace {
 
 using nlohmann::json;
-using Scales = QuantizationScheme::Scales;
 
 class SchemeReader {
  public:
@@ -55,7 +54,7 @@ class SchemeReader {
     QuantizationScheme scheme;
     const std::string strategy = text(weights, "strategy");
     if (strategy == "channel")
-      scheme.scales = Scales::channel;
+      scheme.scales = QuantizationScheme::Scales::channel;
     else if (strategy == "block")
       set_block(scheme, weights.contains("block_structure") ? weights["block_structure"] : json::array({128, 128}));
     else if (strategy != "tensor")
@@ -101,7 +100,7 @@ class SchemeReader {
     };
     check(block.is_array() && block.size() == 2 && is_side(block[0]) && is_side(block[1]), path_,
           ": quantization_config: a block of weights is two numbers, not ", block.dump());
-    scheme.scales = Scales::block;
+    scheme.scales = QuantizationScheme::Scales::block;
     scheme.block_outputs = block[0].get<int64_t>();
     scheme.block_inputs = block[1].get<int64_t>();
   }
