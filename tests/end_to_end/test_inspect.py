@@ -426,9 +426,10 @@ def test_attention_says_which_kernel_takes_a_problem_and_why():
     assert attention("--deterministic")["kernel"].endswith("fixed parts")
     extend = ["--mode", "extend", "--context-length", "32768", "--queries"]
     assert attention(*extend, "2048")["kernel"].startswith("prefill, ")
-    few = attention(*extend, "64")
+    assert attention(*extend, "64")["kernel"].endswith("keys split")
+    few = attention(*extend, "16")
     assert few["kernel"].startswith("decode, ")
-    assert few["because"].startswith("many queries of each sequence, but")
+    assert few["because"].startswith("few queries of each sequence")
     assert attention("--dtype", "f32", "--kv-cache-dtype", "f32")["kernel"] == "general"
 
 
