@@ -1057,6 +1057,7 @@ TEST_F(EngineTest, OwnTextDraftsForATextThatRepeatsItself) {
   options.make_drafter = ngram_drafters();
   Stepped stepped(model(), options);
   EXPECT_TRUE(stepped.finish(request).same_output(alone));
+  EXPECT_GT(stepped.engine().stats().speculated.accept_length(), 1);
   EXPECT_LT(stepped.engine().stats().steps, 150);  // how many fewer, the measured times of steps decide
 }
 

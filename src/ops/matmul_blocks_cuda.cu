@@ -485,20 +485,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
 
 // --- launching
 
-}  // namespace
-
-int32_t multiprocessors() {
-  static const int32_t count = [] {
-    int device = 0, found = 0;
-    check_cuda(cudaGetDevice(&device), "no device");
-    check_cuda(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "the device says nothing");
-    return found;
-  }();
-  return count;
-}
-
-namespace {
-
 BlockProduct product_of(const MatmulArgs& args) {
   const PackedMatrix& weights = *args.weights;
   BlockProduct p{.parts = {},

@@ -2,6 +2,7 @@
 // the way from finished sums to memory with the CPU's bits.
 #pragma once
 #include "ops/matmul_blocks_cuda.h"
+#include "ops/matmul_cuda.cuh"
 #include "ops/packed_blocks_cuda.cuh"
 
 namespace quire::ops::cuda {
@@ -82,8 +83,6 @@ inline __device__ void put_silu(const BlockProduct& p, int64_t row, int32_t outp
   }
   p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
 }
-
-int32_t multiprocessors();
 
 // With room for one row, which has no halves; the types have groups of 256 inputs, and the device is a Hopper.
 bool suits_blocks_row(const BlockProduct& p);

@@ -191,6 +191,17 @@ void multiply_by_library(const Product& p, cudaStream_t stream) {
   }
 }
 
+int32_t multiprocessors() {
+  static const int32_t count = [] {
+    int device = 0, found = 0;
+    quire::cuda::check_cuda(cudaGetDevice(&device), "no device");
+    quire::cuda::check_cuda(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device),
+                            "the device says nothing");
+    return found;
+  }();
+  return count;
+}
+
 std::string kernel_of(const MatmulArgs& args, Exec& exec) {
   if (args.weights->is_fp8()) return args.in.rows <= most_own_rows(*args.weights) ? "fp8" : "dequantised";
   if (args.weights->forms().q8) return suits_dequantised(args) && !args.deterministic ? "dequantised" : "blocks";

@@ -146,6 +146,7 @@ CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int6
                        int32_t panels);
 
 // The kernels. All rows of the room, in the stream's order.
+int32_t multiprocessors();
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);

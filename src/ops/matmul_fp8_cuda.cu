@@ -238,16 +238,6 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
   }
 }
 
-int32_t multiprocessor_count() {
-  static const int32_t count = [] {
-    int device = 0, found = 0;
-    check_cuda(cudaGetDevice(&device), "no device");
-    check_cuda(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "the device says nothing");
-    return found;
-  }();
-  return count;
-}
-
 int64_t shared_of(const Fp8Product& f) {
   return int64_t{sizeof(Fp8Memory)} + int64_t{f.rows} * f.token_stride() +
          int64_t{f.stages} * kPieceWarps * kFp8PieceBytes;
@@ -271,7 +261,7 @@ void place_rows(Fp8Product& f) {
 
 template <PackedMatrix::Join kJoin>
 void launch_fp8(const Fp8Product& f, cudaStream_t stream) {
-  const int32_t blocks_at_once = multiprocessor_count() * (shared_of(f) <= kTwoBlocks ? 2 : 1);
+  const int32_t blocks_at_once = multiprocessors() * (shared_of(f) <= kTwoBlocks ? 2 : 1);
   const auto blocks = static_cast<uint32_t>(std::min(f.strip_count, blocks_at_once));
   const auto groups = static_cast<uint32_t>((f.product.room + f.rows - 1) / f.rows);
   allow_shared(fp8_kernel<kJoin>, shared_of(f), "matmul");

@@ -301,19 +301,14 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
   return found;
 }
 
-struct GpuKind {
-  int32_t multiprocessors;
-  bool hopper;
-};
-const GpuKind& gpu_kind() {
-  static const GpuKind kind = [] {
-    int device = 0, count = 0, major = 0;
+bool is_hopper() {
+  static const bool hopper = [] {
+    int device = 0, major = 0;
     check_cuda(cudaGetDevice(&device), "no device");
-    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "no count");
     check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "no version");
-    return GpuKind{count, major == 9};
+    return major == 9;
   }();
-  return kind;
+  return hopper;
 }
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
@@ -325,8 +320,8 @@ struct Deal {
 Deal deal_of(const Product& p) {
   const int32_t tiles = parts_of(p.weight_rows(), kTile), steps = p.inputs / kPanelColumns;
   for (int32_t splits = kMostSplits; splits > 1; splits /= 2)
-    if (tiles * splits <= gpu_kind().multiprocessors && splits <= steps) return {splits, 1, tiles * splits};
-  const int32_t turns = parts_of(tiles, gpu_kind().multiprocessors);
+    if (tiles * splits <= multiprocessors() && splits <= steps) return {splits, 1, tiles * splits};
+  const int32_t turns = parts_of(tiles, multiprocessors());
   return {1, turns, parts_of(tiles, turns)};
 }
 
@@ -377,7 +372,7 @@ CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int6
 
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return gpu_kind().hopper && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
+  return is_hopper() && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {

@@ -210,16 +210,13 @@ constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part -
 
 template <class End>
 void launch_stream(const Product& p, cudaStream_t stream) {
-  static const int32_t multiprocessors = [] {
-    int device = 0, count = 0;
-    check_cuda(cudaGetDevice(&device), "no device");
-    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "no count");
+  static const int32_t blocks_at_once = [] {
     check_cuda(cudaFuncSetAttribute(stream_kernel<End>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(sizeof(StreamShared))),
                "no shared memory for products");
-    return count;
+    return multiprocessors();
   }();
-  const int32_t tiles = p.weight_rows() / kTileHeight, turns = parts_of(tiles, multiprocessors);
+  const int32_t tiles = p.weight_rows() / kTileHeight, turns = parts_of(tiles, blocks_at_once);
   const int32_t pieces = parts_of(p.inputs, kMostPiece), piece = parts_of(p.inputs / kBlock, pieces) * kBlock;
   int32_t quads = kQuads;
   while (quads * kQuad * piece * 2 > kMostStageBytes) quads /= 2;
