@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -35,10 +36,23 @@ constexpr JsonLimits kHeaderLimits{.depth = 3, .keys = 200'000, .values = 3'000'
 // A tensor as the header describes it, not yet held against the file's data.
 struct Claim {
   std::string name;
-  BlockType type;
+  std::string dtype;
   std::vector<int64_t> dims;
   uint64_t begin, end;
 };
+
+constexpr BlockType kWeights[] = {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::f8_e4m3};
+
+std::optional<BlockType> weight_type(std::string_view dtype) {
+  for (const BlockType type : kWeights)
+    if (dtype == to_string(type)) return type;
+  return std::nullopt;
+}
+
+// Bytes of an element; 0: of no type that is read.
+int64_t integer_bytes(std::string_view dtype) {
+  return dtype == "I64" ? 8 : dtype == "I32" ? 4 : dtype == "U8" || dtype == "BOOL" ? 1 : 0;
+}
 
 json read_header(ByteReader& reader) {
   check(reader.left() > 0, "is empty");
@@ -63,14 +77,14 @@ uint64_t whole_number(const json& value, const char* what) {
   return value.get<uint64_t>();
 }
 
-BlockType read_type(const json& tensor) {
+std::string read_dtype(const json& tensor, bool with_integers) {
   const json& dtype = field(tensor, "dtype");
   check(dtype.is_string(), "dtype is not a string but ", dtype.type_name());
   const auto& name = dtype.get_ref<const std::string&>();
-  for (const BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::f8_e4m3})
-    if (name == to_string(type)) return type;
-  throw CheckError(
-      cat("has dtype ", in_quotes(name), ", which quire does not compute with; it does with F32, F16, BF16, F8_E4M3"));
+  if (weight_type(name) || (with_integers && integer_bytes(name) > 0)) return name;
+  throw CheckError(cat("has dtype ", in_quotes(name),
+                       ", which quire does not compute with; it does with F32, F16, BF16, F8_E4M3",
+                       with_integers ? ", I64, I32, U8, BOOL" : ""));
 }
 
 std::vector<int64_t> read_dims(const json& tensor) {
@@ -93,11 +107,15 @@ std::vector<int64_t> read_dims(const json& tensor) {
 uint64_t bytes_claimed(const Claim& claim) {
   int64_t elements = 1;
   for (const int64_t dim : claim.dims) elements *= dim;  // read_dims has seen that it fits
-  return static_cast<uint64_t>(bytes_of(claim.type, elements));
+  if (const auto type = weight_type(claim.dtype)) return static_cast<uint64_t>(bytes_of(*type, elements));
+  const int64_t bytes = integer_bytes(claim.dtype);
+  check(elements <= std::numeric_limits<int64_t>::max() / bytes, "has more bytes than 64 bits count");
+  return static_cast<uint64_t>(elements * bytes);
 }
 
-Claim read_claim(const std::string& name, const json& tensor) {
-  Claim claim{.name = name, .type = read_type(tensor), .dims = read_dims(tensor), .begin = 0, .end = 0};
+Claim read_claim(const std::string& name, const json& tensor, bool with_integers) {
+  Claim claim{
+      .name = name, .dtype = read_dtype(tensor, with_integers), .dims = read_dims(tensor), .begin = 0, .end = 0};
   const json& offsets = field(tensor, "data_offsets");
   check(offsets.is_array() && offsets.size() == 2, "data_offsets is not an array of two");
   claim.begin = whole_number(offsets[0], "data_offsets");
@@ -115,14 +133,14 @@ void check_notes(const json& notes) {
     check(value.is_string(), "__metadata__: ", in_quotes(key), " is not a string but ", value.type_name());
 }
 
-std::vector<Claim> read_claims(const json& header) {
+std::vector<Claim> read_claims(const json& header, bool with_integers) {
   std::vector<Claim> claims;
   for (const auto& entry : header.items()) {
     if (entry.key() == "__metadata__")
       check_notes(entry.value());
     else
-      claims.push_back(
-          errors_about(cat("tensor ", in_quotes(entry.key())), [&] { return read_claim(entry.key(), entry.value()); }));
+      claims.push_back(errors_about(cat("tensor ", in_quotes(entry.key())),
+                                    [&] { return read_claim(entry.key(), entry.value(), with_integers); }));
   }
   std::sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) { return a.begin < b.begin; });
   return claims;
@@ -139,21 +157,36 @@ void check_places(const std::vector<Claim>& claims, uint64_t data_bytes) {
   check(end == data_bytes, "the tensors end at ", end, ", the file has ", data_bytes, " bytes of tensor data");
 }
 
+SafetensorsContents read_contents(std::span<const std::byte> file, bool with_integers) {
+  ByteReader reader(file);
+  const json header = read_header(reader);
+  const std::vector<Claim> claims = read_claims(header, with_integers);
+  const auto data = reader.take(reader.left(), "the tensor data");
+  check_places(claims, data.size());
+  SafetensorsContents contents;
+  if (const auto notes = header.find("__metadata__"); notes != header.end())
+    contents.metadata = notes->get<std::map<std::string, std::string>>();
+  for (const Claim& claim : claims)
+    contents.tensors.push_back({.name = claim.name,
+                                .dtype = claim.dtype,
+                                .dims = claim.dims,
+                                .data = data.subspan(claim.begin, claim.end - claim.begin)});
+  return contents;
+}
+
 }  // namespace
 
 std::vector<FileTensor> read_safetensors(std::span<const std::byte> file) {
-  ByteReader reader(file);
-  const std::vector<Claim> claims = read_claims(read_header(reader));
-  const auto data = reader.take(reader.left(), "the tensor data");
-  check_places(claims, data.size());
   std::vector<FileTensor> tensors;
-  for (const Claim& claim : claims)
-    tensors.push_back({.name = claim.name,
-                       .type = claim.type,
-                       .dims = claim.dims,
-                       .data = data.subspan(claim.begin, claim.end - claim.begin)});
+  for (SafetensorsContents::Tensor& tensor : read_contents(file, false).tensors)
+    tensors.push_back({.name = std::move(tensor.name),
+                       .type = *weight_type(tensor.dtype),
+                       .dims = std::move(tensor.dims),
+                       .data = tensor.data});
   return tensors;
 }
+
+SafetensorsContents read_safetensors_contents(std::span<const std::byte> file) { return read_contents(file, true); }
 
 // --- a folder
 

@@ -7,6 +7,7 @@
 // Errors   CheckError, one line: "PATH: what is wrong".
 #pragma once
 #include <cstddef>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -37,5 +38,18 @@ class SafetensorsFolder {
 // One file: the length of a JSON header, the header, and the tensors' bytes back to back, in whose order they come.
 // Errors say what is wrong with the file; the caller adds its path.
 std::vector<FileTensor> read_safetensors(std::span<const std::byte> file);
+
+// The same with what the header says besides, and with integers, which weights are not.
+struct SafetensorsContents {
+  struct Tensor {
+    std::string name;
+    std::string dtype;  // one of the above, or I64, I32, U8, BOOL
+    std::vector<int64_t> dims;
+    std::span<const std::byte> data;
+  };
+  std::map<std::string, std::string> metadata;
+  std::vector<Tensor> tensors;
+};
+SafetensorsContents read_safetensors_contents(std::span<const std::byte> file);
 
 }  // namespace quire

@@ -180,6 +180,34 @@ TEST_F(Safetensors, Types) {
   refuse_tensor(R"({"shape":[1],"data_offsets":[0,8]})", "tensor \"t\": has no dtype");
 }
 
+// What is no weight: beside them, for who asks for it.
+TEST(SafetensorsContents, HasMetadataAndIntegers) {
+  const std::string file = safetensors_bytes(R"({"__metadata__":{"format":"some","version":"1"},
+    "ids":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},
+    "flags":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]},
+    "blocks":{"dtype":"U8","shape":[1,2],"data_offsets":[19,21]},
+    "norm":{"dtype":"F16","shape":[1],"data_offsets":[21,23]}})",
+                                             "iiiiiiiiiiiiiiiifffbbnn");
+  const SafetensorsContents contents = read_safetensors_contents(std::as_bytes(std::span(file)));
+  EXPECT_EQ(contents.metadata, (std::map<std::string, std::string>{{"format", "some"}, {"version", "1"}}));
+  ASSERT_EQ(contents.tensors.size(), 4u);
+  EXPECT_EQ(contents.tensors[0].dtype, "I64");
+  EXPECT_EQ(contents.tensors[1].name, "flags");
+  EXPECT_EQ(contents.tensors[2].dims, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(text_of(contents.tensors[3].data), "nn");
+  expect_refused([&] { read_safetensors(std::as_bytes(std::span(file))); }, "has dtype");
+}
+
+TEST(SafetensorsContents, RefusesWhatItsBytesDoNotHold) {
+  const auto refuse = [](const std::string& facts, const std::string& part) {
+    const std::string file = safetensors_bytes("{\"t\":" + facts + "}", "12345678");
+    expect_refused([&] { read_safetensors_contents(std::as_bytes(std::span(file))); }, part);
+  };
+  refuse(R"({"dtype":"I64","shape":[2],"data_offsets":[0,8]})", "its shape and type say 16");
+  refuse(R"({"dtype":"I64","shape":[2305843009213693952],"data_offsets":[0,0]})", "more bytes than 64 bits count");
+  refuse(R"({"dtype":"I16","shape":[4],"data_offsets":[0,8]})", "it does with F32, F16, BF16, F8_E4M3, I64, I32, U8");
+}
+
 TEST_F(Safetensors, Shapes) {
   const auto shaped = [](const std::string& shape) {
     return R"({"dtype":"F32","shape":)" + shape + R"(,"data_offsets":[0,8]})";

@@ -4,36 +4,19 @@
 
 #include "attn/attention.h"
 #include "attn/write_metadata.h"
-#include "base/buffer.h"
 #include "base/check.h"
 #ifdef QUIRE_SLOWED_KERNELS
 #include "base/cuda_call.h"
 #endif
 #include "model/blocks.h"
+#include "model/blocks_composed.h"
+#include "model/step_arrays.h"
 #include "ops/embed.h"
+#include "ops/matmul.h"
 #include "ops/rope.h"
 
 namespace quire::model {
 namespace {
-
-// [count] at a fixed address, never filled.
-template <class T>
-class Array {
- public:
-  Array(int64_t count, Place place) : memory_(static_cast<size_t>(count) * sizeof(T), place) {}
-  T* data() const { return reinterpret_cast<T*>(memory_.data()); }
-  const Buffer& memory() const { return memory_; }
-
- private:
-  Buffer memory_;
-};
-
-// Queries in the keys' own narrow type let attention use dots of pairs. A CPU widens fp8 keys, so f32 loses nothing;
-// the GPU's tensor cores take them beside bf16.
-Dtype query_type_for(Dtype kv_type, Device device) {
-  if (kv_type != Dtype::f8e4m3) return kv_type;
-  return device == Device::cpu ? Dtype::f32 : Dtype::bf16;
-}
 
 // The widest input of a product.
 int64_t widest_input(const ModelConfig& config) {
@@ -76,8 +59,6 @@ struct LayerRows {
   float* hidden;    // [rows, feed-forward width]
 };
 
-Rows<float> dense_rows(float* data, int64_t rows, int64_t dim) { return {data, rows, dim, dim}; }
-
 }  // namespace
 
 kv::KvLayout kv_layout(const ModelConfig& config, int32_t pages, PageSize page_size, Dtype type) {
@@ -99,7 +80,8 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
 }
 
 struct Forward::Impl {
-  Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic);
+  Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic,
+       const FeatureProjection* of_features);
 
   void run(const Call& call) const;  // after the metadata is written
 #ifdef QUIRE_SLOWED_KERNELS
@@ -107,6 +89,7 @@ struct Forward::Impl {
 #endif
   int64_t room_for(const attn::StepShape& shape) const;
   void start(const Call& call) const;
+  void project_features(int32_t layer, const BlockRows& rows, Exec& exec) const;
   void gather_wanted(const Call& call) const;
   QkvBlock qkv_block(int32_t layer, const LayerRows& through, const Call& call) const;
   attn::AttendArgs attention_block(int32_t layer, const Call& call) const;
@@ -127,7 +110,8 @@ struct Forward::Impl {
   attn::Limits limits;
   Dtype kv_type;
   bool deterministic;
-  Place place;  // of what follows: the device's memory
+  const FeatureProjection* features;  // null: nobody wants them
+  Place place;                        // of what follows: the device's memory
 
   // One step's intermediate rows.
   Array<float> cos, sin;              // for each table of angles [rows, rotary / 2]
@@ -141,6 +125,8 @@ struct Forward::Impl {
   Array<float> stream_squares;        // [rows, width / 16]
   ops::ActivationBuffer activations;  // what the next product reads; each is used up before the next is made
 
+  Array<float> projected;  // [rows, width] features; none where nobody wants them
+
   // The wanted rows, past the last layer's attention.
   Array<float> wanted_x;         // [wanted_rows, width]
   Array<float> wanted_attended;  // [wanted_rows, heads, value dim]
@@ -149,13 +135,15 @@ struct Forward::Impl {
   Array<float> logits;           // [wanted_rows, vocabulary]
 };
 
-Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic)
+Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic,
+                    const FeatureProjection* of_features)
     : model(of),
       config(of.config()),
       heads(config.attention()),
       limits(checked(up_to)),
       kv_type(type),
       deterministic(is_deterministic),
+      features(of_features),
       place(place_of(limits.device)),
       cos(limits.query_rows * most_angles(config), place),
       sin(limits.query_rows * most_angles(config), place),
@@ -168,6 +156,7 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool
       stream(int64_t{limits.query_rows} * config.width, place),
       stream_squares(int64_t{limits.query_rows} * config.width / ops::kStreamGroup, place),
       activations(limits.query_rows, widest_input(config), place),
+      projected(features ? int64_t{limits.query_rows} * config.width : 0, place),
       wanted_x(int64_t{limits.wanted_rows} * config.width, place),
       wanted_attended(limits.wanted_rows * heads.out_width(), place),
       wanted_normed(int64_t{limits.wanted_rows} * config.width, place),
@@ -192,6 +181,7 @@ void Forward::Impl::run(const Call& call) const {
     const BlockChoice blocks = choose_blocks(config.layers[layer], exec.device(), call.rows, forms_of(weights),
                                              deterministic ? 0 : most_fused_rows(weights));
     through.block.streamed &= blocks.streams;
+    if (features) project_features(layer, through.block, exec);
     blocks.qkv.run(qkv_block(layer, through, call), exec);
     blocks.attention.run(attention_block(layer, call), exec);
     if (layer == last) {
@@ -240,6 +230,21 @@ void Forward::Impl::start(const Call& call) const {
               .scale = config.embedding_scale,
               .live_rows = call.inputs.query_rows},
              call.exec);
+}
+
+// What enters this layer, where it is one of the features.
+void Forward::Impl::project_features(int32_t layer, const BlockRows& rows, Exec& exec) const {
+  const auto found = std::find(features->layers.begin(), features->layers.end(), layer);
+  if (found == features->layers.end()) return;
+  const auto i = static_cast<size_t>(found - features->layers.begin());
+  BlockRows normed = rows;
+  normed.norm_eps = features->norm_eps;
+  ops::matmul({.weights = &features->matrix[i],
+               .in = composed::normed_input(features->matrix[i], features->norms[i], normed, exec),
+               .out = dense_rows(projected.data(), rows.x.rows, config.width),
+               .store = i == 0 ? ops::Store::set : ops::Store::add,
+               .live_rows = rows.live_rows},
+              exec);
 }
 
 void Forward::Impl::gather_wanted(const Call& call) const {
@@ -366,8 +371,11 @@ Rows<float> Forward::Impl::hidden_rows(int32_t layer, const LayerRows& through) 
   return dense_rows(through.hidden, through.block.x.rows, config.layers[layer].feed_forward.width);
 }
 
-Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic)
-    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic)) {}
+Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic,
+                 const FeatureProjection* features)
+    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic, features)) {
+  check(!features || limits.device == Device::cpu, "features are projected on a CPU so far");
+}
 Forward::~Forward() = default;
 
 Rows<const float> Forward::hidden() const {
@@ -375,6 +383,10 @@ Rows<const float> Forward::hidden() const {
 }
 Rows<const float> Forward::logits() const {
   return dense_rows(impl_->logits.data(), impl_->limits.wanted_rows, impl_->config.vocabulary);
+}
+
+Rows<const float> Forward::features() const {
+  return dense_rows(impl_->projected.data(), impl_->features ? impl_->limits.query_rows : 0, impl_->config.width);
 }
 
 void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,

@@ -23,6 +23,7 @@
 #include "base/exec.h"
 #include "kv/request_table.h"
 #include "kv/store.h"
+#include "model/feature_projection.h"
 #include "model/model.h"
 
 namespace quire::model {
@@ -34,14 +35,17 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits);
 class Forward {
  public:
   // The model outlives it, and stays where it is. Of the limits it has the rows (query_rows, wanted_rows) and the
-  // device, which is the model's.
-  Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic = false);
+  // device, which is the model's. features: those that are projected beside, on a CPU; null: none. They outlive it.
+  Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic = false,
+          const FeatureProjection* features = nullptr);
   ~Forward();
 
   // Of the last step, row i for row wanted_rows[i] of its inputs: what leaves the last layer, normed; and the logits.
   // In the device's memory.
   Rows<const float> hidden() const;  // [wanted_rows, width]
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
+  // Of all rows of the last step; none without a projection.
+  Rows<const float> features() const;  // [query_rows, width]
 
   // Writes the step's metadata, runs every layer over the rows, computes what is wanted. Records while exec
   // captures. Modes decode and extend, of up to shape.query_rows rows. Before: check_step() passed, input_ids are

@@ -182,5 +182,6 @@ const std::vector<Vector>& Model::rope_frequencies() const { return impl_->rope_
 Device Model::device() const { return impl_->device; }
 size_t Model::weight_bytes() const { return impl_->weight_bytes; }
 int64_t Model::parameters() const { return impl_->files.parameters(); }
+uint64_t Model::fingerprint() const { return impl_->files.fingerprint(); }
 
 }  // namespace quire::model

@@ -54,6 +54,7 @@ class Model {
   Device device() const;                                // that it was loaded for
   size_t weight_bytes() const;                          // packed matrices, what one token reads
   int64_t parameters() const;
+  uint64_t fingerprint() const;  // WeightFiles::fingerprint()
 
  private:
   struct Impl;

@@ -66,6 +66,7 @@ class Requests {
     int32_t rows = 256;
     int32_t page_size = 16;
     Dtype kv_type = Dtype::f32;
+    const FeatureProjection* features = nullptr;
   };
   Requests(const Model& model, Exec& exec, const Options& options);
 
@@ -80,6 +81,7 @@ class Requests {
   void record_decode();
   void replay_decode();
   Logits logits() const;
+  const Forward& forward() const { return forward_; }
 
  private:
   struct Request {

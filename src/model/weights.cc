@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <span>
 #include <string_view>
 
 #include "base/check.h"
@@ -234,6 +235,23 @@ int64_t WeightFiles::parameters() const {
   for (const LayerTensors& layer : tensors_.layers)
     for (const LayerRow& row : kLayerRows) count += elements_of(layer.*row.where);
   return count;
+}
+
+uint64_t WeightFiles::fingerprint() const {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&](const FileTensor* norm) {
+    if (!norm) return;
+    std::vector<float> numbers(static_cast<size_t>(norm->dims[0]));
+    dequantise(norm->type, norm->data.data(), numbers);
+    for (const std::byte byte : std::as_bytes(std::span(numbers)))
+      hash = (hash ^ std::to_integer<uint64_t>(byte)) * 0x100000001b3u;
+  };
+  for (const LayerTensors& layer : tensors_.layers)
+    for (const FileTensor* norm :
+         {layer.attention_norm, layer.attention_post_norm, layer.ffn_norm, layer.ffn_post_norm})
+      add(norm);
+  add(tensors_.output_norm);
+  return hash;
 }
 
 void WeightFiles::forget(const FileTensor& tensor) const {

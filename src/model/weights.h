@@ -61,6 +61,8 @@ class WeightFiles {
   const ModelConfig& config() const { return config_; }
   const ModelTensors& tensors() const { return tensors_; }  // all of them checked
   int64_t parameters() const;
+  // Of the norms, which are the same numbers in whatever types a file has the matrices: docs/speculation.md says how.
+  uint64_t fingerprint() const;
   void forget(const FileTensor& tensor) const;  // hands its pages back to the system
 
  private:

@@ -1,0 +1,172 @@
+#include "model/testing_eagle.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <span>
+#include <system_error>
+
+#include "base/check.h"
+#include "model/testing_gguf.h"
+
+namespace quire::model::testing {
+namespace {
+
+using nlohmann::json;
+
+template <class T>
+std::vector<std::byte> bytes_of_numbers(const std::vector<T>& numbers) {
+  const auto bytes = std::as_bytes(std::span(numbers));
+  return {bytes.begin(), bytes.end()};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  check(file.good(), "cannot write ", path);
+}
+
+class TinyHeadMaker {
+ public:
+  TinyHeadMaker(const Model& target, const TinyHead& tiny) : of_(target.config()), tiny_(tiny), random_(tiny.seed) {
+    write_config(target.fingerprint());
+    const int64_t width = of_.width, queries = int64_t{tiny.heads} * tiny.head_dim,
+                  keys = int64_t{tiny.kv_heads} * tiny.head_dim;
+    if (tiny.norm_features)
+      for (int i = 0; i < 3; ++i) norm(cat("fc_norm.", i, ".weight"));
+    matrix("fc.weight", width, 3 * width);
+    for (const char* name : {"input_layernorm", "hidden_norm", "post_attention_layernorm"})
+      norm(cat("midlayer.", name, ".weight"));
+    matrix("midlayer.self_attn.q_proj.weight", queries, 2 * width);
+    matrix("midlayer.self_attn.k_proj.weight", keys, 2 * width);
+    matrix("midlayer.self_attn.v_proj.weight", keys, 2 * width);
+    matrix("midlayer.self_attn.o_proj.weight", width, queries);
+    matrix("midlayer.mlp.gate_proj.weight", tiny.ffn_width, width);
+    matrix("midlayer.mlp.up_proj.weight", tiny.ffn_width, width);
+    matrix("midlayer.mlp.down_proj.weight", width, tiny.ffn_width);
+    norm("norm.weight");
+    matrix("lm_head.weight", tiny.draft_vocabulary, width);
+    std::vector<int32_t> ids;  // spread over the vocabulary
+    for (int32_t i = 0; i < tiny.draft_vocabulary; ++i)
+      ids.push_back(static_cast<int32_t>(int64_t{i} * of_.vocabulary / tiny.draft_vocabulary));
+    file_.set_tokens(ids);
+  }
+  HeadWriter file_;
+
+ private:
+  void write_config(uint64_t fingerprint) {
+    char digits[17];
+    std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(fingerprint));
+    file_.metadata = {{"format", "quire-eagle-head"}, {"version", "1"}};
+    file_.config = {{"target_fingerprint", digits},
+                    {"feature_layers", tiny_.feature_layers},
+                    {"alignment", "token"},
+                    {"hidden_size", of_.width},
+                    {"intermediate_size", tiny_.ffn_width},
+                    {"num_attention_heads", tiny_.heads},
+                    {"num_key_value_heads", tiny_.kv_heads},
+                    {"head_dim", tiny_.head_dim},
+                    {"rms_norm_eps", 1e-5},
+                    {"rope_theta", 1e4},
+                    {"vocab_size", of_.vocabulary},
+                    {"draft_vocab_size", tiny_.draft_vocabulary},
+                    {"fc_norm", tiny_.norm_features},
+                    {"norm_output", tiny_.norm_output},
+                    {"temperature", tiny_.temperature}};
+  }
+  void matrix(const std::string& name, int64_t outputs, int64_t inputs) {
+    const bool blocks = shape_of(tiny_.type).elements > 1;
+    file_.tensors[name] = {.dtype = blocks ? "U8" : to_string(tiny_.type),
+                           .dims = {outputs, blocks ? bytes_of(tiny_.type, inputs) : inputs},
+                           .data = random_weights(tiny_.type, outputs * inputs, tiny_.spread, random_)};
+    if (blocks) file_.types[name] = to_string(tiny_.type);
+  }
+  void norm(const std::string& name) {
+    std::uniform_real_distribution<float> around(0.8f, 1.2f);
+    std::vector<float> numbers(static_cast<size_t>(of_.width));
+    for (float& number : numbers) number = around(random_);
+    file_.set_vector(name, numbers);
+  }
+
+  const ModelConfig& of_;
+  const TinyHead& tiny_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+void HeadWriter::set_vector(const std::string& name, const std::vector<float>& numbers) {
+  tensors[name] = {"F32", {std::ssize(numbers)}, bytes_of_numbers(numbers)};
+}
+
+void HeadWriter::set_matrix(const std::string& name, int64_t outputs, const std::vector<float>& numbers) {
+  tensors[name] = {"F32", {outputs, std::ssize(numbers) / outputs}, bytes_of_numbers(numbers)};
+  types.erase(name);
+}
+
+void HeadWriter::set_tokens(const std::vector<int32_t>& ids) {
+  std::vector<int64_t> offsets;
+  for (size_t i = 0; i < ids.size(); ++i) offsets.push_back(ids[i] - static_cast<int64_t>(i));
+  tensors["d2t"] = {"I64", {std::ssize(offsets)}, bytes_of_numbers(offsets)};
+}
+
+std::string HeadWriter::bytes(const json& notes) const {
+  json header = json::object();
+  if (!notes.empty()) header["__metadata__"] = notes;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+    header[name] = {{"dtype", tensor.dtype}, {"shape", tensor.dims}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();
+  char prefix[sizeof(length)];
+  std::memcpy(prefix, &length, sizeof(length));
+  return std::string(prefix, sizeof(prefix)) + text + data;
+}
+
+std::string HeadWriter::write_file(const std::string& path) const {
+  json notes(metadata);
+  if (!config.is_null()) notes["config"] = config.dump();
+  notes["types"] = types.dump();
+  write_bytes(path, bytes(notes));
+  return path;
+}
+
+std::string HeadWriter::write_folder(const std::string& folder, const json& changes) const {
+  json outputs = json::array();
+  for (const json& layer : config.at("feature_layers")) outputs.push_back(layer.get<int>() - 1);
+  json own = config;
+  for (const char* key : {"target_fingerprint", "feature_layers", "alignment", "temperature"}) own.erase(key);
+  own["architectures"] = {"LlamaForCausalLMEagle3"};
+  own["model_type"] = "llama";
+  own["num_hidden_layers"] = 1;
+  own["max_position_embeddings"] = 2048;
+  own["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", outputs}, {"use_aux_hidden_state", true}};
+  own.update(changes);
+  std::filesystem::create_directories(folder);
+  write_bytes((std::filesystem::path(folder) / "config.json").string(), own.dump());
+  write_bytes((std::filesystem::path(folder) / "model.safetensors").string(), bytes({}));
+  return folder;
+}
+
+HeadWriter tiny_head(const Model& target, const TinyHead& tiny) { return TinyHeadMaker(target, tiny).file_; }
+
+TinyHeadFile::TinyHeadFile(const HeadWriter& writer) {
+  static std::atomic<int> count = 0;
+  const std::string name = cat("quire_tiny_head_", getpid(), "_", count++, ".safetensors");
+  path_ = writer.write_file((std::filesystem::temp_directory_path() / name).string());
+}
+
+TinyHeadFile::~TinyHeadFile() {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace quire::model::testing
