@@ -41,6 +41,7 @@ struct Share {
   int32_t drafts = 0;       // the last of them, which are no tokens of the request yet
   bool prefills = false;    // a chunk of a prompt; else it decodes
   bool draws = false;       // a token, from the logits of its text's last row
+  bool drafted = false;     // a draft model has the slot of its first row already: the step before drew its token
   int32_t generated = 0;    // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};

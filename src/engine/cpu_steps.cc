@@ -4,9 +4,12 @@ namespace quire::engine {
 
 CpuSteps::CpuSteps(const StepDeviceParts& parts)
     : masks_(parts.masks),
-      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec),
+      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, nullptr, false,
+              parts.head ? &parts.head->features() : nullptr),
       sampler_(parts.vocabulary, parts.masks, parts.exec),
-      newest_tokens_(parts.limits.running + 1) {}
+      newest_tokens_(parts.limits.running + 1) {
+  if (parts.head) drafts_.emplace(*parts.head, parts.limits, parts.kv_type, parts.table, parts.exec);
+}
 
 void CpuSteps::launch(Step& step) {
   const Clock::time_point start = Clock::now();
@@ -15,6 +18,7 @@ void CpuSteps::launch(Step& step) {
   const Runner::Outputs outputs = runner_.run(step.batch);
   wait_for_masks(step.batch, masks_);
   sampler_.run(step.batch, outputs.logits, step.results);
+  if (drafts_) drafts_->extend(step.batch, step.results, outputs.features);
   step.results.set_pooled(outputs.pooled);
   keep_newest_tokens(step);
   step.results.time = Clock::now() - start;

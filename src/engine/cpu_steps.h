@@ -1,7 +1,9 @@
 // Steps on the CPU: computed when they are launched.
 #pragma once
+#include <optional>
 #include <vector>
 
+#include "engine/eagle_drafts.h"
 #include "engine/runner.h"
 #include "engine/step_device.h"
 #include "engine/step_sampler.h"
@@ -13,6 +15,7 @@ class CpuSteps : public StepDevice {
   explicit CpuSteps(const StepDeviceParts& parts);
   void launch(Step& step) override;
   void finish(Step&) override {}
+  DraftModel* draft_model() override { return drafts_ ? &*drafts_ : nullptr; }
 
  private:
   void resolve_future_tokens(Batch& batch) const;
@@ -21,6 +24,7 @@ class CpuSteps : public StepDevice {
   MaskThreads& masks_;
   Runner runner_;
   StepSampler sampler_;
+  std::optional<EagleDrafts> drafts_;   // with a head
   std::vector<int32_t> newest_tokens_;  // [request rows] what a future token of the row stands for
 };
 

@@ -20,6 +20,23 @@ void DraftBudget::cut(const StepAhead& step, std::span<std::vector<DraftToken>* 
   for (size_t i = 0; i < chains.size(); ++i) chains[i]->resize(lengths[i]);
 }
 
+// One more token, of which so much comes, must not take longer than as much of a step without it.
+double DraftBudget::least_path(const StepAhead& step, int32_t requests) const {
+  const double without = times_.of(step.decoding), row = times_.of(step.decoding + 1) - without;
+  const bool measured = pass_seconds_ > 0 && times_.seconds() > 0;
+  const double pass = measured ? pass_seconds_ / times_.seconds() : first_pass_;
+  const double least = step.decoding * (row + pass / std::max(1, requests)) / without;
+  return step.has_prompts ? std::max(least, kBesidePrompts) : least;
+}
+
+void DraftBudget::drafted(int32_t passes, std::chrono::duration<double> time) {
+  if (passes == 0 || time.count() <= 0) return;
+  constexpr double kNew = 0.1;
+  const double seconds = time.count() / passes;
+  pass_seconds_ =
+      pass_seconds_ == 0 ? seconds : (1 - kNew) * pass_seconds_ + kNew * std::min(seconds, 3 * pass_seconds_);
+}
+
 // A stable sort leaves the drafts of a chain in their order.
 void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> chains, int32_t most) {
   choices_.clear();

@@ -26,9 +26,11 @@ class DraftBudget {
   static constexpr double kMostStretch = 1.5, kBesidePrompts = 0.6;
   static constexpr int32_t kProbe = 32;
   static constexpr double kFirstPrice = 0.15;  // of a row, as a part of a step, until it was measured
+  static constexpr double kFirstPass = 0.1;    // of a draft model, likewise
 
-  // most_rows: that a step draws from.
-  explicit DraftBudget(int32_t most_rows, double first_price = kFirstPrice) : times_(most_rows, first_price) {}
+  // most_rows: that a step draws from. The prices are those until something is measured.
+  explicit DraftBudget(int32_t most_rows, double first_price = kFirstPrice, double first_pass = kFirstPass)
+      : times_(most_rows, first_price), first_pass_(first_pass) {}
 
   struct StepAhead {
     int32_t decoding;          // requests
@@ -38,6 +40,12 @@ class DraftBudget {
   };
   // Cuts each chain to what is verified of it.
   void cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains);
+
+  // The path from which on a draft pays that takes a pass of a draft model, together with those of so many requests.
+  double least_path(const StepAhead& step, int32_t requests) const;
+
+  // So many passes of a draft model took so long.
+  void drafted(int32_t passes, std::chrono::duration<double> time);
 
   // A step without prompts: the rows that it drew from.
   void measured(int32_t rows, std::chrono::duration<double> time) { times_.measured(rows, time); }
@@ -51,6 +59,8 @@ class DraftBudget {
   int32_t those_that_pay(const StepAhead& step, double price) const;
 
   StepTimes times_;
+  double first_pass_;
+  double pass_seconds_ = 0;      // of a draft model; 0: not measured
   int32_t without_ = 0;          // steps since the last one that drafted
   std::vector<Choice> choices_;  // scratch: drafts in order of their paths
 };

@@ -77,5 +77,27 @@ TEST(DraftBudget, TriesAgainWhatSeemsNotToPay) {
     EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.2f})}), Lengths{0}) << "that is hopeless";
 }
 
+// --- passes of a draft model
+
+TEST(DraftBudget, APassPaysWhereWhatItBringsIsWorthItsTime) {
+  DraftBudget budget(32, 0.1, 0.2);
+  EXPECT_NEAR(budget.least_path({.decoding = 1, .most = 8}, 1), 0.3, 1e-9);
+  // Four requests in a step of 1.3: each row is a tenth of a step of one, and the pass is shared.
+  EXPECT_NEAR(budget.least_path({.decoding = 4, .most = 8}, 4), 4 * (0.1 + 0.05) / 1.3, 1e-9);
+  EXPECT_EQ(budget.least_path({.decoding = 1, .most = 8, .has_prompts = true}, 1), DraftBudget::kBesidePrompts);
+}
+
+TEST(DraftBudget, LearnsWhatAPassCosts) {
+  using std::chrono::duration;
+  DraftBudget budget(32, 0.1, 0.2);
+  for (int i = 0; i < 100; ++i) {
+    budget.measured(1, duration<double>(0.010));
+    budget.drafted(2, duration<double>(0.008));  // two of 4 ms beside steps of 10
+  }
+  EXPECT_NEAR(budget.least_path({.decoding = 1, .most = 8}, 1), 0.1 + 0.4, 0.02);
+  budget.drafted(0, duration<double>(1.0));  // nothing to learn from
+  EXPECT_NEAR(budget.least_path({.decoding = 1, .most = 8}, 1), 0.1 + 0.4, 0.02);
+}
+
 }  // namespace
 }  // namespace quire::engine

@@ -59,7 +59,7 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   const bool is_cpu = device == Device::cpu;
-  check(is_cpu || !options.make_drafter,
+  check(is_cpu || (!options.make_drafter && !options.head),
         "--speculative-algorithm is for the CPU so far: leave it out, or compute with --device cpu");
   check(options.speculative_num_draft_tokens >= 2, "--speculative-num-draft-tokens is ",
         options.speculative_num_draft_tokens, ", and the newest token is one of them");
@@ -82,7 +82,8 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .mixed_chunk = options.mixed_chunk,
           .prefix_cache = options.prefix_cache,
           .device_counts = device == Device::cuda,
-          .drafts = options.make_drafter ? options.speculative_num_draft_tokens - 1 : 0};
+          .drafts = options.make_drafter || options.head ? options.speculative_num_draft_tokens - 1 : 0,
+          .draft_model = options.head != nullptr};
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
@@ -151,9 +152,11 @@ struct Engine::Impl {
                                      .kv_type = options.kv_type,
                                      .vocabulary = options.vocabulary,
                                      .deterministic = options.deterministic,
+                                     .head = options.head,
                                      .table = scheduler.table(),
                                      .masks = masks,
                                      .exec = on})) {
+    if (DraftModel* const drafts = device->draft_model()) scheduler.set_draft_model(*drafts);
     publish();
   }
 
@@ -224,7 +227,9 @@ bool Engine::Impl::step() {
   const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0 || !in_flight.empty();
   taken.clear();
   elsewhere = {};
+  const auto drafting = scheduler.drafting();
   Batch batch = scheduler.plan(std::move(spare.batch));
+  elsewhere += std::chrono::duration_cast<Clock::duration>(scheduler.drafting() - drafting);
   if (!batch.empty()) {
     launch(std::move(batch));
     while (std::ssize(in_flight) > options.steps_in_flight) settle_oldest();
@@ -233,7 +238,7 @@ bool Engine::Impl::step() {
   } else if (scheduler.running() > 0) {
     const Clock::time_point idle = Clock::now();
     masks.wait([&] { return !scheduler.all_await_masks(); }, kIdleMaskWait);
-    elsewhere = Clock::now() - idle;
+    elsewhere += Clock::now() - idle;
   }
   scheduler.check_idle();
   scheduling += Clock::now() - start - elsewhere;

@@ -24,6 +24,7 @@
 #include "base/exec.h"
 #include "engine/drafter.h"
 #include "engine/request.h"
+#include "model/eagle_head.h"
 #include "model/model.h"
 
 namespace quire::engine {
@@ -48,6 +49,7 @@ struct EngineOptions {
                                  // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
   bool deterministic = false;    // of a GPU: the same bits in any batch; a CPU's are
   MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same; on a GPU there is no such thing yet
+  const model::EagleHead* head = nullptr;    // that drafts as well, on a CPU; it outlives the engine. null: none
   int32_t speculative_num_draft_tokens = 8;  // most tokens of a request that a step verifies: the newest and drafts
   std::function<void()> on_broken = {};      // on the loop thread, after it has broken down and told everybody
 };

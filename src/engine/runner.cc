@@ -42,14 +42,14 @@ attn::Limits step_limits(const model::ModelConfig& config, const SchedulerLimits
 }  // namespace
 
 Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table,
-               Exec& exec, ops::DeviceSampler* sampler, bool deterministic)
+               Exec& exec, ops::DeviceSampler* sampler, bool deterministic, const model::FeatureProjection* features)
     : table_(table),
       exec_(exec),
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
              place_of(exec.device(), Place::host_huge_pages)),
       arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
       upload_(arena_.limits(), kInputCopies, exec),
-      forward_(model, arena_.limits(), kv_type, deterministic),
+      forward_(model, arena_.limits(), kv_type, deterministic, features),
       sampler_(sampler),
       token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
       extend_captured_(0) {
@@ -111,7 +111,8 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
     record(step, part);
   const Rows<const float> logits = forward_.logits(), hidden = forward_.hidden();
   return {.logits = {logits.data, batch.with_logits(), logits.dim, logits.stride},
-          .pooled = {hidden.row(batch.with_logits()), std::ssize(batch.pooled), hidden.dim, hidden.stride}};
+          .pooled = {hidden.row(batch.with_logits()), std::ssize(batch.pooled), hidden.dim, hidden.stride},
+          .features = forward_.features()};
 }
 
 // Runs it now, or puts it into a graph.

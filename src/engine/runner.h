@@ -36,14 +36,16 @@ namespace quire::engine {
 
 class Runner {
  public:
-  // The model, the table, exec and the sampler, which a GPU has, outlive the runner.
+  // The model, the table, exec, the sampler, which a GPU has, and the projection of features, outlive the runner.
   Runner(const model::Model& model, const SchedulerLimits& limits, Dtype kv_type, kv::RequestTable& table, Exec& exec,
-         ops::DeviceSampler* sampler = nullptr, bool deterministic = false);
+         ops::DeviceSampler* sampler = nullptr, bool deterministic = false,
+         const model::FeatureProjection* features = nullptr);
 
   // Valid until the next run.
   struct Outputs {
-    Rows<const float> logits;  // of the batch's drawn rows, then of its scored ones
-    Rows<const float> pooled;  // the batch's pooled rows, after the last layer and its norm
+    Rows<const float> logits;    // of the batch's drawn rows, then of its scored ones
+    Rows<const float> pooled;    // the batch's pooled rows, after the last layer and its norm
+    Rows<const float> features;  // of all rows of the batch; none without a projection
   };
   Outputs run(const Batch& batch) {
     prepare(batch);

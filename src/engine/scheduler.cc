@@ -70,6 +70,13 @@ Output keep_results(Sequence& sequence, const StepResults::OfShare& own) {
   return {};
 }
 
+// Tokens that a chain brings, on average.
+double expected_of(std::span<const DraftToken> chain) {
+  double path = 1, tokens = 0;
+  for (const DraftToken& draft : chain) tokens += path *= static_cast<double>(draft.hit);
+  return tokens;
+}
+
 // A listener must not throw. One that does harms nobody but itself.
 void notify(const Sequence& sequence, Output& output) {
   output.id = sequence.id;
@@ -126,8 +133,10 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   sequence->turn = plans_ - int64_t{kStepsOfALevel} * request.priority;
   if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
   if (make_drafter_ && limits_.drafts > 0 && request.speculative) sequence->drafter = make_drafter_(request);
+  if (draft_model_ && limits_.drafts > 0 && request.speculative)
+    sequence->record.emplace(request.sampling.temperature == 0 ? greedy_rates_ : drawn_rates_);
   sequence->draws_by_history =
-      sequence->mask || sequence->drafter || (penalises(request.sampling) && !limits_.device_counts);
+      sequence->mask || sequence->speculates() || (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
@@ -192,6 +201,7 @@ Share Scheduler::share_of(const Planned& planned) {
           .drafts = drafts,
           .prefills = sequence.prefills,
           .draws = draws,
+          .drafted = sequence.drafted,
           .generated = sequence.length_ahead() - sequence.prompt_tokens,
           .kept = sequence.kept_rows(sequence.computed + count),
           .request = sequence.request,
@@ -207,7 +217,7 @@ void Scheduler::plan_decoders() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.prefills || !sequence.can_launch()) continue;
-    const Pages pages = reserve_pages(sequence, sequence.computed + 1);
+    const Pages pages = reserve_pages(sequence, stored_tokens(sequence, sequence.computed + 1));
     if (pages == Pages::reserved)
       planned_.push_back({&sequence, 1});
     else if (pages == Pages::none)
@@ -248,7 +258,7 @@ void Scheduler::plan_chunk(Sequence& sequence, Budget& budget) {
   const int32_t wanted = rows_within(sequence, budget);
   if (wanted == 0) return;  // others keep all that a step can keep; its turn comes when they are done
   const int32_t count = std::max(1, tokens_that_fit(sequence, wanted)), end = sequence.computed + count;
-  const Pages pages = reserve_pages(sequence, end);
+  const Pages pages = reserve_pages(sequence, stored_tokens(sequence, end));
   // Those before it go on, or else all of them await their masks and may need its pages when they go on.
   if (pages == Pages::none && planned_.empty()) retract(sequence);
   if (pages != Pages::reserved) return;
@@ -268,35 +278,89 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
 
 // Those that decode are planned, and so is everything else: what is left of the pool is left over.
 void Scheduler::plan_drafts() {
-  if (!make_drafter_) return;
+  if (limits_.drafts == 0) return;
   DraftBudget::StepAhead step{.decoding = 0, .most = limits_.draft_rows()};
-  std::vector<std::vector<DraftToken>*> chains;
+  std::vector<Planned*> drafting;
   for (Planned& planned : planned_) {
     Sequence& sequence = *planned.sequence;
     step.has_prompts = step.has_prompts || sequence.prefills;
     if (sequence.prefills) continue;
     ++step.decoding;
-    step.has_others = step.has_others || !sequence.drafter;
-    // Each may bring a token, and one comes without it.
-    const int32_t most = std::min(limits_.drafts, sequence.most_tokens - sequence.length() - 1);
-    if (!sequence.drafter || most <= 0) continue;
-    sequence.drafter->propose(sequence.tokens, most, planned.drafts);
-    chains.push_back(&planned.drafts);
+    step.has_others = step.has_others || !sequence.speculates();
+    const int32_t most = most_drafts(sequence);
+    if (!sequence.speculates() || most <= 0) continue;
+    if (sequence.drafter) sequence.drafter->propose(sequence.tokens, most, planned.drafts);
+    drafting.push_back(&planned);
   }
-  if (chains.empty()) return;
+  if (drafting.empty()) return;
+  if (draft_model_) draft_by_model(step, drafting);
+  std::vector<std::vector<DraftToken>*> chains;
+  for (Planned* planned : drafting) chains.push_back(&planned->drafts);
   draft_budget_.cut(step, chains);
-  for (Planned& planned : planned_) reserve_free_pages(planned);
+  for (Planned* planned : drafting) {
+    const int32_t room = reserve_free_pages(*planned, static_cast<int32_t>(planned->drafts.size()));
+    planned->drafts.resize(room);
+    const Sequence& sequence = *planned->sequence;
+    table_.truncate(sequence.row, {stored_tokens(sequence, sequence.computed + planned->count + room)});
+  }
 }
 
-// Pages for its drafts, as far as there are free ones; it has those for its tokens.
-void Scheduler::reserve_free_pages(Planned& planned) {
-  if (planned.drafts.empty()) return;
+// Each may bring a token, and one comes without it.
+int32_t Scheduler::most_drafts(const Sequence& sequence) const {
+  return std::min(limits_.drafts, sequence.most_tokens - sequence.length() - 1);
+}
+
+// In place of those of a request's own drafter, where these are less likely. The first is known; if it is no likelier,
+// nothing more is asked of the model.
+void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting) {
+  std::vector<std::vector<DraftToken>> chains(drafting.size());
+  std::vector<DraftsWanted> wanted;
+  std::vector<Planned*> wanting;
+  for (Planned* const planned : drafting) {
+    Sequence& sequence = *planned->sequence;
+    check(sequence.drafted, "the draft model has no slot of request ", sequence.id, "'s newest token");
+    const DraftToken first = draft_model_->first(sequence.row);
+    sequence.record->learn(sequence.tokens);
+    sequence.record->propose(sequence.tokens, {&first, 1});
+    if (!planned->drafts.empty() && planned->drafts.front().hit >= sequence.record->hit(first.hit)) continue;
+    wanted.push_back({.row = sequence.row,
+                      .position = sequence.computed,
+                      .most = reserve_free_pages(*planned, most_drafts(sequence)),
+                      .least = 0,
+                      .record = &*sequence.record,
+                      .drafts = &chains[wanting.size()]});
+    wanting.push_back(planned);
+  }
+  if (wanted.empty()) return;
+  const double least = draft_budget_.least_path(step, static_cast<int32_t>(wanted.size()));
+  for (DraftsWanted& each : wanted) each.least = least;
+  const Clock::time_point start = Clock::now();
+  const int32_t passes = draft_model_->draft(wanted);
+  const std::chrono::duration<double> time = Clock::now() - start;
+  drafting_ += time;
+  draft_budget_.drafted(passes, time);
+  for (size_t i = 0; i < wanting.size(); ++i) {
+    Sequence& sequence = *wanting[i]->sequence;
+    sequence.record->propose(sequence.tokens, chains[i]);
+    for (DraftToken& draft : chains[i]) draft.hit = sequence.record->hit(draft.hit);
+    if (expected_of(chains[i]) > expected_of(wanting[i]->drafts)) wanting[i]->drafts = std::move(chains[i]);
+  }
+}
+
+// Pages for so many drafts, as far as there are free ones; it has those for its tokens. How many have room.
+int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
   const Sequence& sequence = *planned.sequence;
   const int64_t pages = std::ssize(table_.pages(sequence.row)) + pool_.free_pages();
-  const int64_t room = pages * limits_.page_size.tokens() - sequence.computed - planned.count;
-  if (std::ssize(planned.drafts) > room) planned.drafts.resize(room);
-  const auto tokens = sequence.computed + planned.count + static_cast<int32_t>(planned.drafts.size());
-  check(table_.reserve(sequence.row, {tokens}), "free pages are not free");
+  const auto stored = [&] { return stored_tokens(sequence, sequence.computed + planned.count + drafts); };
+  while (drafts > 0 && limits_.page_size.pages_for(stored()) > pages) --drafts;
+  check(table_.reserve(sequence.row, {stored()}), "free pages are not free");
+  return drafts;
+}
+
+// Of a text that is computed up to `end`: with a draft model also the token that is drawn then, unless it is the last.
+int32_t Scheduler::stored_tokens(const Sequence& sequence, int32_t end) const {
+  if (!limits_.draft_model || end < sequence.length_ahead()) return end;
+  return std::max(end, std::min(end + 1, sequence.most_tokens - 1));
 }
 
 // --- admission
@@ -396,7 +460,7 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
 // That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
-      std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->drafter != nullptr; });
+      std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->speculates(); });
   return static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts);
 }
 
@@ -435,7 +499,7 @@ void Scheduler::leave(Sequence& sequence) {
   release_retired();
   sequence.row = {0};
   sequence.computed = sequence.settled = 0;
-  sequence.prefills = sequence.late = false;
+  sequence.prefills = sequence.late = sequence.drafted = false;
   std::erase(running_, &sequence);
   for (Sequence* other : waiting_)
     if (other->awaited == &sequence) other->awaited = nullptr;
@@ -462,6 +526,7 @@ void Scheduler::advance(const Batch& batch) {
   for (const Share& share : batch.shares) {
     Sequence& sequence = *sequences_.at(share.id);
     sequence.computed = share.text_end();
+    sequence.drafted = share.draws;
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
     sequence.pending += share.draws;
@@ -490,7 +555,7 @@ void Scheduler::measure(const Batch& batch, std::chrono::duration<double> time) 
     if (!share.prefills) decoding += share.count;
   if (decoding == 0 || time.count() <= 0) return;
   prefill_budget_.measured(decoding, batch.rows() - decoding, time);
-  if (make_drafter_ && batch.rows() == decoding) draft_budget_.measured(decoding, time);
+  if (limits_.drafts > 0 && batch.rows() == decoding) draft_budget_.measured(decoding, time);
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
@@ -520,7 +585,8 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
   sequence.late = share.draws && tokens == 0;
   if (sequence.settled < share.text_end()) sequence.prefills = share.prefills;
   if (sequence.settled < share.text_end() || share.drafts > 0) sequence.computed = sequence.settled;
-  if (share.drafts > 0) table_.truncate(sequence.row, {std::max(sequence.settled, share.text_end())});
+  if (share.drafts > 0)
+    table_.truncate(sequence.row, {stored_tokens(sequence, std::max(sequence.settled, share.text_end()))});
 }
 
 // Tokens past the first were drawn from rows of drafts that came.
@@ -623,8 +689,9 @@ void Scheduler::audit() const {
   check(table_.open_rows() == running() + retired_rows, "audit: ", table_.open_rows(), " rows are open for ", running(),
         " requests and ", retired_rows, " that are read by steps in flight");
   for (const Sequence* sequence : running_)
-    check(in_flight(*sequence) || pages_missing(*sequence, sequence->computed + 1) >= 0, "audit: request ",
-          sequence->id, " has ", table_.pages(sequence->row).size(), " pages for ", sequence->computed, " tokens");
+    check(in_flight(*sequence) || pages_missing(*sequence, stored_tokens(*sequence, sequence->length()) + 1) >= 0,
+          "audit: request ", sequence->id, " has ", table_.pages(sequence->row).size(), " pages for ",
+          sequence->computed, " tokens");
   check_idle();
 }
 

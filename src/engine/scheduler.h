@@ -45,6 +45,7 @@
 //          nobody runs or waits, or a step that moves nobody.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -54,6 +55,8 @@
 
 #include "engine/batch.h"
 #include "engine/draft_budget.h"
+#include "engine/draft_model.h"
+#include "engine/draft_record.h"
 #include "engine/drafter.h"
 #include "engine/prefill_budget.h"
 #include "engine/request.h"
@@ -75,6 +78,7 @@ struct SchedulerLimits {
   bool prefix_cache;
   bool device_counts = false;  // tokens for penalties, as it draws them: these need no token that the host has read
   int32_t drafts = 0;          // most of a request in a step; 0: nothing is drafted
+  bool draft_model = false;    // drafts come from one as well: a token that is drawn has its slot at once
 
   static constexpr int32_t kMostKeptRows = 64, kMostDraftRows = 64;  // their logits take memory
 
@@ -100,6 +104,9 @@ class Scheduler {
   Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, const PrefillBudget& prefill_budget,
             const DraftBudget& draft_budget);
 
+  // Where the limits have one: before the first request, and it outlives them all.
+  void set_draft_model(DraftModel& model) { draft_model_ = &model; }
+
   // Ids ascend in the order of add(). The request passed check_fits().
   void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
   void cancel(RequestId id);           // ids that are unknown or finished are ignored
@@ -113,6 +120,8 @@ class Scheduler {
   void advance(const Batch& batch);                          // the planned batch, which is not empty
   void settle(const Batch& batch, StepResults& results);     // the oldest in flight; results are moved from
   void fail(const Batch& batch, const std::string& reason);  // the oldest in flight
+
+  std::chrono::duration<double> drafting() const { return drafting_; }  // time of the draft model, so far
 
   void check_idle() const;  // check_pages_are_back() when nobody runs or waits and no step is in flight
   void audit() const;       // recounts everything; for tests
@@ -154,7 +163,10 @@ class Scheduler {
   void plan_chunk(Sequence& sequence, Budget& budget);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
   void plan_drafts();
-  void reserve_free_pages(Planned& planned);
+  void draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting);
+  int32_t most_drafts(const Sequence& sequence) const;
+  int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
+  int32_t stored_tokens(const Sequence& sequence, int32_t end) const;
   static Share share_of(const Planned& planned);
 
   Admission try_admit(Sequence& sequence);
@@ -196,7 +208,11 @@ class Scheduler {
   std::vector<Sequence*> waiting_;  // in order of turns; the retracted up to a level sooner
   std::vector<Planned> planned_;    // those that decode first, then chunks of prompts
   std::vector<Retired> retired_;    // that steps in flight may read
-  MakeDrafter make_drafter_;        // null: nobody speculates
+  MakeDrafter make_drafter_;        // null: nobody has a drafter of its own
+  DraftModel* draft_model_ = nullptr;
+  std::shared_ptr<DraftRates> greedy_rates_ = std::make_shared<DraftRates>();  // of the draft model's drafts, for
+  std::shared_ptr<DraftRates> drawn_rates_ = std::make_shared<DraftRates>();   // requests that draw and that do not
+  std::chrono::duration<double> drafting_{};
   PrefillBudget prefill_budget_;
   DraftBudget draft_budget_;
   int64_t plans_ = 0;

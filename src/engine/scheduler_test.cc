@@ -1322,7 +1322,8 @@ class RandomSchedule {
             .mixed_chunk = 1 + below(64),
             .prefix_cache = below(5) > 0,
             .device_counts = below(2) > 0,
-            .drafts = most_drafts ? 1 + below(most_drafts) : 0};
+            .drafts = most_drafts ? 1 + below(most_drafts) : 0,
+            .draft_model = most_drafts > 0 && below(2) > 0};
   }
   Tokens random_tokens(int32_t length) {
     Tokens tokens(length);

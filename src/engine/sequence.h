@@ -11,11 +11,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/draft_record.h"
 #include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
@@ -32,8 +34,9 @@ struct Sequence {
   int32_t prompt_tokens;
   int32_t most_tokens;  // of prompt and generated together: by max_new_tokens, the context and the pool
   PromptResults results = {};
-  std::shared_ptr<AheadMask> mask = {};   // of the request's own; null: it has none
-  std::unique_ptr<Drafter> drafter = {};  // null: it does not speculate
+  std::shared_ptr<AheadMask> mask = {};    // of the request's own; null: it has none
+  std::unique_ptr<Drafter> drafter = {};   // of its own; null: it has none
+  std::optional<DraftRecord> record = {};  // of a draft model's drafts; none: it drafts not for this one
   Speculated speculated = {};
   bool draws_by_history = false;  // the host has to know all tokens before the next is drawn
   Clock::time_point submitted = {};
@@ -43,6 +46,7 @@ struct Sequence {
   RequestRow row{0};  // of the request table, while it runs
   int32_t computed = 0, settled = 0;
   int32_t pending = 0;
+  bool drafted = false;               // a draft model has the slot after those that are computed: its token was drawn
   int64_t last_step = 0;              // the newest that was launched with rows of it
   bool prefills = false;              // running, and has not been computed to its end since
   int32_t prefix_hit = -1;            // tokens of the prompt that were in the prefix tree; -1: has not run yet
@@ -58,6 +62,7 @@ struct Sequence {
   int32_t generated() const { return length() - prompt_tokens; }
   int32_t remaining() const { return length_ahead() - computed; }
   bool runs() const { return row.value != 0; }
+  bool speculates() const { return drafter || record; }
   bool wants_token() const { return length_ahead() < most_tokens; }
   bool awaits_mask() const { return late && !mask->ready(); }
   bool has_run() const { return prefix_hit >= 0; }

@@ -16,9 +16,11 @@
 
 #include "base/exec.h"
 #include "engine/ahead_masks.h"
+#include "engine/draft_model.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
 #include "kv/request_table.h"
+#include "model/eagle_head.h"
 #include "model/model.h"
 
 namespace quire::engine {
@@ -28,6 +30,7 @@ class StepDevice {
   virtual ~StepDevice() = default;
   virtual void launch(Step& step) = 0;
   virtual void finish(Step& step) = 0;
+  virtual DraftModel* draft_model() { return nullptr; }  // that it computes beside the steps; null: none
 };
 
 // What a device is made of. All that is referred to outlives it.
@@ -35,8 +38,9 @@ struct StepDeviceParts {
   const model::Model& model;
   const SchedulerLimits& limits;
   Dtype kv_type;
-  int32_t vocabulary;  // ids that may be drawn
-  bool deterministic;  // as EngineOptions has it
+  int32_t vocabulary;                      // ids that may be drawn
+  bool deterministic;                      // as EngineOptions has it
+  const model::EagleHead* head = nullptr;  // null: none
   kv::RequestTable& table;
   MaskThreads& masks;
   Exec& exec;

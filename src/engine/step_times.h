@@ -16,7 +16,8 @@ class StepTimes {
   // most: rows. A row after the first is taken to cost so much of a step, until it is known.
   explicit StepTimes(int32_t most, double row);
 
-  double of(int32_t rows) const;  // t(rows), at least 1 row; ascending
+  double of(int32_t rows) const;             // t(rows), at least 1 row; ascending
+  double seconds() const { return level_; }  // of t = 1; 0: nothing was measured
   void measured(int32_t rows, std::chrono::duration<double> time);
 
  private:

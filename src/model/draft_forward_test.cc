@@ -7,9 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "attn/step.h"
-#include "kv/page_pool.h"
-#include "kv/request_table.h"
 #include "model/testing.h"
 #include "model/testing_eagle.h"
 
@@ -122,65 +119,7 @@ class ReferenceHead {
   std::vector<Numbers> keys_, values_;
 };
 
-// One request's slots in pages.
-class DraftWorld {
- public:
-  DraftWorld(const EagleHead& head, Exec& exec)
-      : exec_(exec),
-        store_(draft_kv_layout(head.spec(), 64, kPage, Dtype::f32)),
-        arena_(draft_attention_limits(head.spec(), {.batch = 1,
-                                                    .context = 256,
-                                                    .page_size = kPage,
-                                                    .threads = exec.threads(),
-                                                    .query_rows = 64,
-                                                    .wanted_rows = 64})),
-        inputs_(arena_.limits()),
-        forward_(head, arena_.limits(), Dtype::f32) {
-    row_ = table_.open();
-  }
-
-  // The next slots of the text; all rows are wanted.
-  void run(attn::Mode mode, std::span<const int32_t> tokens, std::span<const Numbers> states) {
-    const auto count = static_cast<int32_t>(tokens.size());
-    ASSERT_TRUE(table_.reserve(row_, {length_ + count}));
-    inputs_.live() = 1;
-    inputs_.rows()[0] = row_;
-    inputs_.lengths()[0] = {length_ + count};
-    inputs_.extend_lengths()[0] = {count};
-    inputs_.query_rows() = inputs_.wanted_count() = inputs_.logits_count() = count;
-    for (int32_t i = 0; i < count; ++i) {
-      inputs_.input_ids()[i] = tokens[i];
-      inputs_.positions()[i] = length_ + i;
-      inputs_.slot_mapping()[i] = table_.slot(row_, length_ + i);
-      inputs_.wanted_rows()[i] = i;
-      std::copy(states[i].begin(), states[i].end(), forward_.states().row(i));
-    }
-    const attn::StepShape shape{.mode = mode, .captured = 1, .query_rows = count, .table = table_.view()};
-    attn::check_step(shape, inputs_.inputs(), arena_.limits());
-    forward_.run(shape, inputs_.inputs(), arena_, store_, exec_);
-    length_ += count;
-  }
-  Numbers logits(int32_t i) const {
-    return {forward_.logits().row(i), forward_.logits().row(i) + forward_.logits().dim};
-  }
-  Numbers state(int32_t i) const {
-    return {forward_.next_states().row(i), forward_.next_states().row(i) + forward_.next_states().dim};
-  }
-
- private:
-  static constexpr PageSize kPage{1};
-  Exec& exec_;
-  kv::PagePool pool_{64, kPage};
-  kv::RequestTable table_{pool_, 2, 256};
-  kv::KvStore store_;
-  attn::MetadataArena arena_;
-  attn::StepInputBuffers inputs_;
-  DraftForward forward_;
-  RequestRow row_{0};
-  int32_t length_ = 0;
-};
-
-void expect_near(const Numbers& a, const Numbers& b, const std::string& what) {
+void expect_near(const std::vector<float>& a, const Numbers& b, const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-4) << what << ", number " << i;
 }
@@ -199,7 +138,7 @@ TEST_P(DraftForwardTest, ComputesWhatTheDocumentSays) {
   const TinyHeadFile file(writer);
   const EagleHead head(file.path(), target_, exec_);
   ReferenceHead reference(target_, writer, tiny);
-  DraftWorld world(head, exec_);
+  testing::HeadSlots world(head, exec_, PageSize(1), Dtype::f32);
   const std::vector<int32_t> text = testing::random_ids(14, 320, 5);
   std::mt19937_64 random(9);
   std::normal_distribution<double> normal;
@@ -210,8 +149,9 @@ TEST_P(DraftForwardTest, ComputesWhatTheDocumentSays) {
   }
   ReferenceHead::Result last;
   for (const auto& [begin, end] : {std::pair<size_t, size_t>{0, 9}, {9, 14}}) {
-    world.run(attn::Mode::draft_extend, std::span(text).subspan(begin, end - begin),
-              std::span(states).subspan(begin, end - begin));
+    std::vector<std::vector<float>> entering;
+    for (size_t i = begin; i < end; ++i) entering.emplace_back(states[i].begin(), states[i].end());
+    world.run(attn::Mode::draft_extend, std::span(text).subspan(begin, end - begin), entering);
     for (size_t i = begin; i < end; ++i) {
       last = reference.slot(text[i], states[i]);
       expect_near(world.logits(static_cast<int32_t>(i - begin)), last.logits, cat("logits of slot ", i));
@@ -219,7 +159,8 @@ TEST_P(DraftForwardTest, ComputesWhatTheDocumentSays) {
     }
   }
   for (const int32_t token : {3, 250, 17}) {
-    world.run(attn::Mode::decode, {&token, 1}, {&last.state, 1});
+    const std::vector<float> entering(last.state.begin(), last.state.end());
+    world.run(attn::Mode::decode, {&token, 1}, {&entering, 1});
     last = reference.slot(token, last.state);
     expect_near(world.logits(0), last.logits, cat("logits of draft ", token));
     expect_near(world.state(0), last.state, cat("state of draft ", token));

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -167,6 +168,42 @@ TinyHeadFile::TinyHeadFile(const HeadWriter& writer) {
 TinyHeadFile::~TinyHeadFile() {
   std::error_code ignored;
   std::filesystem::remove(path_, ignored);
+}
+
+HeadSlots::HeadSlots(const EagleHead& head, Exec& exec, PageSize page_size, Dtype kv_type)
+    : exec_(exec),
+      pool_(page_size.pages_for(kMostTokens) + 1, page_size),
+      table_(pool_, 2, kMostTokens),
+      store_(draft_kv_layout(head.spec(), pool_.pages(), page_size, kv_type)),
+      arena_(draft_attention_limits(head.spec(), {.batch = 1,
+                                                  .context = kMostTokens,
+                                                  .page_size = page_size,
+                                                  .threads = exec.threads(),
+                                                  .query_rows = kMostTokens,
+                                                  .wanted_rows = kMostTokens})),
+      inputs_(arena_.limits()),
+      forward_(head, arena_.limits(), kv_type),
+      row_(table_.open()) {}
+
+void HeadSlots::run(attn::Mode mode, std::span<const int32_t> tokens, std::span<const std::vector<float>> states) {
+  const auto count = static_cast<int32_t>(tokens.size());
+  check(table_.reserve(row_, {length_ + count}), "no pages left");
+  inputs_.live() = 1;
+  inputs_.rows()[0] = row_;
+  inputs_.lengths()[0] = {length_ + count};
+  inputs_.extend_lengths()[0] = {count};
+  inputs_.query_rows() = inputs_.wanted_count() = inputs_.logits_count() = count;
+  for (int32_t i = 0; i < count; ++i) {
+    inputs_.input_ids()[i] = tokens[i];
+    inputs_.positions()[i] = length_ + i;
+    inputs_.slot_mapping()[i] = table_.slot(row_, length_ + i);
+    inputs_.wanted_rows()[i] = i;
+    std::copy(states[i].begin(), states[i].end(), forward_.states().row(i));
+  }
+  const attn::StepShape shape{.mode = mode, .captured = 1, .query_rows = count, .table = table_.view()};
+  attn::check_step(shape, inputs_.inputs(), arena_.limits());
+  forward_.run(shape, inputs_.inputs(), arena_, store_, exec_);
+  length_ += count;
 }
 
 }  // namespace quire::model::testing

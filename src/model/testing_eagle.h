@@ -6,10 +6,19 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "attn/metadata.h"
+#include "attn/step.h"
 #include "base/blocks.h"
+#include "base/exec.h"
+#include "kv/page_pool.h"
+#include "kv/request_table.h"
+#include "kv/store.h"
+#include "model/draft_forward.h"
+#include "model/eagle_head.h"
 #include "model/model.h"
 
 namespace quire::model::testing {
@@ -64,6 +73,31 @@ class TinyHeadFile {
 
  private:
   std::string path_;
+};
+
+// One text's slots through a head, in pages of their own, as they are given; all rows are wanted.
+class HeadSlots {
+ public:
+  HeadSlots(const EagleHead& head, Exec& exec, PageSize page_size, Dtype kv_type);
+  // The next slots: their tokens, and the states that enter beside them.
+  void run(attn::Mode mode, std::span<const int32_t> tokens, std::span<const std::vector<float>> states);
+  // Of row i of the last run.
+  std::vector<float> logits(int64_t i) const { return row_of(forward_.logits(), i); }
+  std::vector<float> state(int64_t i) const { return row_of(forward_.next_states(), i); }
+
+ private:
+  static constexpr int32_t kMostTokens = 512;
+  static std::vector<float> row_of(Rows<const float> rows, int64_t i) { return {rows.row(i), rows.row(i) + rows.dim}; }
+
+  Exec& exec_;
+  kv::PagePool pool_;
+  kv::RequestTable table_;
+  kv::KvStore store_;
+  attn::MetadataArena arena_;
+  attn::StepInputBuffers inputs_;
+  DraftForward forward_;
+  RequestRow row_;
+  int32_t length_ = 0;
 };
 
 }  // namespace quire::model::testing
