@@ -48,9 +48,9 @@ void add_model_options(CLI::App& command, ServeOptions& options) {
 void add_engine_options(CLI::App& command, ServeOptions& options) {
   constexpr const char* kGroup = "Engine";
   engine::EngineOptions& engine = options.session.engine;
-  for (const char* name :
-       {"--device", "--deterministic", "--max-total-tokens", "--mem-fraction-static", "--kv-cache-dtype", "--page-size",
-        "--threads", "--isa", "--speculative-algorithm", "--speculative-num-draft-tokens"})
+  for (const char* name : {"--device", "--deterministic", "--max-total-tokens", "--mem-fraction-static",
+                           "--kv-cache-dtype", "--page-size", "--threads", "--isa", "--speculative-algorithm",
+                           "--speculative-draft-model-path", "--speculative-num-draft-tokens"})
     command.get_option(name)->group(kGroup);
   command.add_option("--max-running-requests", engine.max_running_requests, "computed together; others wait")
       ->capture_default_str()

@@ -11,6 +11,7 @@
 #include "engine/ngram_drafter.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
+#include "usage_error.h"
 
 namespace quire {
 namespace {
@@ -57,12 +58,21 @@ text::Vocabulary vocabulary_of(const SessionOptions& options, const std::string&
   return has_none ? dummy_vocabulary(model.config().vocabulary) : text::vocabulary_from_path(path);
 }
 
+std::optional<model::EagleHead> head_of(const SessionOptions& options, const model::Model& model, Exec& exec) {
+  const bool is_eagle = options.speculative_algorithm == "EAGLE3";
+  if (is_eagle == options.draft_model.empty())
+    throw UsageError("--speculative-algorithm EAGLE3 and --speculative-draft-model-path go together");
+  if (!is_eagle) return std::nullopt;
+  return model::EagleHead(options.draft_model, model, exec);
+}
+
 engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
-                                     const text::Tokenizer& tokenizer) {
+                                     const model::EagleHead* head, const text::Tokenizer& tokenizer) {
   engine::EngineOptions engine = options.engine;
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
   if (!options.speculative_algorithm.empty()) engine.make_drafter = engine::ngram_drafters();
+  engine.head = head;
   return engine;
 }
 
@@ -158,8 +168,11 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
                "are slower (a CPU does so always)");
   app.add_option("--speculative-algorithm", options.speculative_algorithm,
                  "guess several tokens and verify them in one step, on a CPU: NGRAM guesses by what the text has said "
-                 "before. The output is the same; default: one token a step")
-      ->check(CLI::IsMember({"NGRAM"}));
+                 "before, EAGLE3 also by a head that was trained for the model. The output is the same; default: one "
+                 "token a step")
+      ->check(CLI::IsMember({"NGRAM", "EAGLE3"}));
+  app.add_option("--speculative-draft-model-path", options.draft_model,
+                 "of EAGLE3: the head, a file of quire's or a folder of SpecForge's");
   app.add_option("--speculative-num-draft-tokens", options.engine.speculative_num_draft_tokens,
                  "most tokens of a text that a step verifies, the newest included; fewer where they would not pay")
       ->capture_default_str()
@@ -178,9 +191,10 @@ Session::Session(const SessionOptions& options, const SessionNews& news)
       stream(stream_for(device.device)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa), .stream = stream.get()}),
       model(load_model(path, exec, news.progress, load_format(options))),
+      head(head_of(options, model, exec)),
       tokenizer(vocabulary_of(options, path, model)),
       chat_template(template_of(tokenizer)),
-      engine(model, engine_options(options, model, tokenizer), exec) {
+      engine(model, engine_options(options, model, head ? &*head : nullptr, tokenizer), exec) {
   if (device.device == Device::cuda) return;  // its pool is memory that it has
   const engine::EngineOptions& used = engine.options();
   const auto warning =

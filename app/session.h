@@ -11,6 +11,7 @@
 #include "base/exec.h"
 #include "device_choice.h"
 #include "engine/engine.h"
+#include "model/eagle_head.h"
 #include "model/model.h"
 #include "progress.h"
 #include "text/chat_template.h"
@@ -31,6 +32,7 @@ struct SessionOptions {
   std::string device = "auto";             // as choose_device() takes it
   std::string load_format = "auto";        // or "dummy"
   std::string speculative_algorithm = {};  // "": none
+  std::string draft_model = {};            // of EAGLE3: the head's file or folder
   engine::EngineOptions engine{.max_running_requests = 1};
 };
 void add_session_options(CLI::App& app, SessionOptions& options);
@@ -66,6 +68,7 @@ class Session {
   const std::unique_ptr<cuda::Stream> stream;  // null: a CPU computes
   Exec exec;
   const model::Model model;
+  const std::optional<model::EagleHead> head;  // that drafts
   const text::Tokenizer tokenizer;
   const std::optional<text::ChatTemplate> chat_template;
   engine::Engine engine;

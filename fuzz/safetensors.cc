@@ -1,5 +1,9 @@
 // A Hugging Face folder from anywhere, as far as a model's weights are read: config.json, an index of shards if there
 // is one, and a file of tensors.
+#include "base/safetensors.h"
+
+#include <span>
+
 #include "fuzz.h"
 #include "input_file.h"
 #include "model/model.h"
@@ -16,5 +20,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   folder.set(sharded ? "shard.safetensors" : "model.safetensors", parts[2]);
   folder.remove(sharded ? "model.safetensors" : "shard.safetensors");
   fuzz::attempt([] { (void)model::Model(folder.path(), exec); });
+  fuzz::attempt([&] { (void)read_safetensors_contents(std::as_bytes(std::span(parts[2]))); });
   return 0;
 }

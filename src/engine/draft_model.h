@@ -30,7 +30,8 @@ struct DraftsWanted {
 class DraftModel {  // used by the thread that steps
  public:
   virtual ~DraftModel() = default;
-  // What it holds likeliest after the newest token of a row, whose last step drew that token.
+  // What it holds likeliest after the newest token of a row, whose last step drew that token; of a request that may be
+  // drafted for.
   virtual DraftToken first(RequestRow row) const = 0;
   // Chains that begin with it. Returns how many passes over the model that took.
   virtual int32_t draft(std::span<const DraftsWanted> wanted) = 0;

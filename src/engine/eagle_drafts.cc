@@ -83,7 +83,7 @@ void EagleDrafts::add_slots(const Batch& batch, const Share& share, const Slots&
     add_row(share.row, slot, was_drawn ? slots.newest : batch.token_ids[share.first_row + row],
             row == 0 ? features_before(share) : features.row(row - 1));
   }
-  end_request(share.row, slots.end, slots.end - slots.begin, share.draws);
+  end_request(share.row, slots.end, slots.end - slots.begin, share.draws && share.request->speculative);
 }
 
 // Of the token before its first row. A request begins at the beginning of a page.

@@ -22,6 +22,7 @@
 #include "engine/step_device.h"
 #include "engine/testing.h"
 #include "model/testing.h"
+#include "model/testing_eagle.h"
 
 namespace quire::engine {
 namespace {
@@ -841,7 +842,8 @@ TEST_F(EngineTest, PoolsRowsToTheBitHoweverThePromptIsCut) {
 // Random schedules; what each request gives in an engine of its own is computed once, in one piece, without a cache.
 class SameOutput {
  public:
-  SameOutput(const model::Model& model, uint32_t seed) : model_(model), random_(seed) {
+  SameOutput(const model::Model& model, const model::EagleHead& head, uint32_t seed)
+      : model_(model), head_(head), random_(seed) {
     EngineOptions alone = small_options();
     alone.max_running_requests = 1;
     alone.prefix_cache = false;
@@ -920,6 +922,7 @@ class SameOutput {
         answers_.pop_front();
         return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
       };
+    if (below(2) == 0) options.head = &head_;
     return options;
   }
   Asked random_request() {
@@ -972,6 +975,7 @@ class SameOutput {
   }
 
   const model::Model& model_;
+  const model::EagleHead& head_;
   std::mt19937 random_;
   std::unique_ptr<Stepped> alone_;
   std::deque<Tokens> answers_;  // of those that come, for their drafters
@@ -989,10 +993,12 @@ TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
   Exec exec(exec_options(2));
   const TinyFile file(GetParam().model);
   const model::Model model(file.path(), exec);
+  const model::testing::TinyHeadFile head_file(model::testing::tiny_head(model));
+  const model::EagleHead head(head_file.path(), model, exec);
   int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
   for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
-    SameOutput same(model, seed);
+    SameOutput same(model, head, seed);
     same.run();
     retractions += same.retractions;
     cached += same.cached;
