@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""quire with speculative decoding beside quire without: one server, the same prompts, in turns.
+"""quire with speculative decoding beside quire without: two servers, the same prompts, in turns.
 
-    python3 bench/compare_speculation.py --model FILE --threads 2
+    python3 bench/compare_speculation.py --model FILE --threads 2 [--head HEAD]
 
-The server runs with --speculative-algorithm, and each prompt of bench/texts/prompts.json (40 of five kinds) is answered
-in pairs: once with "speculative": false, once with true. Both answers must be the same text. Prompts are in the prefix
-cache before, so the time is that of decoding. A kind's speedup is the geometric mean over its prompts of the median
-over the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
+One server runs with --speculative-algorithm (NGRAM, or with a head EAGLE3), one without: a server with a head also
+computes the head's keys and values for requests that do not speculate. Each prompt of bench/texts/prompts.json (40 of
+five kinds) is answered in pairs, once by each, while the other is idle. Both answers must be the same text. Prompts are
+in the prefix caches before, so the time is that of decoding. A kind's speedup is the geometric mean over its prompts of
+the median over the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
 
 Three ways to draw: greedy; greedy with loops cut, each answer ending where a run of 12 tokens comes a second time,
 since small models repeat themselves and loops are drafted for nothing; and temperature 0.7. With --concurrency 16 each
@@ -45,10 +46,10 @@ def post(server, path, body):
         return json.load(response)
 
 
-def answer(server, prompt, tokens, temperature, seed=1, **more):
+def answer(server, prompt, tokens, temperature, seed=1):
     message = [{"role": "user", "content": prompt}]
     body = dict(model="default", messages=message, max_tokens=tokens, temperature=temperature, top_p=0.95, seed=seed)
-    return post(server, "/v1/chat/completions", body | more)["choices"][0]["message"]["content"]
+    return post(server, "/v1/chat/completions", body)["choices"][0]["message"]["content"]
 
 
 def tokens_before_a_loop(server, text, most):
@@ -62,29 +63,29 @@ def tokens_before_a_loop(server, text, most):
     return most
 
 
-def timed_answers(server, args, prompt, tokens, temperature, **more):
+def timed_answers(server, args, prompt, tokens, temperature):
     """The answers, as many at once as asked for, and the time that all of them took."""
     with concurrent.futures.ThreadPoolExecutor(args.concurrency) as threads:
         begin = time.perf_counter()
         asked = [
-            threads.submit(answer, server, prompt, tokens, temperature, seed=1 + i, **more)
-            for i in range(args.concurrency)
+            threads.submit(answer, server, prompt, tokens, temperature, seed=1 + i) for i in range(args.concurrency)
         ]
         texts = [one.result() for one in asked]
         return texts, time.perf_counter() - begin
 
 
-def log_ratios(server, args, prompt, temperature, cut_loops):
-    """How many times as fast each pair was with drafts, as logarithms."""
+def log_ratios(servers, args, prompt, temperature, cut_loops):
+    """How many times as fast each pair was with drafts, as logarithms. servers: without drafts, with them."""
     tokens = args.new_tokens
-    answer(server, prompt, 1, temperature)
+    for server in servers:
+        answer(server, prompt, 1, temperature)
     if cut_loops:
-        tokens = tokens_before_a_loop(server, answer(server, prompt, tokens, temperature), tokens)
+        tokens = tokens_before_a_loop(servers[0], answer(servers[0], prompt, tokens, temperature), tokens)
     ratios = []
     for pair in range(args.pairs):
         taken = {}
         for speculative in (False, True) if pair % 2 else (True, False):
-            taken[speculative] = timed_answers(server, args, prompt, tokens, temperature, speculative=speculative)
+            taken[speculative] = timed_answers(servers[speculative], args, prompt, tokens, temperature)
         if taken[True][0] != taken[False][0]:
             raise RuntimeError(f"the answer to {prompt!r} is another with drafts")
         ratios.append(math.log(taken[False][1] / taken[True][1]))
@@ -121,24 +122,30 @@ def main():
     parser.add_argument("--new-tokens", type=int, default=256, help="most of an answer")
     parser.add_argument("--concurrency", type=int, default=1, help="answers at once")
     parser.add_argument("--prompts", type=int, default=8, help="of each kind")
-    parser.add_argument("--algorithm", default="NGRAM")
+    parser.add_argument("--head", help="of an EAGLE head: then the algorithm is EAGLE3")
     args = parse_with_model(parser)
+    algorithm = "EAGLE3" if args.head else "NGRAM"
     command = [args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error"]
+    command += ["--device", "cpu"]
+    drafting = [*command, "--speculative-algorithm", algorithm]
+    if args.head:
+        drafting += ["--speculative-draft-model-path", args.head]
     results = []
-    with Server([*command, "--speculative-algorithm", args.algorithm, "--device", "cpu"]) as server:
+    with Server(command) as plain, Server(drafting) as server:
         for way, temperature, cut_loops in (("greedy", 0, False), ("loops_cut", 0, True), ("t=0.7", 0.7, False)):
             every = []
             for kind, prompts in prompts_by_kind().items():
                 asked = prompts[: args.prompts]
-                of_kind = [log_ratios(server, args, prompt, temperature, cut_loops) for prompt in asked]
+                of_kind = [log_ratios((plain, server), args, prompt, temperature, cut_loops) for prompt in asked]
                 every += of_kind
                 results.append(result_of(f"speculation/batch={args.concurrency}/{way}/{kind}", of_kind))
                 show(results[-1])
             results.append(result_of(f"speculation/batch={args.concurrency}/{way}/all", every))
             show(results[-1])
         length = accept_length(server)
-    path = args.out / f"{args.machine}-speculation-batch{args.concurrency}.json"
-    path.write_text(json.dumps(dict(threads=args.threads, accept_length=length, results=results), indent=2) + "\n")
+    path = args.out / f"{args.machine}-speculation-{algorithm.lower()}-batch{args.concurrency}.json"
+    record = dict(threads=args.threads, algorithm=algorithm, accept_length=length, results=results)
+    path.write_text(json.dumps(record, indent=2) + "\n")
     print(path)
 
 

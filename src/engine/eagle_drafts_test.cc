@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -82,7 +83,8 @@ class WatchedDrafts final : public DraftModel {
     before_drafts();
     for (const DraftsWanted& each : wanted) poison_behind(each.row, texts.at(each.row.value));
     const int32_t passes = drafts_.draft(wanted);
-    for (const DraftsWanted& each : wanted) compare(each);
+    for (const DraftsWanted& each : wanted)
+      if (compares) compare(each);
     return passes;
   }
 
@@ -90,6 +92,7 @@ class WatchedDrafts final : public DraftModel {
   std::function<void()> before_drafts;
   std::function<void(RequestRow, const Text&)> poison_behind;
   int64_t compared = 0, wrong = 0;
+  bool compares = true;
 
  private:
   void compare(const DraftsWanted& of) {
@@ -155,6 +158,7 @@ class HeadWorld {
   struct Heard {
     Text tokens;
     std::vector<float> logprobs;
+    std::vector<std::vector<std::pair<int32_t, float>>> top;
     Finish finish = Finish::none;
     Speculated speculated;
   };
@@ -166,6 +170,7 @@ class HeadWorld {
       if (output.token >= 0) {
         heard.tokens.push_back(output.token);
         heard.logprobs.push_back(output.logprobs.logprob);
+        heard.top.push_back(output.logprobs.top);
         texts_[output.id].push_back(output.token);
       }
       heard.finish = output.finish;
@@ -246,8 +251,8 @@ class HeadWorld {
 
 // --- a target that says the next token by the newest alone, and a head that does the same
 
-TinyModel target_without_memory(float certain) {
-  return {.layers = 6, .change = [certain](model::testing::GgufWriter& gguf) {
+TinyModel target_without_memory(float certain, int32_t vocabulary = 320) {
+  return {.layers = 6, .vocabulary = vocabulary, .change = [certain, vocabulary](model::testing::GgufWriter& gguf) {
             for (int layer = 0; layer < 6; ++layer) {
               gguf.tensor(cat("blk.", layer, ".attn_output.weight"), BlockType::f32, {64, 64},
                           std::vector<std::byte>(size_t{64} * 64 * 4));
@@ -256,8 +261,8 @@ TinyModel target_without_memory(float certain) {
             }
             std::mt19937_64 random(5);
             for (const auto& [name, spread] : {std::pair{"token_embd.weight", 1.0f}, {"output.weight", certain}})
-              gguf.tensor(name, BlockType::f32, {320, 64},
-                          model::testing::random_weights(BlockType::f32, 320 * 64, spread, random));
+              gguf.tensor(name, BlockType::f32, {vocabulary, 64},
+                          model::testing::random_weights(BlockType::f32, vocabulary * 64, spread, random));
           }};
 }
 
@@ -267,8 +272,9 @@ std::vector<float> numbers_of(const model::Vector& vector) { return {vector.data
 // itself), hands that token's embedding on; the target's own last norm and output matrix do the rest. `certain` is the
 // spread of the target's matrix.
 HeadWriter knowing_head(const model::Model& target, float certain) {
+  const int32_t vocabulary = target.config().vocabulary;
   HeadWriter head = tiny_head(
-      target, {.draft_vocabulary = 320, .heads = 1, .kv_heads = 1, .head_dim = 64, .feature_layers = {2, 3, 5}});
+      target, {.draft_vocabulary = vocabulary, .heads = 1, .kv_heads = 1, .head_dim = 64, .feature_layers = {2, 3, 5}});
   const auto picks = [](float scale) {  // of [ embedding | state ] the embedding
     std::vector<float> matrix(size_t{64} * 128);
     for (int i = 0; i < 64; ++i) matrix[i * 128 + i] = scale;
@@ -284,11 +290,11 @@ HeadWriter knowing_head(const model::Model& target, float certain) {
   head.set_vector("midlayer.input_layernorm.weight", std::vector<float>(64, 1.0f));
   head.set_vector("norm.weight", numbers_of(target.output_norm()));
   std::mt19937_64 random(5);
-  model::testing::random_weights(BlockType::f32, 320 * 64, 1.0f, random);
-  const auto bytes = model::testing::random_weights(BlockType::f32, 320 * 64, certain, random);
-  std::vector<float> output(size_t{320} * 64);
+  model::testing::random_weights(BlockType::f32, vocabulary * 64, 1.0f, random);
+  const auto bytes = model::testing::random_weights(BlockType::f32, vocabulary * 64, certain, random);
+  std::vector<float> output(bytes.size() / sizeof(float));
   std::memcpy(output.data(), bytes.data(), bytes.size());
-  head.set_matrix("lm_head.weight", 320, output);
+  head.set_matrix("lm_head.weight", vocabulary, output);
   return head;
 }
 
@@ -343,6 +349,52 @@ TEST_F(EagleDraftsTest, LeaveDrawsAsTheyAre) {
     EXPECT_GT(heard.speculated.accept_length(), 1.5);
     EXPECT_EQ(drafting.watched().wrong, 0);
   }
+}
+
+// Tokens that were drawn with drafts beside them, held against what the target says follows each token: chi-square over
+// all pairs that are expected five times or more.
+TEST_F(EagleDraftsTest, DrawnTokensHaveTheTargetsDistribution) {
+  constexpr int32_t kTokens = 8;
+  const TinyFile file(target_without_memory(0.15f, kTokens));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 0.15f));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  std::array<std::array<double, kTokens>, kTokens> likely{}, drawn_pairs{};
+  for (int32_t token = 0; token < kTokens; ++token) {
+    Request request = drawn({token}, 1, 1);
+    request.top_logprobs = kTokens;
+    const HeadWorld::Heard heard = HeadWorld(target, nullptr, {}, exec_).finish(request);
+    for (const auto& [next, logprob] : heard.top[0]) likely[token][next] = std::exp(logprob);
+  }
+  HeadWorld world(target, &head, {}, exec_);
+  world.watched().compares = false;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Request request = drawn({static_cast<int32_t>(seed % kTokens)}, 150, 1);
+    request.sampling.top_p = 1;
+    request.sampling.seed = seed;
+    int32_t before = request.prompt[0];
+    for (const int32_t token : world.finish(request).tokens) {
+      ++drawn_pairs[before][token];
+      before = token;
+    }
+  }
+  double chi_square = 0;
+  int cells = 0;
+  for (int32_t token = 0; token < kTokens; ++token) {
+    double count = 0;
+    for (const double pairs : drawn_pairs[token]) count += pairs;
+    for (int32_t next = 0; next < kTokens; ++next) {
+      const double expected = count * likely[token][next];
+      if (expected < 5) continue;
+      ++cells;
+      chi_square += (drawn_pairs[token][next] - expected) * (drawn_pairs[token][next] - expected) / expected;
+    }
+  }
+  EXPECT_GT(cells, 40);
+  EXPECT_LT(chi_square, cells + 4 * std::sqrt(2.0 * cells));  // four standard deviations
+  const Speculated& speculated = world.scheduler().counters().speculated;
+  EXPECT_GT(speculated.correct, 500);
+  EXPECT_LT(speculated.accept_rate(), 0.9);
 }
 
 // --- random schedules
