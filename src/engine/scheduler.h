@@ -32,6 +32,10 @@
 // never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
 // may use, which then go around among them. A request that speculates is not launched while a token is pending.
 //
+// With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
+// computes its slot in it; the model is asked for chains while the next step is planned. A request takes its own
+// drafter's chain or the model's, whichever promises more.
+//
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
 // that nobody uses, then from the running request whose turn is last, which is retracted: its pages go back and it
