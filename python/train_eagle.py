@@ -139,12 +139,13 @@ def main():
     args = parsed()
     args.deadline = BEGIN + 60 * args.minutes
     args.folder.mkdir(parents=True, exist_ok=True)
-    torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length
     target, vocabulary = loaded(args)
     if "generate" in args.phases:
         options = options_of(generate.Options, args)
         if not generate.generate(target, vocabulary, options, args.folder, args.tokens, args.deadline, say):
             return NOT_DONE
+        torch.cuda.empty_cache()  # of keys and values
     if "train" in args.phases and not train(args, target):
         return NOT_DONE
     if "export" in args.phases:

@@ -61,13 +61,12 @@ def walk(hits, wanted):
 
 @torch.no_grad()
 def logits_of_steps(target, head, rope, rows, steps):
-    """Yields each draft step's logits [rows x slots, draft vocabulary]. rows: a dict of tensors as in texts.Rows."""
+    """Each draft step's logits [rows x slots, draft vocabulary]. rows: a dict of tensors as in texts.Rows."""
     on_gpu = target.device.type == "cuda"
     view = view_of(target, rope, rows, steps, head.shape.feature_layers, torch.bfloat16 if on_gpu else torch.float32)
     with torch.autocast(target.device.type, torch.bfloat16, enabled=on_gpu):
         g = shifted(head.g(view.features).float(), 1).masked_fill((view.position == 0)[..., None], 0)
-        for y in head.steps(view.embedded, g, view.cos_sin, view.masks):
-            yield head.lm_head(y.flatten(0, 1))
+        return [head.lm_head(y.flatten(0, 1)) for y in head.steps(view.embedded, g, view.cos_sin, view.masks)]
 
 
 def passes(rows, device, most_rows, rows_of_a_pass=16):
@@ -123,7 +122,7 @@ def best_temperature(target, head, rope, token_ids, rows, texts, most_rows=None)
         wanted = torch.from_numpy(wanted).to(target.device).flatten()
         tokens = torch.from_numpy(following(rows.ids[part])).to(target.device, torch.int64).flatten()
         wanted &= place[tokens] >= 0
-        logits = next(logits_of_steps(target, head, rope, tensors, 1))[wanted].float()
+        logits = logits_of_steps(target, head, rope, tensors, 1)[0][wanted].float()
         drawn = logits.gather(1, place[tokens[wanted]][:, None]).squeeze(1)
         for i, temperature in enumerate(temperatures.tolist()):
             loss[i] += ((logits / temperature).logsumexp(1) - drawn / temperature).sum().item()

@@ -6,9 +6,10 @@ knows only differences of positions, so where a text begins makes no difference 
 decisions that depend on data: it is recorded once as a CUDA graph for each 128 positions that it looks back on, and all
 bookkeeping is arithmetic on a number per row.
 
-A text of kind "question" goes: the template up to the user's words (given), a question (drawn), the template up to the
-answer (given), an answer (drawn). The other kinds are given a whole prompt. A text ends with the end of the answer, at
-the most tokens, or where the answer comes a second time to the same LOOP tokens: small models go round in circles.
+A text of kind "question" goes: the template up to the user's words, a question that the model draws, the template up
+to the answer, an answer. The other kinds are given a whole prompt. Only answers are marked as drawn: they are what a
+head is asked for. A text ends with the end of the answer, at the most tokens, or where the answer comes a second time
+to the same LOOP tokens: small models go round in circles.
 """
 
 import dataclasses
@@ -24,17 +25,17 @@ from .texts import HELD_EVERY, Text, load_shard, save_shard
 LOOP = 12
 LOOPS_KEPT = 24  # one text of so many may go round in circles
 CANDIDATES = 256  # the likeliest tokens, which are all that is drawn from
-LEAST_DRAWN = 16  # a text with fewer drawn tokens is not kept
+LEAST_DRAWN = 16  # tokens of an answer; a text with fewer is not kept
 GIVEN, QUESTION, TURN, ANSWER = range(4)  # what a row's next token is
-DRAWN, FIRST, LOOPED = 1, 2, 4  # marks of a token
+DRAWN, FIRST, LOOPED = 1, 2, 4  # marks of a token: of an answer, a text's first, the end of a run that came again
 
 
 @dataclasses.dataclass
 class Options:
-    rows: int = 1024
+    rows: int = 2048
     length: int = 1024
     most_tokens: int = 768  # of a text
-    most_question: int = 192
+    most_question: int = 128
     most_given: int = 256  # tokens of a model's text inside a prompt
     texts_of_a_row: int = 16  # planned; after these the row begins again with the first
     seed: int = 1
@@ -120,8 +121,8 @@ def draw(logits, temperature, top_p):
     chances = (values.float() / heat - total).exp()
     before = chances.cumsum(1) - chances
     noise = torch.empty_like(chances).exponential_()
-    score = torch.where(before < top_p[:, None], chances / noise, -1)
-    choice = torch.where(temperature > 0, score.argmax(1), 0)
+    score = (chances / noise).masked_fill(before >= top_p[:, None], -1)
+    choice = score.argmax(1).masked_fill(temperature == 0, 0)
     return ids.gather(1, choice[:, None]).squeeze(1)
 
 
@@ -139,6 +140,7 @@ class Writer:
         self.here = torch.arange(length, device=self.device)
         self.powers = torch.tensor([pow(6364136223846793005, k, 1 << 64) for k in range(LOOP)], dtype=torch.uint64)
         self.powers = self.powers.view(torch.int64).to(self.device)
+        self.last_run = torch.arange(LOOP, device=self.device)
         self.position = self._numbers([0])
         self.tokens = torch.zeros(rows, length + 1, dtype=torch.int64, device=self.device)
         self.marks = torch.zeros(rows, length + 1, dtype=torch.uint8, device=self.device)
@@ -186,20 +188,20 @@ class Writer:
         prompt = self.prompts[self.row, self.text, given.clamp(max=self.prompts.shape[2] - 1)]
         turn = self.after[given.clamp(max=len(self.after) - 1)]
         token = torch.where(stage == GIVEN, prompt, torch.where(stage == TURN, turn, drawn))
-        given = torch.where((stage == GIVEN) | (stage == TURN), given + 1, given)
+        given = given + ((stage == GIVEN) | (stage == TURN))
         prompt_ends = (stage == GIVEN) & (given >= self._of_text(self.prompt_lengths))
         question_ends = (stage == QUESTION) & (token == self.ends[0])
         turn_ends = (stage == TURN) & (given >= len(self.after))
         answer_begins = turn_ends | (prompt_ends & ~self._of_text(self.asks))
-        after = torch.where(prompt_ends, QUESTION, torch.where(question_ends, TURN, stage))
-        self.stage.copy_(torch.where(answer_begins, ANSWER, after))
-        self.given.copy_(torch.where(question_ends, 0, given))
+        after = stage.masked_fill(prompt_ends, QUESTION).masked_fill(question_ends, TURN)
+        self.stage.copy_(after.masked_fill(answer_begins, ANSWER))
+        self.given.copy_(given.masked_fill(question_ends, 0))
         self.answer.copy_(torch.where(answer_begins, next_position + 1, self.answer))
         return token
 
     def _again(self, next_position, seen):
         """Whether the run of LOOP tokens that ends at next_position, all of the answer, came before in the answer."""
-        last = (next_position - torch.arange(LOOP, device=self.device)).clamp(min=0)
+        last = (next_position - self.last_run).clamp(min=0)
         run = (self.tokens.index_select(1, last) * self.powers).sum(1)
         self.runs.index_copy_(1, next_position, run[:, None])
         place = self.here[:seen]
@@ -216,27 +218,27 @@ class Writer:
         ids = self.tokens.index_select(1, position).squeeze(1)
         logits = self.cache.decode(self.model, ids, position, mask)
         asking = self.stage == QUESTION
-        temperature = torch.where(asking, 1.0, self._of_text(self.temperatures))
-        drawn = draw(logits, temperature, torch.where(asking, 0.98, 0.95))
+        temperature = self._of_text(self.temperatures).masked_fill(asking, 1.0)
+        drawn = draw(logits, temperature, torch.full_like(temperature, 0.95).masked_fill(asking, 0.98))
 
         begins = self.closing.clone()
         self.text.copy_((self.text + begins.long()) % self.options.texts_of_a_row)
         self.start.copy_(torch.where(begins, next_position, self.start))
-        self.given.copy_(torch.where(begins, 0, self.given))
-        self.stage.copy_(torch.where(begins, GIVEN, self.stage))
+        self.given.masked_fill_(begins, 0)
+        self.stage.masked_fill_(begins, GIVEN)
         stage = self.stage.clone()
         token = self._follow(drawn, next_position)
         self.tokens.index_copy_(1, next_position, token[:, None])
 
-        was_drawn = (stage == QUESTION) | (stage == ANSWER)
-        looped = self._again(next_position, seen) & (stage == ANSWER) & self._of_text(self.guarded)
+        answers = stage == ANSWER
+        looped = self._again(next_position, seen) & answers & self._of_text(self.guarded)
         length = next_position + 1 - self.start
         too_long = length >= self.options.most_tokens
         question = length - self._of_text(self.prompt_lengths)
         no_answer = (stage == QUESTION) & ((question >= self.options.most_question) | (token == self.ends[1]))
-        ends = (stage == ANSWER) & (token[:, None] == self.ends).any(1)
+        ends = answers & (token[:, None] == self.ends).any(1)
         self.closing.copy_(looped | too_long | no_answer | ends)
-        marks = was_drawn * DRAWN + begins * FIRST + looped * LOOPED
+        marks = answers * DRAWN + begins * FIRST + looped * LOOPED
         self.marks.index_copy_(1, next_position, marks.to(torch.uint8)[:, None])
         self.position.add_(1)
 

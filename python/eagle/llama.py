@@ -101,11 +101,11 @@ class Llama:
     def norm(self, x, weight):
         return F.rms_norm(x, (x.shape[-1],), weight, self.shape.eps).to(self.dtype)
 
-    def split(self, qkv):
-        """q, k, v of a product's rows: [..., heads, dim] each."""
-        shape = self.shape
-        sizes = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim]
-        return (part.unflatten(-1, (-1, shape.head_dim)) for part in qkv.split(sizes, -1))
+    def split(self, qkv, cos_sin):
+        """q and k, rotated, and v of a product's rows: [..., heads, dim] each."""
+        heads, kv_heads = self.shape.heads, self.shape.kv_heads
+        qk, v = qkv.unflatten(-1, (-1, self.shape.head_dim)).split([heads + kv_heads, kv_heads], -2)
+        return *rotate(qk, cos_sin).split([heads, kv_heads], -2), v
 
     def ffn(self, layer, x):
         gate, up = F.linear(self.norm(x, layer.ffn_norm), layer.gate_up).chunk(2, -1)
@@ -121,8 +121,8 @@ class Llama:
         for index, layer in enumerate(self.layers):
             if index in taps:
                 inputs[index] = x
-            q, k, v = self.split(F.linear(self.norm(x, layer.attn_norm), layer.qkv))
-            x = x + F.linear(attend(index, rotate(q, cos_sin), rotate(k, cos_sin), v), layer.o)
+            q, k, v = self.split(F.linear(self.norm(x, layer.attn_norm), layer.qkv), cos_sin)
+            x = x + F.linear(attend(index, q, k, v), layer.o)
             x = self.ffn(layer, x)
         return x, [inputs[tap] for tap in taps]
 

@@ -20,7 +20,7 @@ class SoftCrossEntropy(torch.autograd.Function):
     def forward(ctx, y, matrix, chances, weights, terms_of, dtype, chunk=8192):
         narrow, wide_y = matrix.to(dtype), y.to(dtype)
         by_y = torch.empty_like(wide_y)
-        by_matrix = torch.zeros_like(matrix, dtype=torch.float32) if matrix.requires_grad else None
+        by_matrix = torch.zeros_like(matrix, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), device=y.device)
         for begin in range(0, len(y), chunk):
             piece = slice(begin, begin + chunk)

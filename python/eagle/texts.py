@@ -1,7 +1,7 @@
 """The texts that a head learns from, as files of token ids, and how they are packed into rows.
 
 A shard is what one round of generation wrote: texts of different lengths one after the other, and for each token
-whether the model drew it (or was given it). A text belongs to the held part when its row of the round does, and what a
+whether it is of an answer that the model drew. A text belongs to the held part when its row of the round does, and what a
 held row was asked about came from held rows, so no held text's words are learned from.
 """
 
@@ -16,7 +16,7 @@ HELD_EVERY = 32  # one row of so many is held
 @dataclasses.dataclass
 class Text:
     ids: np.ndarray  # int32
-    drawn: np.ndarray  # bool: the model drew this token
+    drawn: np.ndarray  # bool: of the answer
     kind: str
     greedy: bool
     held: bool

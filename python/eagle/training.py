@@ -34,7 +34,6 @@ class Options:
     draft_steps: int = 4
     decay: float = 0.8  # weight of a draft step against the one before
     noise: float = 0.01  # of features, relative
-    dropped: float = 0.02  # slots that are given zeros in place of g
     clip: float = 0.5
     checkpoint_every: int = 100
     measure_every: int = 200
@@ -173,14 +172,12 @@ class Trainer:
         return np.array(chosen)
 
     def _given(self, view, random):
-        """g of the token before, in each slot: zeros in a text's first slot, and in some others."""
+        """g of the token before, in each slot; zeros in a text's first."""
         noisy = [
             x * (1 + self.options.noise * (2 * torch.rand(x.shape, generator=random, device=self.device) - 1))
             for x in view.features
         ]
-        g = shifted(self.head.g(noisy).float(), 1)
-        dropped = torch.rand(view.position.shape, generator=random, device=self.device) < self.options.dropped
-        return g.masked_fill((dropped | (view.position == 0))[..., None], 0)
+        return shifted(self.head.g(noisy).float(), 1).masked_fill((view.position == 0)[..., None], 0)
 
     def _pass(self, chosen, random, wanted_in_batch):
         """Adds the gradients of some rows; what their guesses cost by draft step, above what the target itself does."""

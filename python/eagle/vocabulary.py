@@ -4,6 +4,7 @@ Made for the program's own prompts: letters and digits are told apart by Python'
 expressions on all common text.
 """
 
+import functools
 import re
 
 import jinja2
@@ -59,6 +60,7 @@ class Vocabulary:
             data += token.encode() if token in self.special else bytes(BYTES[letter] for letter in token)
         return data.decode(errors="replace")
 
+    @functools.cache  # prompts share their words
     def _word(self, word):
         parts = [LETTERS[byte] for byte in word.encode()]
         while len(parts) > 1:
