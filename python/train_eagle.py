@@ -116,6 +116,10 @@ def prompts_by_kind(path):
     return {kind: [whole(prompt) for prompt in prompts] for kind, prompts in held["kinds"].items()}
 
 
+def kind_and_all(text):
+    return [text.kind, "all"]
+
+
 def evaluate(args, target, vocabulary):
     head, token_ids = read_head(args.folder / "head.safetensors")
     head, token_ids = head.to(target.device), token_ids.to(target.device)
@@ -127,10 +131,10 @@ def evaluate(args, target, vocabulary):
     words = [prompt for of_kind in prompts.values() for prompt in of_kind]
     for way, temperature, loops_cut in (("greedy", 0, False), ("greedy, loops cut", 0, True), ("T 0.7", 0.7, False)):
         texts = answers(target, vocabulary, words, temperature, loops_cut, args.new_tokens)
-        kind_of = {id(text): kind for text, kind in zip(texts, kinds, strict=True)}
+        for text, kind in zip(texts, kinds, strict=True):
+            text.kind = kind
         rows = pack(texts, max(len(text.ids) for text in texts))
-        tallies = measure(target, head, rope, token_ids, rows, texts, args.draft_steps,
-                          groups=lambda text: [kind_of[id(text)], "all"])  # fmt: skip
+        tallies = measure(target, head, rope, token_ids, rows, texts, args.draft_steps, groups=kind_and_all)
         for group, tally in tallies.items():
             say(f"prompts, {way}, {group:10} {tally}")
 

@@ -132,7 +132,7 @@ def _half_bytes(halves):
 
 
 def quantise_q8_0(rows):
-    """[rows, n] float32 > [rows, bytes] uint8. The scale is rounded first, so that quants fit the one that is stored."""
+    """[rows, n] float32 > [rows, bytes] uint8. The scale is rounded first: quants fit the one that is stored."""
     blocks = rows.astype(np.float32).reshape(-1, 32)
     scale = _rounded_half(np.abs(blocks).max(1, keepdims=True) / 127)
     divisor = np.where(scale == 0, 1, scale).astype(np.float32)

@@ -81,7 +81,11 @@ def write_safetensors(path, tensors, metadata):
     header, data = {"__metadata__": metadata}, []
     at = 0
     for name, array in tensors.items():
-        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        header[name] = {
+            "dtype": NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
+        }
         data.append(array.tobytes())
         at += array.nbytes
     text = json.dumps(header).encode()

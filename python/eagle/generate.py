@@ -171,8 +171,8 @@ class Writer:
         self.asks.copy_(torch.tensor([[kind == "question" for kind in row] for row in plan.kinds]))
 
     def begin(self):
-        for state in (self.position, self.text, self.start, self.given, self.answer, self.tokens, self.marks, self.runs):
-            state.zero_()
+        for name in ("position", "text", "start", "given", "answer", "tokens", "marks", "runs"):
+            getattr(self, name).zero_()
         self.stage.fill_(GIVEN)
         self.closing.fill_(False)
         first = torch.zeros_like(self.row)
@@ -336,4 +336,3 @@ def generate(model, vocabulary, options, folder, tokens, deadline, say):
         planner.take(texts)
         have += sum(len(text.ids) for text in texts)
         say(f"{have:,} of {tokens:,} tokens")
-

@@ -91,14 +91,15 @@ def test_draws_follow_the_probabilities_and_the_nucleus():
 
 
 def test_generation_goes_on_where_it_was_stopped(model, tmp_path):
-    vocabulary, options = Vocabulary(model.keys), OPTIONS
+    vocabulary, options, lines = Vocabulary(model.keys), OPTIONS, []
+    say = lines.append
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
-    quiet = lambda line: None  # noqa: E731
-    assert generate(model, vocabulary, options, whole, 12000, time.monotonic() + 600, quiet)
-    assert not generate(model, vocabulary, options, parts, 12000, time.monotonic() - 1, quiet)
-    assert generate(model, vocabulary, options, parts, 5000, time.monotonic() + 600, quiet)
-    assert generate(model, vocabulary, options, parts, 12000, time.monotonic() + 600, quiet)
+    assert generate(model, vocabulary, options, whole, 12000, time.monotonic() + 600, say)
+    assert not generate(model, vocabulary, options, parts, 12000, time.monotonic() - 1, say)
+    assert generate(model, vocabulary, options, parts, 5000, time.monotonic() + 600, say)
+    assert generate(model, vocabulary, options, parts, 12000, time.monotonic() + 600, say)
+    assert "of 12,000 tokens" in lines[-1]
     names = sorted(path.name for path in whole.iterdir())
     assert len(names) > 1 and names == sorted(path.name for path in parts.iterdir())
     for name in names:

@@ -101,17 +101,13 @@ class Head(nn.Module):
         return rotate_halves(q, cos_sin).to(q.dtype), rotate_halves(k, cos_sin).to(k.dtype), v
 
     def _attend(self, q, keys, values, mask):
-        """q [rows, slots, heads, dim]; keys[j], values[j] of step j; mask [rows, slots, slots] added to step 0's scores.
-
-        Scores are rounded to the products' type, sums of the softmax are not; autocast would keep all of it in float32.
-        """
+        """q [rows, slots, heads, dim]; keys[j], values[j] of step j; mask [rows, slots, slots] for step 0's scores."""
         step, dim = len(keys) - 1, self.shape.head_dim
         q = q.unflatten(2, (self.shape.kv_heads, -1)) * dim**-0.5  # [rows, slots, kv, group, dim]
         first = torch.einsum("bqkgd,bskd->bkgqs", q, keys[0]) + mask[:, None, None].to(q.dtype)
         own = [shifted(keys[j], step - j) for j in range(1, step + 1)]
         scores = [first, *((q * key.unsqueeze(3)).sum(-1).permute(0, 2, 3, 1).unsqueeze(-1) for key in own)]
-        with torch.autocast(q.device.type, enabled=False):
-            chances = torch.cat(scores, -1).softmax(-1)
+        chances = torch.cat(scores, -1).softmax(-1)
         slots = first.shape[-1]
         out = torch.einsum("bkgqs,bskd->bqkgd", chances[..., :slots], values[0])
         for j in range(1, step + 1):
@@ -125,7 +121,9 @@ class Head(nn.Module):
         keys, values = earlier
         keys.append(k)
         values.append(v)
-        x = x + self.o_proj(self._attend(q, keys, values, mask))
+        with torch.autocast(q.device.type, enabled=False):  # which would keep all scores in float32
+            attended = self._attend(q, keys, values, mask)
+        x = x + self.o_proj(attended)
         n = self.post_attention_layernorm(x)
         x = x + self.down_proj(F.silu(self.gate_proj(n)) * self.up_proj(n))
         return self.norm(x)

@@ -64,3 +64,18 @@ def test_loss_in_pieces_has_the_gradients_of_the_whole():
     torch.testing.assert_close(loss, whole)
     for own, other in zip(torch.autograd.grad(3 * loss, (y, matrix)), expected, strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_products_in_bfloat16_change_little_and_have_gradients():
+    head, rope, embedded, g = random_head(slots=12)
+    text, cos_sin = torch.zeros(1, 12, dtype=torch.int64), rope.at(torch.arange(12)[None])
+    exact = list(head.steps(embedded, g, cos_sin, causal_masks(text, 3, torch.float32)))
+    chances, weights = torch.randn(12, 40).softmax(1).bfloat16(), torch.ones(12)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = list(head.steps(embedded, g, cos_sin, causal_masks(text, 3, torch.bfloat16)))
+        loss = sum(soft_cross_entropy(y.flatten(0, 1), head.lm_head.weight, chances, weights) for y in near)
+    for one, other in zip(exact, near, strict=True):
+        assert torch.nn.functional.cosine_similarity(one, other, dim=-1).min() > 0.999
+    loss.backward()
+    features = [name for name, parameter in head.named_parameters() if parameter.grad is None]
+    assert all(name.startswith("fc") for name in features) and head.lm_head.weight.grad.abs().sum() > 0

@@ -14,21 +14,21 @@ def terms(logits, chances, weights):
 
 
 class SoftCrossEntropy(torch.autograd.Function):
-    """sum over rows of weights * cross entropy(chances, softmax(y . matrix)). The gradients are made on the way there."""
+    """Sum over rows of weights * cross entropy(chances, softmax(y . matrix)); gradients are made on the way there."""
 
     @staticmethod
     def forward(ctx, y, matrix, chances, weights, terms_of, dtype, chunk=8192):
-        narrow, wide_y = matrix.to(dtype), y.to(dtype)
-        by_y = torch.empty_like(wide_y)
+        narrow, narrow_y = matrix.to(dtype), y.to(dtype)
+        by_y = torch.empty_like(narrow_y)
         by_matrix = torch.zeros_like(matrix, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), device=y.device)
         for begin in range(0, len(y), chunk):
             piece = slice(begin, begin + chunk)
-            part, gradient = terms_of(wide_y[piece] @ narrow.T, chances[piece], weights[piece])
+            part, gradient = terms_of(narrow_y[piece] @ narrow.T, chances[piece], weights[piece])
             loss += part
             by_y[piece] = gradient @ narrow
             if by_matrix is not None:
-                by_matrix += gradient.T @ wide_y[piece]
+                by_matrix += gradient.T @ narrow_y[piece]
         ctx.save_for_backward(by_y, by_matrix)
         ctx.y_dtype = y.dtype
         return loss

@@ -30,7 +30,7 @@ class Answers:
 
     @torch.no_grad()
     def __call__(self, last, chunk=8192):
-        """last [n, width] > probabilities [n, draft vocabulary], their entropies, whether the likeliest token is in it."""
+        """last [n, width] > probabilities [n, tokens], their entropies, whether the likeliest token is among them."""
         chances, entropies, inside = [], [], []
         for part in last.split(chunk):
             logits = torch.nn.functional.linear(self.target.norm(part, self.target.output_norm), self.output)

@@ -86,8 +86,9 @@ LISTS = {
     "job": [
         "reverses a string", "sorts a list of records by date", "finds the largest number of a list",
         "computes Fibonacci numbers", "reads a CSV file and sums one column", "removes duplicates from a list",
-        "converts Celsius to Fahrenheit", "checks whether two words are anagrams", "downloads a page and prints its title",
-        "parses a date", "merges two sorted lists", "validates an e-mail address", "prints a multiplication table",
+        "converts Celsius to Fahrenheit", "checks whether two words are anagrams", "parses a date",
+        "downloads a page and prints its title", "merges two sorted lists", "validates an e-mail address",
+        "prints a multiplication table",
         "searches a folder for large files", "counts the vowels of a sentence", "computes the factorial of a number",
         "multiplies two matrices", "draws a random password", "groups orders by customer", "finds all palindromes",
         "turns a number into Roman numerals", "computes a moving average", "flattens a nested list",
@@ -99,7 +100,8 @@ LISTS = {
         "Roman architecture", "black holes", "time management", "bicycles", "vaccines", "jazz", "supply and demand",
         "the ocean", "moving to a new city", "writing a novel", "renewable energy", "the human heart", "probability",
         "team work", "migration of birds", "ancient Egypt", "baking", "the internet", "negotiation", "gravity",
-        "remote work", "dogs", "mountains", "recycling", "democracy", "the Moon", "algebra", "photography", "friendship",
+        "remote work", "dogs", "mountains", "recycling", "democracy", "the Moon", "algebra", "photography",
+        "friendship",
     ],
 }  # fmt: skip
 

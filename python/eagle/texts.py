@@ -1,8 +1,8 @@
 """The texts that a head learns from, as files of token ids, and how they are packed into rows.
 
 A shard is what one round of generation wrote: texts of different lengths one after the other, and for each token
-whether it is of an answer that the model drew. A text belongs to the held part when its row of the round does, and what a
-held row was asked about came from held rows, so no held text's words are learned from.
+whether it is of an answer that the model drew. A text belongs to the held part when its row of the round does, and what
+a held row was asked about came from held rows, so no held text's words are learned from.
 """
 
 import dataclasses

@@ -44,9 +44,7 @@ class Options:
 
 def draft_vocabulary(texts, vocabulary, size):
     """The tokens that the model drew most often, ascending; the lower id first among equals."""
-    counts = np.zeros(vocabulary, np.int64)
-    for text in texts:
-        counts += np.bincount(text.ids[text.drawn], minlength=vocabulary)
+    counts = np.bincount(np.concatenate([text.ids[text.drawn] for text in texts]), minlength=vocabulary)
     chosen = np.argsort(-counts, kind="stable")[: min(size, vocabulary)]
     return np.sort(chosen), counts[chosen].sum() / max(1, counts.sum())
 
@@ -69,8 +67,8 @@ class Trainer:
         ids, covered = draft_vocabulary(learned, target.shape.vocabulary, options.draft_vocabulary)
         self.token_ids = torch.from_numpy(ids).to(self.device)
         say(
-            f"{len(learned)} texts in {len(self.rows.ids)} rows of {options.length}, {self.rows.wanted.mean():.0%} of the "
-            f"slots learned from, {len(held)} texts held; draft vocabulary {len(ids)}: {covered:.2%} of what was drawn"
+            f"{len(learned)} texts in {len(self.rows.ids)} rows of {options.length}, {self.rows.wanted.mean():.0%} of "
+            f"the slots learned from, {len(held)} texts held; draft vocabulary {len(ids)}: {covered:.2%} of the answers"
         )
         self.shape = HeadShape.of(target.shape, len(ids))
         torch.manual_seed(options.seed)
@@ -92,8 +90,8 @@ class Trainer:
         return [int(self.rows.ids.sum(dtype=np.int64)), *self.rows.ids.shape]
 
     def _settings(self):
-        """What must stay as it was when a run goes on."""
-        loose = ("checkpoint_every", "measure_every", "compile", "held_rows", "pass_tokens")
+        """What must stay as it was when a run goes on. With more or fewer steps it takes up the new schedule."""
+        loose = ("steps", "checkpoint_every", "measure_every", "compile", "held_rows", "pass_tokens")
         return {k: v for k, v in dataclasses.asdict(self.options).items() if k not in loose}
 
     def _resume(self):
@@ -236,7 +234,9 @@ class Trainer:
                 numbers = " ".join(f"{loss:.3f}" for loss in losses.tolist())
                 pace = spent / (self.step - since)
                 left = (options.steps - self.step) * pace
-                self.say(f"step {self.step} of {options.steps}: losses {numbers}; {pace:.2f} s a step, {left:.0f} s to go")
+                self.say(
+                    f"step {self.step} of {options.steps}: losses {numbers}; {pace:.2f} s a step, {left:.0f} s to go"
+                )
             if self.step % options.measure_every == 0 or done:
                 self.measure()
             if self.step % options.checkpoint_every == 0 or done or late:

@@ -4,7 +4,7 @@ Made for the program's own prompts: letters and digits are told apart by Python'
 expressions on all common text.
 """
 
-import functools
+import itertools
 import re
 
 import jinja2
@@ -41,6 +41,7 @@ class Vocabulary:
         self._first_split = PRE_TOKENIZERS[pre]
         self.end_of_turn = keys["tokenizer.ggml.eos_token_id"]
         self.end_of_text = self.ids.get("<|endoftext|>", self.end_of_turn)  # between raw texts
+        self._known = {}  # ids of words: prompts share them
         self.template = keys.get("tokenizer.chat_template")
 
     def encode(self, text):
@@ -60,11 +61,15 @@ class Vocabulary:
             data += token.encode() if token in self.special else bytes(BYTES[letter] for letter in token)
         return data.decode(errors="replace")
 
-    @functools.cache  # prompts share their words
     def _word(self, word):
+        if word not in self._known:
+            self._known[word] = self._merged(word)
+        return self._known[word]
+
+    def _merged(self, word):
         parts = [LETTERS[byte] for byte in word.encode()]
         while len(parts) > 1:
-            ranks = [self.ranks.get(pair, len(self.ranks)) for pair in zip(parts, parts[1:])]
+            ranks = [self.ranks.get(pair, len(self.ranks)) for pair in itertools.pairwise(parts)]
             best = min(range(len(ranks)), key=ranks.__getitem__)
             if ranks[best] == len(self.ranks):
                 break
