@@ -31,10 +31,10 @@ class HeadShape:
 
     @staticmethod
     def of(target, draft_vocabulary):
-        """The target's own shape, features by EAGLE's rule."""
+        """The target's own shape, features by EAGLE's rule; in models too small for it, of the last three layers."""
         layers = target.layers
         names = ("width", "ffn_width", "heads", "kv_heads", "head_dim", "eps", "rope_base", "vocabulary")
-        features = (min(2, layers - 1), layers // 2, max(layers - 3, layers // 2))
+        features = (2, layers // 2, layers - 3) if layers >= 7 else (layers - 3, layers - 2, layers - 1)
         same = {name: getattr(target, name) for name in names}
         return HeadShape(**same, draft_vocabulary=draft_vocabulary, feature_layers=features)
 

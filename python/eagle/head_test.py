@@ -1,7 +1,8 @@
+import pytest
 import torch
 
 from .head import Head, HeadShape, causal_masks
-from .llama import Rope
+from .llama import Rope, Shape
 from .loss import soft_cross_entropy
 
 SHAPE = HeadShape(width=32, ffn_width=48, heads=4, kv_heads=2, head_dim=8, eps=1e-5, rope_base=10000.0, vocabulary=100,
@@ -32,6 +33,13 @@ def drafted(head, rope, embedded, g, slot, steps):
         x = x + head.down_proj(torch.nn.functional.silu(head.gate_proj(n)) * head.up_proj(n))
         found.append(head.norm(x)[:, 0])
     return found
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(30, (2, 15, 27)), (7, (2, 3, 4)), (6, (3, 4, 5)), (3, (0, 1, 2))])
+def test_features_are_of_ascending_layers(layers, expected):
+    names = ("width", "ffn_width", "heads", "kv_heads", "head_dim", "eps", "rope_base", "vocabulary")
+    target = Shape(layers=layers, **{name: getattr(SHAPE, name) for name in names})
+    assert HeadShape.of(target, 40).feature_layers == expected
 
 
 def test_training_steps_are_the_drafts_of_an_engine():
