@@ -64,7 +64,7 @@ def test_the_output_layer_waits_until_its_time(model, tmp_path):
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(model, tmp_path):
-    """Stopped at a checkpoint after the output layer began to learn, and then after every step up to the next one."""
+    """Stopped at a checkpoint, after the output layer began to learn."""
     whole = trainer(model, tmp_path / "whole.pt")
     assert whole.run(time.monotonic() + 600)
     first = trainer(model, tmp_path / "parts.pt")
