@@ -43,12 +43,43 @@ TEST(Quantization, IsReadAsItsWritersWriteIt) {
   EXPECT_EQ(scheme_of(R"({"quant_method": "modelopt", "quant_algo": "FP8"})").scales, Scales::tensor);
 }
 
+TEST(Quantization, BlocksOfCompressedTensorsAre128By128UnlessItSaysOtherwise) {
+  const auto with = [](const json& structure) {
+    json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}};
+    if (!structure.is_discarded()) weights["block_structure"] = structure;
+    const json config = {{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", weights}}}}}};
+    return scheme_of(config.dump().c_str());
+  };
+  for (const json& none : {json(json::value_t::discarded), json(nullptr)}) {
+    EXPECT_EQ(with(none).scales, Scales::block);
+    EXPECT_EQ(with(none).block_outputs, 128);
+    EXPECT_EQ(with(none).block_inputs, 128);
+  }
+  EXPECT_EQ(with(json::parse("[64, 32]")).block_outputs, 64);
+  EXPECT_EQ(with(json::parse("[64, 32]")).block_inputs, 32);
+  expect_refused([&] { with(json::parse("[64, 0]")); }, "two numbers from 1 to 1048576, not \"[64,0]\"");
+}
+
+TEST(Quantization, ARefusalIsAShortLine) {
+  const json many(1000, 1);
+  for (const char* key : {"weight_block_size", "ignored_layers"}) {
+    const json value = std::string_view(key) == "ignored_layers" ? json::array({many}) : many;
+    try {
+      scheme_of(json{{"quant_method", "fp8"}, {key, value}}.dump().c_str());
+      ADD_FAILURE() << key;
+    } catch (const CheckError& error) {
+      EXPECT_LT(std::string_view(error.what()).size(), 300u) << key;
+    }
+  }
+}
+
 TEST(Quantization, WhatIsNotComputedIsRefusedByName) {
   const auto refused = [](const char* text, const char* why) { expect_refused([&] { scheme_of(text); }, why); };
   refused(R"({"quant_method": "gptq", "bits": 4})", "config.json: quantization_config: quant_method = \"gptq\"");
   refused(R"({"bits": 4})", "quant_method = \"\"");
   refused(R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt = \"e5m2\"");
-  refused(R"({"quant_method": "fp8", "weight_block_size": [128]})", "a block of weights is two numbers, not [128]");
+  refused(R"({"quant_method": "fp8", "weight_block_size": [128]})",
+          "a block of weights is two numbers from 1 to 1048576, not \"[128]\"");
   refused(R"({"quant_method": "fp8", "weight_block_size": [0, 128]})", "two numbers");
   refused(R"({"quant_method": "fp8", "modules_to_not_convert": "lm_head"})", "is not a list");
   refused(R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "format = \"pack-quantized\"");
