@@ -146,6 +146,10 @@ class TinyFolder {
     for (const float x : numbers) bits.push_back(to_bf16(x).bits);
     add(name, "BF16", dims, bits.data(), bits.size() * sizeof(uint16_t));
   }
+  // Its first bytes.
+  void overwrite(const std::string& name, std::string_view bytes) {
+    body_.replace(header_.at(name)["data_offsets"][0].get<size_t>(), bytes.size(), bytes);
+  }
   std::string write() {
     std::ofstream(path_ / "config.json") << config_.dump();
     const std::string text = header_.dump();
@@ -279,6 +283,24 @@ TEST(Fp8Model, SaysWhatIsWrongWithItsScales) {
   add_model(none, wide, kind);
   expect_refused([&] { Model(none.write(), exec); },
                  "q_proj.weight is F8_E4M3, and model.layers.0.self_attn.q_proj.weight_scale is missing");
+}
+
+// Else every request would fail for it.
+TEST(Fp8Model, NumbersThatAreNoneAreRefusedAtLoad) {
+  Exec exec({.threads = 2});
+  json config = tiny_config();
+  config["quantization_config"] = kKinds[1].config;
+  const auto refused = [&](std::string_view suffix, std::string_view bytes, const char* why) {
+    TinyFolder wide("wide", tiny_config()), odd("odd", config);
+    add_model(odd, wide, kKinds[1]);
+    odd.overwrite(cat("model.layers.1.mlp.up_proj.weight", suffix), bytes);
+    expect_refused([&] { Model(odd.write(), exec); }, why);
+  };
+  using std::string_view_literals::operator""sv;
+  refused("", "\x7f", "gate_proj.weight: there is a NaN among the weights of F8_E4M3 [256, 128]");
+  refused("", "\xff", "there is a NaN among the weights");
+  refused("_scale", "\x00\x00\xc0\x7f"sv, "up_proj.weight_scale holds NaN or infinity");
+  refused("_scale", "\x00\x00\x80\xff"sv, "up_proj.weight_scale holds NaN or infinity");
 }
 
 TEST(Fp8Model, ADummyHasItsTypes) {
