@@ -393,11 +393,12 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   return Pages::reserved;
 }
 
-// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took.
+// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took. No
+// draft needs more than one.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->drafter != nullptr; });
-  return static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts);
+  return std::min(static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts), limits_.draft_rows());
 }
 
 // At once when they are settled, so that others share them while this one still runs. Where the tree has other pages

@@ -1202,6 +1202,24 @@ TEST(Drafts, GetOnWhereTheCacheHasFilledThePool) {
   world.expect_right(id);
 }
 
+// Four requests of up to 60 drafts each, and a step has 64: no more pages than these may take are evicted for them.
+TEST(Drafts, EvictNoMoreThanAStepMayUse) {
+  const SchedulerLimits limits = limits_with_drafts(60, 500, 1);
+  World world(limits, 0, 0);
+  world.add(text(381, 1), 1);
+  world.drain();
+  for (int i = 0; i < 4; ++i) world.add(text(20, 10 * i), 60);
+  int32_t least = world.scheduler().evictable_pages(), most_evicted = 0;
+  while (world.busy()) {
+    world.step();
+    most_evicted = std::max(most_evicted, least - world.scheduler().evictable_pages());
+    least = std::min(least, world.scheduler().evictable_pages());
+  }
+  EXPECT_GT(most_evicted, 0);
+  EXPECT_LE(most_evicted, limits.draft_rows() + 4) << "and one for the token of each";
+  world.expect_all_right();
+}
+
 // Nor do those that were wrong stay: what is cached is what was generated.
 TEST(Drafts, GiveTheirPagesBackAndAreNeverCached) {
   World world(limits_with_drafts(12, 40, 1), 0, 0);
