@@ -501,7 +501,7 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
   check(tokens < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
   const int32_t settled = sequence.settled;
   if (sequence.runs()) settle_rows(sequence, share, tokens);
-  if (share.drafts > 0) count_drafts(sequence, share, tokens);
+  if (share.drafts > 0 && tokens > 0) count_drafts(sequence, share, tokens);
   if (share.draws) {
     if (!append_tokens(sequence, own.drawn)) return;
     if (sequence.runs() && sequence.remaining() > 1) sequence.prefills = true;  // those between are not in pages
@@ -524,12 +524,12 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
   if (share.drafts > 0) table_.truncate(sequence.row, {std::max(sequence.settled, share.text_end())});
 }
 
-// Tokens past the first were drawn from rows of drafts that came.
+// Tokens past the first, which there is, were drawn from rows of drafts that came.
 void Scheduler::count_drafts(Sequence& sequence, const Share& share, int32_t tokens) {
   for (Speculated* of : {&sequence.speculated, &counters_.speculated}) {
     ++of->verifications;
     of->drafts += share.drafts;
-    of->correct += std::max(0, tokens - 1);
+    of->correct += tokens - 1;
   }
 }
 

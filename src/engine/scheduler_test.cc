@@ -1286,6 +1286,28 @@ TEST(Drafts, AnErrorInTheWalkComesAfterItsTokens) {
   EXPECT_EQ(world.heard(id).error, "for the test");
 }
 
+// A step whose mask was late has verified nothing.
+TEST(Drafts, OfALateRowAreCountedWhenTheyAreVerified) {
+  World world(limits_with_drafts(3));
+  const RequestId id = world.add({.prompt = text(20), .max_new_tokens = 11, .mask = std::make_shared<Unused>()});
+  world.step();
+  std::shared_ptr<AheadMask> mask;
+  world.step_with([&](const Batch& batch, StepResults& results) {
+    ASSERT_EQ(batch.shares[0].drafts, 3);
+    mask = batch.shares[0].mask;
+    for (RowResult& row : results.drawn) row.clear();
+  });
+  MaskThreads threads;
+  threads.begin(mask);
+  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  world.drain();
+  world.expect_right(id);
+  const Speculated& speculated = world.heard(id).speculated;
+  EXPECT_EQ(speculated.verifications, 3);
+  EXPECT_EQ(speculated.drafts, 7);
+  EXPECT_EQ(speculated.correct, 7) << "and 3 that came with them, and the first: 11";
+}
+
 // --- random schedules
 
 struct Device {
