@@ -4,8 +4,12 @@
 #include <iostream>
 #include <memory>
 
+#include "base/check.h"
+#include "base/cuda.h"
 #include "commands.h"
+#include "device_choice.h"
 #include "session.h"
+#include "usage_error.h"
 
 namespace quire::bench {
 namespace {
@@ -15,6 +19,10 @@ struct Request {
   std::vector<std::string> isa_names;
   std::string json;
 };
+
+void check_device(const std::string& device) {
+  if (device == "cuda" && cuda::devices() == 0) throw UsageError(cat("--device cuda: ", kNoGpu));
+}
 
 CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::string& help, const std::string& command,
                         Report (*run)(const BenchOptions&), const std::shared_ptr<Request>& request) {
@@ -26,6 +34,7 @@ CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::str
   app->add_option("--json", request->json, "also write the results to this file");
   app->add_flag("--quick", options.quick, "fewer lines and samples");
   app->callback([=] {
+    check_device(request->options.device);
     for (const std::string& isa : request->isa_names) request->options.isas.push_back(isa_from(isa));
     Report report = run(request->options);
     report.command = command;

@@ -188,7 +188,6 @@ std::vector<GpuMatmulLine> lines_of(const MatmulModel& model, const BenchOptions
 }  // namespace
 
 Report bench_gpu_matmul(const BenchOptions& options) {
-  check(cuda::devices() > 0, "this machine has no GPU, or quire was built without CUDA");
   cuda::Stream stream;
   Exec exec(ExecOptions{.threads = options.threads, .stream = &stream});
   const GpuLimits gpu{

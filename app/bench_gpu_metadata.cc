@@ -167,7 +167,6 @@ void add_arena_results(const BenchOptions& options, int rounds, std::vector<Resu
 }  // namespace
 
 Report bench_gpu_metadata(const BenchOptions& options) {
-  check(cuda::devices() > 0, "this machine has no GPU, or quire was built without CUDA");
   cuda::Stream stream;
   Exec exec(ExecOptions{.threads = 1, .stream = &stream});
   GpuMetadataWorld world(exec);

@@ -15,7 +15,7 @@ std::string version_text(int capability) { return cat(capability / 10, ".", capa
 
 // Why the GPU cannot be used; empty: it can.
 std::string why_not(const GpuFacts& gpu, int64_t weight_bytes) {
-  if (gpu.count == 0) return "this machine has no GPU, or quire was built without CUDA";
+  if (gpu.count == 0) return kNoGpu;
   if (gpu.capability / 10 != kHopper / 10)
     return cat("the ", gpu.name, " has compute capability ", version_text(gpu.capability), ", not 9.0");
   if (weight_bytes + kBesideWeights > gpu.free_bytes)

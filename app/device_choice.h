@@ -11,6 +11,8 @@
 
 namespace quire {
 
+inline constexpr const char* kNoGpu = "this machine has no GPU, or quire was built without CUDA";
+
 struct GpuFacts {
   int count = 0;  // 0: the rest is not known
   std::string name = {};

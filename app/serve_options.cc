@@ -95,8 +95,8 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   const auto seconds = [&](const char* name, double& value, const char* help) {
     command.add_option(name, value, help)
         ->capture_default_str()
-        ->check(CLI::Range(0.0, kMostSeconds))  // which takes what is no number at all for one in between
-        ->check([](const std::string& text) { return text.find_first_of("nN") == text.npos ? "" : "nan is no number"; })
+        ->check(CLI::Range(0.0, kMostSeconds))
+        ->check(refuse_nan)
         ->group(kGroup);
   };
   seconds("--queue-timeout", options.queue_timeout,

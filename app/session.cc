@@ -84,6 +84,11 @@ Dtype kv_type_from(const std::string& name) {
   return name.starts_with("fp8") ? Dtype::f8e4m3 : Dtype::bf16;  // "auto" and SGLang's names of the two included
 }
 
+// CLI::Range takes it for a number in between.
+std::string refuse_nan(const std::string& text) {
+  return text.find_first_of("nN") == std::string::npos ? "" : "nan is no number";
+}
+
 Isa usable_isa(const std::string& name) {
   if (name.empty()) return best_isa();
   const Isa isa = isa_from(name);
@@ -156,7 +161,8 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_option("--mem-fraction-static", options.engine.mem_fraction_static,
                  "of a GPU's memory: weights, and keys and values, together")
       ->capture_default_str()
-      ->check(CLI::Range(0.01, 0.99));
+      ->check(CLI::Range(0.01, 0.99))
+      ->check(refuse_nan);
   add_kv_type_option(app, options.kv_type);
   app.add_option("--page-size", options.engine.page_size, "tokens of a page of keys and values")
       ->capture_default_str()

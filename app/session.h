@@ -44,8 +44,9 @@ CLI::Option* add_threads_option(CLI::App& app, int& threads);
 CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type);
 CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
 CLI::Option* add_device_option(CLI::App& app, std::string& device);
-Dtype kv_type_from(const std::string& name);  // of --kv-cache-dtype
-Isa usable_isa(const std::string& name);      // of --isa; throws CheckError where this machine lacks it
+std::string refuse_nan(const std::string& text);  // a check of options that are numbers
+Dtype kv_type_from(const std::string& name);      // of --kv-cache-dtype
+Isa usable_isa(const std::string& name);          // of --isa; throws CheckError where this machine lacks it
 
 // Checks that there is one, and shows progress.
 model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr,

@@ -10,8 +10,8 @@
 // its temperature decides as well, is a factor to them. Tokens that came are compared with what was proposed, verified
 // or not, so it also learns while nothing is drafted.
 //
-// Memory   some 64 bytes a token of the text. A proposal costs some lookups a draft, and each new token some writes: a
-//          long prompt is read in parts, in as many calls, and nothing is proposed before all is read.
+// Memory   64 to 128 bytes a token of the text. A proposal costs some lookups a draft, and each new token some writes:
+//          a long prompt is read in parts, in as many calls, and nothing is proposed before all is read.
 #pragma once
 #include <cstdint>
 

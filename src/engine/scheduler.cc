@@ -457,11 +457,12 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   return Pages::reserved;
 }
 
-// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took.
+// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took. No
+// draft needs more than one.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->speculates(); });
-  return static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts);
+  return std::min(static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts), limits_.draft_rows());
 }
 
 // At once when they are settled, so that others share them while this one still runs. Where the tree has other pages
@@ -565,7 +566,7 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
   check(tokens < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
   const int32_t settled = sequence.settled;
   if (sequence.runs()) settle_rows(sequence, share, tokens);
-  if (share.drafts > 0) count_drafts(sequence, share, tokens);
+  if (share.drafts > 0 && tokens > 0) count_drafts(sequence, share, tokens);
   if (share.draws) {
     if (!append_tokens(sequence, own.drawn)) return;
     if (sequence.runs() && sequence.remaining() > 1) sequence.prefills = true;  // those between are not in pages
@@ -589,12 +590,12 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
     table_.truncate(sequence.row, {stored_tokens(sequence, std::max(sequence.settled, share.text_end()))});
 }
 
-// Tokens past the first were drawn from rows of drafts that came.
+// Tokens past the first, which there is, were drawn from rows of drafts that came.
 void Scheduler::count_drafts(Sequence& sequence, const Share& share, int32_t tokens) {
   for (Speculated* of : {&sequence.speculated, &counters_.speculated}) {
     ++of->verifications;
     of->drafts += share.drafts;
-    of->correct += std::max(0, tokens - 1);
+    of->correct += tokens - 1;
   }
 }
 

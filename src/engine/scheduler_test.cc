@@ -1202,6 +1202,24 @@ TEST(Drafts, GetOnWhereTheCacheHasFilledThePool) {
   world.expect_right(id);
 }
 
+// Four requests of up to 60 drafts each, and a step has 64: no more pages than these may take are evicted for them.
+TEST(Drafts, EvictNoMoreThanAStepMayUse) {
+  const SchedulerLimits limits = limits_with_drafts(60, 500, 1);
+  World world(limits, 0, 0);
+  world.add(text(381, 1), 1);
+  world.drain();
+  for (int i = 0; i < 4; ++i) world.add(text(20, 10 * i), 60);
+  int32_t least = world.scheduler().evictable_pages(), most_evicted = 0;
+  while (world.busy()) {
+    world.step();
+    most_evicted = std::max(most_evicted, least - world.scheduler().evictable_pages());
+    least = std::min(least, world.scheduler().evictable_pages());
+  }
+  EXPECT_GT(most_evicted, 0);
+  EXPECT_LE(most_evicted, limits.draft_rows() + 4) << "and one for the token of each";
+  world.expect_all_right();
+}
+
 // Nor do those that were wrong stay: what is cached is what was generated.
 TEST(Drafts, GiveTheirPagesBackAndAreNeverCached) {
   World world(limits_with_drafts(12, 40, 1), 0, 0);
@@ -1266,6 +1284,28 @@ TEST(Drafts, AnErrorInTheWalkComesAfterItsTokens) {
   EXPECT_EQ(world.heard(id).tokens.size(), 3u);
   EXPECT_EQ(world.heard(id).finish, Finish::failed);
   EXPECT_EQ(world.heard(id).error, "for the test");
+}
+
+// A step whose mask was late has verified nothing.
+TEST(Drafts, OfALateRowAreCountedWhenTheyAreVerified) {
+  World world(limits_with_drafts(3));
+  const RequestId id = world.add({.prompt = text(20), .max_new_tokens = 11, .mask = std::make_shared<Unused>()});
+  world.step();
+  std::shared_ptr<AheadMask> mask;
+  world.step_with([&](const Batch& batch, StepResults& results) {
+    ASSERT_EQ(batch.shares[0].drafts, 3);
+    mask = batch.shares[0].mask;
+    for (RowResult& row : results.drawn) row.clear();
+  });
+  MaskThreads threads;
+  threads.begin(mask);
+  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  world.drain();
+  world.expect_right(id);
+  const Speculated& speculated = world.heard(id).speculated;
+  EXPECT_EQ(speculated.verifications, 3);
+  EXPECT_EQ(speculated.drafts, 7);
+  EXPECT_EQ(speculated.correct, 7) << "and 3 that came with them, and the first: 11";
 }
 
 // --- random schedules

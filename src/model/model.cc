@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
 #include <span>
 #include <utility>
@@ -75,6 +76,8 @@ class Packer {
     const int64_t count = std::ssize(scales.tensor->data) / shape_of(scales.tensor->type).bytes;
     std::vector<float>& numbers = memory.emplace_back(static_cast<size_t>(count));
     dequantise(scales.tensor->type, scales.tensor->data.data(), numbers);
+    check(std::all_of(numbers.begin(), numbers.end(), [](float scale) { return std::isfinite(scale); }), files_.path(),
+          ": the tensor ", scales.tensor->name, " holds NaN or infinity");
     view.scales = {numbers.data(), scales.block_outputs, scales.block_inputs};
     return view;
   }

@@ -56,9 +56,10 @@ class SchemeReader {
     if (strategy == "channel")
       scheme.scales = QuantizationScheme::Scales::channel;
     else if (strategy == "block")
-      set_block(scheme, weights.contains("block_structure") ? weights["block_structure"] : json::array({128, 128}));
+      scheme.scales = QuantizationScheme::Scales::block;
     else if (strategy != "tensor")
       refuse("weights.strategy", strategy);
+    if (strategy == "block" && has(weights, "block_structure")) set_block(scheme, weights["block_structure"]);
     add_modules(scheme, "ignore");
     return scheme;
   }
@@ -95,11 +96,13 @@ class SchemeReader {
     return object[key].get<std::string>();
   }
   void set_block(QuantizationScheme& scheme, const json& block) const {
+    constexpr uint64_t kMostSide = uint64_t{1} << 20;
     const auto is_side = [](const json& side) {
-      return side.is_number_unsigned() && side.get<uint64_t>() >= 1 && side.get<uint64_t>() <= uint64_t{1} << 20;
+      return side.is_number_unsigned() && side.get<uint64_t>() >= 1 && side.get<uint64_t>() <= kMostSide;
     };
     check(block.is_array() && block.size() == 2 && is_side(block[0]) && is_side(block[1]), path_,
-          ": quantization_config: a block of weights is two numbers, not ", block.dump());
+          ": quantization_config: a block of weights is two numbers from 1 to ", kMostSide, ", not ",
+          in_quotes(block.dump()));
     scheme.scales = QuantizationScheme::Scales::block;
     scheme.block_outputs = block[0].get<int64_t>();
     scheme.block_inputs = block[1].get<int64_t>();
@@ -108,7 +111,7 @@ class SchemeReader {
     if (!has(object_, key)) return;
     check(object_[key].is_array(), path_, ": quantization_config: ", key, " is not a list");
     for (const json& name : object_[key]) {
-      check(name.is_string(), path_, ": quantization_config: ", key, " has ", name.dump(), ", not a name");
+      check(name.is_string(), path_, ": quantization_config: ", key, " has ", in_quotes(name.dump()), ", not a name");
       scheme.dense.push_back(name.get<std::string>());
     }
   }

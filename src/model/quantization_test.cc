@@ -43,12 +43,43 @@ TEST(Quantization, IsReadAsItsWritersWriteIt) {
   EXPECT_EQ(scheme_of(R"({"quant_method": "modelopt", "quant_algo": "FP8"})").scales, Scales::tensor);
 }
 
+TEST(Quantization, BlocksOfCompressedTensorsAre128By128UnlessItSaysOtherwise) {
+  const auto with = [](const json& structure) {
+    json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}};
+    if (!structure.is_discarded()) weights["block_structure"] = structure;
+    const json config = {{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", weights}}}}}};
+    return scheme_of(config.dump().c_str());
+  };
+  for (const json& none : {json(json::value_t::discarded), json(nullptr)}) {
+    EXPECT_EQ(with(none).scales, Scales::block);
+    EXPECT_EQ(with(none).block_outputs, 128);
+    EXPECT_EQ(with(none).block_inputs, 128);
+  }
+  EXPECT_EQ(with(json::parse("[64, 32]")).block_outputs, 64);
+  EXPECT_EQ(with(json::parse("[64, 32]")).block_inputs, 32);
+  expect_refused([&] { with(json::parse("[64, 0]")); }, "two numbers from 1 to 1048576, not \"[64,0]\"");
+}
+
+TEST(Quantization, ARefusalIsAShortLine) {
+  const json many(1000, 1);
+  for (const char* key : {"weight_block_size", "ignored_layers"}) {
+    const json value = std::string_view(key) == "ignored_layers" ? json::array({many}) : many;
+    try {
+      scheme_of(json{{"quant_method", "fp8"}, {key, value}}.dump().c_str());
+      ADD_FAILURE() << key;
+    } catch (const CheckError& error) {
+      EXPECT_LT(std::string_view(error.what()).size(), 300u) << key;
+    }
+  }
+}
+
 TEST(Quantization, WhatIsNotComputedIsRefusedByName) {
   const auto refused = [](const char* text, const char* why) { expect_refused([&] { scheme_of(text); }, why); };
   refused(R"({"quant_method": "gptq", "bits": 4})", "config.json: quantization_config: quant_method = \"gptq\"");
   refused(R"({"bits": 4})", "quant_method = \"\"");
   refused(R"({"quant_method": "fp8", "fmt": "e5m2"})", "fmt = \"e5m2\"");
-  refused(R"({"quant_method": "fp8", "weight_block_size": [128]})", "a block of weights is two numbers, not [128]");
+  refused(R"({"quant_method": "fp8", "weight_block_size": [128]})",
+          "a block of weights is two numbers from 1 to 1048576, not \"[128]\"");
   refused(R"({"quant_method": "fp8", "weight_block_size": [0, 128]})", "two numbers");
   refused(R"({"quant_method": "fp8", "modules_to_not_convert": "lm_head"})", "is not a list");
   refused(R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})", "format = \"pack-quantized\"");
@@ -114,6 +145,10 @@ class TinyFolder {
     std::vector<uint16_t> bits;
     for (const float x : numbers) bits.push_back(to_bf16(x).bits);
     add(name, "BF16", dims, bits.data(), bits.size() * sizeof(uint16_t));
+  }
+  // Its first bytes.
+  void overwrite(const std::string& name, std::string_view bytes) {
+    body_.replace(header_.at(name)["data_offsets"][0].get<size_t>(), bytes.size(), bytes);
   }
   std::string write() {
     std::ofstream(path_ / "config.json") << config_.dump();
@@ -248,6 +283,24 @@ TEST(Fp8Model, SaysWhatIsWrongWithItsScales) {
   add_model(none, wide, kind);
   expect_refused([&] { Model(none.write(), exec); },
                  "q_proj.weight is F8_E4M3, and model.layers.0.self_attn.q_proj.weight_scale is missing");
+}
+
+// Else every request would fail for it.
+TEST(Fp8Model, NumbersThatAreNoneAreRefusedAtLoad) {
+  Exec exec({.threads = 2});
+  json config = tiny_config();
+  config["quantization_config"] = kKinds[1].config;
+  const auto refused = [&](std::string_view suffix, std::string_view bytes, const char* why) {
+    TinyFolder wide("wide", tiny_config()), odd("odd", config);
+    add_model(odd, wide, kKinds[1]);
+    odd.overwrite(cat("model.layers.1.mlp.up_proj.weight", suffix), bytes);
+    expect_refused([&] { Model(odd.write(), exec); }, why);
+  };
+  using std::string_view_literals::operator""sv;
+  refused("", "\x7f", "gate_proj.weight: there is a NaN among the weights of F8_E4M3 [256, 128]");
+  refused("", "\xff", "there is a NaN among the weights");
+  refused("_scale", "\x00\x00\xc0\x7f"sv, "up_proj.weight_scale holds NaN or infinity");
+  refused("_scale", "\x00\x00\x80\xff"sv, "up_proj.weight_scale holds NaN or infinity");
 }
 
 TEST(Fp8Model, ADummyHasItsTypes) {

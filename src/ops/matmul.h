@@ -91,8 +91,8 @@ class PackedMatrix {
   };
   PackedMatrix() = default;
   // For exec's device. Reads the views once, on all threads of exec; the file is not needed afterwards. Throws
-  // CheckError printing the matrix when inputs are no whole blocks (for a GPU: no multiple of 8) or shapes do not fit
-  // the join.
+  // CheckError printing the matrix when inputs are no whole blocks (for a GPU: no multiple of 8), shapes do not fit the
+  // join, or a number of F8_E4M3 is NaN.
   PackedMatrix(std::span<const WeightView> parts, Join join, Exec& exec);
 
   int64_t outputs() const;  // of all parts together

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <deque>
 
 #include "base/check.h"
@@ -60,6 +61,21 @@ void pack_tile_of(std::span<const WeightView> views, std::span<const PackedMatri
   pack_tile(views[part], tile * kTileColumns, const_cast<std::byte*>(target.tiles) + tile * target.tile_stride);
 }
 
+// One makes NaN of all that is computed with it: said at load, not by every request.
+void check_fp8_numbers(std::span<const WeightView> views, Exec& exec) {
+  constexpr std::byte kMagnitude{0x7f};  // all bits of it: NaN
+  const auto is_nan = [](std::byte number) { return (number & kMagnitude) == kMagnitude; };
+  for (const WeightView& view : views) {
+    if (view.type != BlockType::f8_e4m3) continue;
+    std::atomic<bool> numbers = true;
+    exec.parallel(view.outputs, [&](int64_t output, int) {
+      const std::span row(view.data + output * view.inputs, static_cast<size_t>(view.inputs));
+      if (std::any_of(row.begin(), row.end(), is_nan)) numbers = false;
+    });
+    check(numbers, "there is a NaN among the weights of ", view);
+  }
+}
+
 // Bytes become bf16 where a CPU multiplies them.
 std::vector<WeightView> widened(std::span<const WeightView> views, std::deque<std::vector<uint16_t>>& memory,
                                 Exec& exec) {
@@ -99,6 +115,7 @@ PackedMatrix::PackedMatrix(std::span<const WeightView> views, Join join, Exec& e
 }
 
 void PackedMatrix::place_on_host(std::span<const WeightView> file_views, Exec& exec) {
+  check_fp8_numbers(file_views, exec);
   std::deque<std::vector<uint16_t>> memory;
   const std::vector<WeightView> views = widened(file_views, memory, exec);
   memory_ = PackedMemory(packed_bytes(views));
@@ -111,6 +128,7 @@ void PackedMatrix::place_on_host(std::span<const WeightView> file_views, Exec& e
 void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
   if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
   if (suits_packed_fp8(views, join_)) return place_fp8_on_device(views, exec);
+  check_fp8_numbers(views, exec);
   device_memory_.push_back(packed_rows(views, join_, exec));
   const std::byte* rows = device_memory_[0].data();
   const int64_t row_bytes = views[0].inputs * shape_of(BlockType::bf16).bytes;

@@ -69,6 +69,7 @@ def test_the_manual_page_and_the_commands_agree():
         (["serv"], 'quire: there is no command "serv"; did you mean serve?'),
         (["serve", "--prot", "80"], "quire serve: there is no option --prot; did you mean --port?"),
         (["serve", "--port", "70000"], 'quire serve: --port is from 0 to 65535; not "70000"'),
+        (["serve", "--mem-fraction-static", "nan"], 'quire serve: --mem-fraction-static is from 0.01 to 0.99; not "nan"'),
         (["generate", "a", "-t", "2000"], 'quire generate: --threads is from 0 to 1024; not "2000"'),
         (["generate", "a", "--seed", "x"], "quire generate: --seed is from 0 to 18446744073709551615; not \"x\""),
         (["generate", "a", "--seed=-1"], "quire generate: --seed is from 0 to 18446744073709551615; not \"-1\""),
@@ -108,7 +109,11 @@ def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="this machine has a GPU")
-@pytest.mark.parametrize("command", RUNS_A_MODEL[:4], ids=lambda words: " ".join(words))
+@pytest.mark.parametrize(
+    "command",
+    RUNS_A_MODEL[:4] + [["bench", name] for name in ("attention", "matmul", "metadata", "sampling")],
+    ids=lambda words: " ".join(words),
+)
 def test_a_gpu_that_is_not_there_is_refused_in_a_line(command):
     assert usage_error(quire(*command, "--device", "cuda")).startswith(
         f"quire {' '.join(command[:2] if command[0] == 'bench' else command[:1])}: --device cuda: this machine has no GPU"
