@@ -31,7 +31,7 @@ inline QuantisedScratch carve(std::byte* scratch) {
 inline constexpr int64_t kGroupRows = 32;
 
 // One tile and a group of rows. A block's numbers are unpacked into registers, vector of columns by vector, and pass
-// all rows; the rows' sums are in L1, or for one row alone in registers.
+// all rows; the rows' sums are in L1, or in registers where all rows are computed together.
 template <class E, class Weights>
 class TileRows {
  public:
@@ -43,11 +43,11 @@ class TileRows {
   TileRows(const ActivationRows& in, int64_t row, int64_t rows, const int32_t* sides)
       : q_(in.q + row * in.q_stride), stride_(in.q_stride), blocks_(in.dim / kBlockInputs), side_{sides, rows} {}
 
-  // Room: rows whose sums there is room for, and rows there are unless it is 1.
+  // Room: rows whose sums there is room for; up to kTogether, there are as many rows.
   template <int64_t Room>
   [[gnu::always_inline]] void products(const Weights& weights, F (&sums)[kVectors][Room]) const {
     for (auto& vector : sums)
-      for (int64_t r = 0; r < (Room == 1 ? 1 : side_.rows); ++r) vector[r] = S::zero();
+      for (int64_t r = 0; r < (Room <= E::kTogether ? Room : side_.rows); ++r) vector[r] = S::zero();
     const int8_t* q = q_;
     for (int64_t b = 0; b < blocks_; b += Weights::kStep) {
       typename Weights::Head heads[kVectors];
@@ -84,7 +84,7 @@ class TileRows {
   template <int64_t Room>
   [[gnu::always_inline]] void add_block(const BlockNumbers& block, const int8_t* q, const int32_t* side,
                                         F (&sums)[Room]) const {
-    if constexpr (Room == 1) return add_rows<1>(block, q, side, sums);
+    if constexpr (Room <= E::kTogether) return add_rows<Room>(block, q, side, sums);
     int64_t r = 0;
     for (; r + E::kTogether <= side_.rows; r += E::kTogether) {
       add_rows<E::kTogether>(block, q, side, sums + r);
@@ -93,8 +93,13 @@ class TileRows {
       q += E::kTogether * stride_;
       side += E::kTogether * Side::kRowWords;
     }
+    if constexpr (E::kTogether > 2)
+      if (side_.rows - r >= 2) {
+        add_rows<2>(block, q, side, sums + r);
+        r += 2, q += 2 * stride_, side += 2 * Side::kRowWords;
+      }
     if constexpr (E::kTogether > 1)
-      for (; r < side_.rows; ++r, q += stride_, side += Side::kRowWords) add_rows<1>(block, q, side, sums + r);
+      if (r < side_.rows) add_rows<1>(block, q, side, sums + r);
   }
 
   template <int R>
@@ -140,6 +145,17 @@ template <class E, class Weights, int64_t Room>
     put_rows<typename E::Simd>(place, row, swept, v * E::Simd::kWidth, sums[v], rows);
 }
 
+// A step that verifies drafts has 2 to 4 rows, and gains a fifth where the compiler knows how many.
+template <class E, class Weights>
+auto tile_rows_for(int64_t rows) {
+  if (rows == 1) return tile_rows<E, Weights, 1>;
+  if constexpr (E::kTogether > 2) {
+    if (rows == 2) return tile_rows<E, Weights, 2>;
+    if (rows == E::kTogether) return tile_rows<E, Weights, E::kTogether>;
+  }
+  return tile_rows<E, Weights, kGroupRows>;
+}
+
 template <class E, BlockType T>
 void run_quantised(const TileRun& run, const ActivationRows& in, RowRange rows, std::byte* scratch) {
   using Weights = PackedWeights<E, T>;
@@ -148,7 +164,7 @@ void run_quantised(const TileRun& run, const ActivationRows& in, RowRange rows, 
   fill_sides<Weights>(in, rows, kGroupRows, memory.sides);
   // The tiles of a run stay in L2 while group after group of rows passes them.
   for_row_groups(rows, kGroupRows, [&](int64_t row, int64_t count) {
-    const auto compute = count == 1 ? tile_rows<E, Weights, 1> : tile_rows<E, Weights, kGroupRows>;
+    const auto compute = tile_rows_for<E, Weights>(count);
     const int64_t swept = row - rows.first;
     Place place;
     for (int64_t i = 0; i < run.count; ++i) {
