@@ -450,19 +450,22 @@ struct HeadsCase {
   int32_t heads, kv_heads, key_dim, value_dim, rotary;
   bool adjacent;
   Dtype type;
+  int32_t rows = kRows;
+  int32_t pages() const { return 3 * rows / 16 + 2; }  // of 16 slots, every third of which is written
 };
 struct HeadsWorld {
   explicit HeadsWorld(const HeadsCase& of)
-      : spec(some_spec()),
+      : slot_count(of.pages() * 16),
+        spec(some_spec()),
         store({.layers = 1,
-               .pages = 2,
+               .pages = of.pages(),
                .page_size = PageSize(16),
                .type = of.type,
                .kv_heads = of.kv_heads,
                .key_dim = of.key_dim,
                .value_dim = of.value_dim},
               Place::pinned),
-        activations(kRows, of.width, Place::device) {
+        activations(of.rows, of.width, Place::device) {
     spec.attention = {
         .heads = of.heads, .kv_heads = of.kv_heads, .key_dim = of.key_dim, .value_dim = of.value_dim, .scale = 1};
     const AttentionSpec& heads = spec.attention;
@@ -470,20 +473,20 @@ struct HeadsWorld {
         GpuLayer::matrix({Weights(BlockType::bf16, heads.qkv_width(), of.width, 41)}, PackedMatrix::Join::stack);
     weights.attention_norm = Vector(random_floats(of.width, 42), GpuLayer::exec());
     weights.qkv_bias = Vector(random_floats(heads.qkv_width(), 43), GpuLayer::exec());
-    x = GpuLayer::pinned(memory[0], kRows * of.width, 44);
-    qkv = GpuLayer::pinned(memory[1], kRows * heads.qkv_width(), 45);
-    q = GpuLayer::pinned(memory[2], kRows * heads.q_width(), 46);
-    cos = GpuLayer::pinned(memory[3], kRows * of.key_dim, 47);
+    x = GpuLayer::pinned(memory[0], of.rows * of.width, 44);
+    qkv = GpuLayer::pinned(memory[1], of.rows * heads.qkv_width(), 45);
+    q = GpuLayer::pinned(memory[2], of.rows * heads.q_width(), 46);
+    cos = GpuLayer::pinned(memory[3], of.rows * of.key_dim, 47);
     live = reinterpret_cast<int32_t*>(GpuLayer::pinned(memory[4], 1, 48));
-    slots = reinterpret_cast<TokenSlot*>(GpuLayer::pinned(memory[5], kRows, 49));
-    *live = kRows - 1;
-    for (int32_t row = 0; row < kRows; ++row) slots[row] = TokenSlot(30 - 3 * row);
+    slots = reinterpret_cast<TokenSlot*>(GpuLayer::pinned(memory[5], of.rows, 49));
+    *live = of.rows - 1;
+    for (int32_t row = 0; row < of.rows; ++row) slots[row] = TokenSlot(3 * (of.rows - row));
     const kv::LayerKv kv = store.layer(0);
     std::fill_n(kv.keys, key_bytes(), std::byte{0xa5});
     std::fill_n(kv.values, value_bytes(), std::byte{0xa5});
     block = {.spec = &spec,
              .weights = &weights,
-             .rows = {.x = {x, kRows, of.width, of.width},
+             .rows = {.x = {x, of.rows, of.width, of.width},
                       .live_rows = live,
                       .precise = false,
                       .norm_eps = kEps,
@@ -492,17 +495,20 @@ struct HeadsWorld {
              .rope = {.rotary = of.rotary, .adjacent_pairs = of.adjacent, .theta = 1e4, .scaling = {}},
              .cos = cos,
              .sin = cos + 1,
-             .qkv = {qkv, kRows, heads.qkv_width(), heads.qkv_width()},
-             .q = {reinterpret_cast<std::byte*>(q), of.type == Dtype::f8e4m3 ? Dtype::bf16 : of.type, kRows, of.heads,
+             .qkv = {qkv, of.rows, heads.qkv_width(), heads.qkv_width()},
+             .q = {reinterpret_cast<std::byte*>(q), of.type == Dtype::f8e4m3 ? Dtype::bf16 : of.type, of.rows, of.heads,
                    of.key_dim, heads.q_width()},
              .kv = kv,
              .slots = slots};
   }
-  size_t key_bytes() const { return static_cast<size_t>(32 * spec.attention.k_width() * size_of(store.layout().type)); }
+  size_t key_bytes() const {
+    return static_cast<size_t>(slot_count * spec.attention.k_width() * size_of(store.layout().type));
+  }
   size_t value_bytes() const {
-    return static_cast<size_t>(32 * spec.attention.v_width() * size_of(store.layout().type));
+    return static_cast<size_t>(slot_count * spec.attention.v_width() * size_of(store.layout().type));
   }
 
+  int64_t slot_count;
   LayerSpec spec;
   LayerWeights weights;
   kv::KvStore store;
@@ -522,10 +528,12 @@ TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
       {64, 4, 2, 16, 16, 12, false, Dtype::bf16},      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
       {2048, 8, 2, 128, 128, 128, false, Dtype::bf16},  // from here on large enough for the stream
       {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16},
-      {640, 56, 8, 64, 64, 64, false, Dtype::bf16}};  // three tiles a block
+      {640, 56, 8, 64, 64, 64, false, Dtype::bf16},    // three tiles a block
+      {64, 3, 1, 64, 64, 64, false, Dtype::bf16, 65},  // by tiles, a row's inputs in one block and in a cluster
+      {576, 4, 2, 32, 16, 16, false, Dtype::f16, 40},  {1536, 4, 2, 32, 16, 16, false, Dtype::bf16, 127}};
   for (const HeadsCase& of : kCases) {
     SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary, of.adjacent ? ", adjacent" : "",
-                     ", ", to_string(of.type)));
+                     ", ", to_string(of.type), ", ", of.rows, " rows"));
     HeadsWorld expected(of), got(of);
     ops::matmul({.weights = &expected.weights.qkv,
                  .in = composed::normed_input(expected.weights.qkv, expected.weights.attention_norm,
@@ -540,7 +548,7 @@ TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
     const kv::LayerKv a = got.store.layer(0), b = expected.store.layer(0);
     EXPECT_EQ(std::memcmp(a.keys, b.keys, got.key_bytes()), 0);
     EXPECT_EQ(std::memcmp(a.values, b.values, got.value_bytes()), 0);
-    const auto q_bytes = static_cast<size_t>(kRows * got.spec.attention.q_width()) * sizeof(float);
+    const auto q_bytes = static_cast<size_t>(of.rows * got.spec.attention.q_width()) * sizeof(float);
     EXPECT_EQ(std::memcmp(got.q, expected.q, q_bytes), 0);
   }
 }

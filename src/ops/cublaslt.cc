@@ -6,16 +6,22 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/check.h"
+#include "base/cuda.h"
+#include "base/cuda_call.h"
 
 namespace quire::ops::cuda {
 namespace {
+
+using quire::cuda::check_cuda;
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20, kScratchBytes = size_t{64} << 20;
 
@@ -158,8 +164,10 @@ std::string describe(const Library& lib, const LibraryProduct& p, const cublasLt
              config_of(lib, algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
 }
 
-// The one that the library holds for the fastest.
-Algorithm ask_for_algorithm(const Library& lib, const LibraryProduct& p, const Description& description) {
+// What the library proposes, the one that it holds for the fastest first.
+std::vector<cublasLtMatmulAlgo_t> proposals(const Library& lib, const LibraryProduct& p,
+                                            const Description& description) {
+  constexpr int kMost = 8;
   cublasLtMatmulPreference_t made = nullptr;
   check_library(lib.cublasLtMatmulPreferenceCreate(&made), "a preference");
   const Owned<cublasLtMatmulPreference_t> preference(made, lib.cublasLtMatmulPreferenceDestroy);
@@ -171,15 +179,103 @@ Algorithm ask_for_algorithm(const Library& lib, const LibraryProduct& p, const D
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.in));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.out));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.out));
-  cublasLtMatmulHeuristicResult_t result{};
+  cublasLtMatmulHeuristicResult_t results[kMost] = {};
   int count = 0;
   check_library(lib.cublasLtMatmulAlgoGetHeuristic(lib.handle, description.operation.get(), description.weights.get(),
                                                    description.in.get(), description.out.get(), description.out.get(),
-                                                   made, 1, &result, &count),
+                                                   made, kMost, results, &count),
                 "choosing an algorithm");
-  check(count == 1, "cuBLASLt has no algorithm for ", p.outputs, " outputs, ", p.inputs, " inputs and ", p.rows,
+  check(count > 0, "cuBLASLt has no algorithm for ", p.outputs, " outputs, ", p.inputs, " inputs and ", p.rows,
         " rows");
-  return {result.algo, describe(lib, p, result.algo)};
+  std::vector<cublasLtMatmulAlgo_t> found;
+  for (const auto& result : std::span(results).first(static_cast<size_t>(count))) found.push_back(result.algo);
+  return found;
+}
+
+// --- the fastest of some, by time
+
+// While it lives this thread may allocate, launch and wait although a stream of its records a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "no other mode of capture"); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A product in memory of its own: zeros that it reads, then its results. All is cleared before every product, which is
+// more than the second cache holds, so weights come from memory.
+class TimedProduct {
+ public:
+  TimedProduct(const Library& lib, const LibraryProduct& p, const Description& description)
+      : lib_(lib), p_(p), description_(description), clearing_(best_of([] {})) {}
+
+  static bool fits(const LibraryProduct& p) {
+    constexpr int32_t kMostRows = 256;  // rooms of decode steps, whose graphs are recorded before anybody waits
+    return p.rows <= kMostRows && out_at(p) + int64_t{p.rows} * p.out_stride * 4 <= kBytes &&
+           quire::cuda::memory().free > 2 * (kBytes + int64_t{kWorkspaceBytes});
+  }
+  double seconds_of(const cublasLtMatmulAlgo_t& algorithm) {
+    return best_of([&] { launch(algorithm); }) - clearing_;
+  }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{96} << 20;
+  static int64_t out_at(const LibraryProduct& p) { return (int64_t{p.rows} * p.in_stride * 2 + 255) / 256 * 256; }
+
+  // The best of some replays of a graph, as steps are graphs.
+  template <class Work>
+  double best_of(const Work& work) {
+    constexpr int32_t kTimes = 3, kReplays = 5;
+    stream_.begin_capture();
+    for (int32_t i = 0; i < kTimes; ++i) {
+      check_cuda(cudaMemsetAsync(memory_.data(), 0, kBytes, stream()), "no memory is cleared");
+      work();
+    }
+    const auto graph = stream_.end_capture();
+    double best = std::numeric_limits<double>::max();
+    for (int32_t i = 0; i < kReplays; ++i) best = std::min(best, stream_.seconds_of([&] { stream_.launch(*graph); }));
+    return best;
+  }
+  void launch(const cublasLtMatmulAlgo_t& algorithm) {
+    const float beta = p_.add ? 1 : 0;
+    void* out = memory_.data() + out_at(p_);
+    check_library(lib_.cublasLtMatmul(lib_.handle, description_.operation.get(), &p_.scale, p_.weights,
+                                      description_.weights.get(), memory_.data(), description_.in.get(), &beta, out,
+                                      description_.out.get(), out, description_.out.get(), &algorithm,
+                                      workspace_.data(), kWorkspaceBytes, stream()),
+                  "a product that is timed");
+  }
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.handle()); }
+
+  const Library& lib_;
+  const LibraryProduct& p_;
+  const Description& description_;
+  quire::cuda::Stream stream_;
+  Buffer memory_{kBytes, Place::device}, workspace_{kWorkspaceBytes, Place::device};
+  double clearing_;
+};
+
+// The library's first, unless another is faster by more than clocks err.
+size_t fastest_of(const Library& lib, const LibraryProduct& p, const Description& description,
+                  const std::vector<cublasLtMatmulAlgo_t>& algorithms) try {
+  constexpr double kFaster = 0.97;
+  const RelaxedCapture relaxed;
+  if (algorithms.size() < 2 || !TimedProduct::fits(p)) return 0;
+  TimedProduct product(lib, p, description);
+  size_t fastest = 0;
+  double best = product.seconds_of(algorithms[0]) * kFaster;
+  for (size_t i = 1; i < algorithms.size(); ++i)
+    if (const double seconds = product.seconds_of(algorithms[i]); seconds < best) {
+      best = seconds;
+      fastest = i;
+    }
+  return fastest;
+} catch (const CheckError&) {
+  return 0;  // what cannot be timed can still be multiplied
 }
 
 const Algorithm& algorithm_of(const Library& lib, const LibraryProduct& p, const Description& description) {
@@ -188,7 +284,9 @@ const Algorithm& algorithm_of(const Library& lib, const LibraryProduct& p, const
   const std::lock_guard lock(mutex);
   const auto found = known.find(shape_of(p));
   if (found != known.end()) return found->second;
-  return known.emplace(shape_of(p), ask_for_algorithm(lib, p, description)).first->second;
+  const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(lib, p, description);
+  const cublasLtMatmulAlgo_t& fastest = proposed[fastest_of(lib, p, description, proposed)];
+  return known.emplace(shape_of(p), Algorithm{fastest, describe(lib, p, fastest)}).first->second;
 }
 
 // --- memory of a stream

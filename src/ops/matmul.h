@@ -22,16 +22,16 @@
 // always; for more rows the numbers that weights and rows stand for are rounded to bf16 and multiplied by cuBLASLt
 // where its library is found. Where a part is dense, or gate and up are of different types, weights and rows of all
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
-// the kernel's, which is chosen by the weights' shape: with room for up to most_own_rows() rows a row's bits depend on
-// neither the number of rows nor the other rows. Rooms of more rows are served by cuBLASLt where its library is found,
-// which may sum in another order for each number of rows; gates and ups are then rounded to bf16 before silu, where the
-// results are bf16 too. With `deterministic` the weights' shape alone says which kernel serves a room, and a row's bits
-// depend on the row alone. The live rows are counted where the kernel runs, except by cuBLASLt, which computes the
-// whole room: there rows of out past the live ones are overwritten with what has no meaning. So give views of as many
-// rows as the step has room for, not of all memory.
+// the kernel's, which is chosen by the weights' shape and the room: with room for up to 8 rows, and 16 with small
+// matrices, a row's bits depend on neither the number of rows nor the other rows; with more on how many rows there is
+// room for. Rooms of more than most_own_rows() are served by cuBLASLt where its library is found; gates and ups are
+// then rounded to bf16 before silu, where the results are bf16 too. With `deterministic` the weights' shape alone says
+// which kernel serves a room, and a row's bits depend on the row alone. The live rows are counted where the kernel runs,
+// except by cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with what has
+// no meaning. So give views of as many rows as the step has room for, not of all memory.
 //
-// Memory   a product allocates nothing; on a CPU it uses the threads' scratch, on a GPU what was set apart for exec's
-//          stream when the weights were laid out, so it may be captured.
+// Memory   a product keeps nothing that it allocates; on a CPU it uses the threads' scratch, on a GPU what was set
+//          apart for exec's stream when the weights were laid out, so it may be captured.
 // Errors   arguments that do not fit the weights, and weights of another device, throw CheckError that shows both,
 //          before any work; on a CPU a live count beyond the room when the operation runs (a GPU takes the room for
 //          it).

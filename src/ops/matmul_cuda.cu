@@ -177,6 +177,16 @@ struct Unfinished {
   int32_t at_once;  // rows
 };
 
+// Of a matrix that does not suit the ring. Tiles come in boxes of 8 rows side by side, which neighbours in pairs are
+// not.
+bool takes_tiles(const Product& p, bool deterministic) {
+  return p.room > kFewSmallRows && p.room <= kMostTilesRows && !deterministic && suits_tiles(p.inputs) &&
+         !(p.has_heads && p.heads.adjacent_pairs);
+}
+int64_t most_small_rows(const PackedMatrix& weights) {
+  return suits_tiles(weights.inputs()) ? kMostTilesRows : kMostSmallRows;
+}
+
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
 
 }  // namespace
@@ -209,7 +219,7 @@ std::string kernel_of(const MatmulArgs& args, Exec& exec) {
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room > most_own_rows(*args.weights) && !args.deterministic)
     return cublaslt_choice(is_plain(p) ? plain_product(p) : Unfinished(p, stream).product(p, 0));
-  if (!suits_ring(p.join, p.outputs, p.inputs)) return "small";
+  if (!suits_ring(p.join, p.outputs, p.inputs)) return takes_tiles(p, args.deterministic) ? "tiles" : "small";
   return p.room <= kMostStreamRows && !args.deterministic ? "stream" : "ring";
 }
 
@@ -225,13 +235,13 @@ int64_t most_own_rows(const PackedMatrix& weights) {
   if (!has_cublaslt()) return std::numeric_limits<int64_t>::max();
   if (weights.is_fp8()) return kFp8;
   if (!is_dense(weights.parts()[0].type)) return kMostExactRows;
-  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : most_small_rows(weights);
 }
 
 int64_t most_fused_rows(const PackedMatrix& weights) {
   if (weights.is_fp8()) return kMostStreamRows;
   if (!is_dense(weights.parts()[0].type)) return 0;
-  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : kMostSmallRows;
+  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : most_small_rows(weights);
 }
 
 bool stores_heads(const PackedMatrix& weights, const HeadTargets& h) {
@@ -252,7 +262,8 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
   if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
   if (!own) return multiply_by_library(p, stream);
-  if (!suits_ring(p.join, p.outputs, p.inputs)) return multiply_small(p, stream);
+  if (!suits_ring(p.join, p.outputs, p.inputs))
+    return (takes_tiles(p, args.deterministic) ? multiply_tiles : multiply_small)(p, stream);
   (p.room <= kMostStreamRows && !args.deterministic ? multiply_stream : multiply_ring)(p, stream);
 }
 

@@ -1,7 +1,7 @@
 // Inside matmul on a GPU: one product as its kernels take it, and the way from finished sums to memory.
 //
-// matmul_cuda.cu chooses who computes a product; matmul_small_cuda.cu and matmul_ring_cuda.cu are the kernels,
-// cublaslt.h the library for many rows.
+// matmul_cuda.cu chooses who computes a product; matmul_{small,tiles,stream,ring}_cuda.cu are the kernels, cublaslt.h the
+// library for many rows.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -145,12 +145,18 @@ class RowFactor {
 CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
                        int32_t panels);
 
+// Whole rows of bf16 by blocks of 64 columns, [rows, blocks, 64], in boxes of `blocks` of `box` rows, row by row.
+CUtensorMap rows_map(const uint16_t* data, int64_t rows, int64_t columns, int32_t box, int32_t blocks);
+
 // The kernels. All rows of the room, in the stream's order.
 int32_t multiprocessors();
+bool has_wgmma();
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
-inline constexpr int32_t kMostSmallRows = 64, kMostStreamRows = 8;
+bool suits_tiles(int64_t inputs);                                   // and the device
+void multiply_tiles(const Product& product, cudaStream_t stream);  // of what does not suit the ring
+inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostTilesRows = 128, kMostStreamRows = 8;
 void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
 // Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
 void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);

@@ -17,6 +17,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/cuda_call.h"
 #include "base/hopper.cuh"
@@ -301,16 +302,6 @@ decltype(&cuTensorMapEncodeTiled) map_encoder() {
   return found;
 }
 
-bool is_hopper() {
-  static const bool hopper = [] {
-    int device = 0, major = 0;
-    check_cuda(cudaGetDevice(&device), "no device");
-    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "no version");
-    return major == 9;
-  }();
-  return hopper;
-}
-
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
 // How a matrix is dealt out.
@@ -351,28 +342,48 @@ void launch_joined(const Product& p, cudaStream_t stream) {
   launch_ring<kTokens, PackedMatrix::Join::gate_and_up>(p, stream);
 }
 
-}  // namespace
-
-CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
-                       int32_t panels) {
-  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(rows),
-                              static_cast<cuuint64_t>(columns / kPanelColumns)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * 2), kLineBytes};
-  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(panels)},
+// Lines of 64 columns, counted in two dimensions whose sizes, distances in bytes and share of a box are given.
+CUtensorMap map_of(const uint16_t* data, std::array<int64_t, 2> lines, std::array<int64_t, 2> distances,
+                   std::array<int32_t, 2> box, CUtensorMapSwizzle swizzle) {
+  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(lines[0]), static_cast<cuuint64_t>(lines[1])};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(distances[0]), static_cast<cuuint64_t>(distances[1])};
+  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box[0]), static_cast<cuuint32_t>(box[1])},
                    steps[] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes, strides, box_sizes,
-                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", rows, " rows of ", columns, ": error ",
+  const CUresult result = map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes,
+                                        strides, box_sizes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", lines[0], " by ", lines[1], " lines: error ",
         static_cast<int>(result));
   return map;
 }
 
+}  // namespace
+
+bool has_wgmma() {
+  static const bool hopper = [] {
+    int device = 0, major = 0;
+    check_cuda(cudaGetDevice(&device), "no device");
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "no version");
+    return major == 9;
+  }();
+  return hopper;
+}
+
+CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
+                       int32_t panels) {
+  return map_of(data, {rows, columns / kPanelColumns}, {stride * 2, kLineBytes}, {box, panels},
+                CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap rows_map(const uint16_t* data, int64_t rows, int64_t columns, int32_t box, int32_t blocks) {
+  return map_of(data, {columns / kPanelColumns, rows}, {kLineBytes, columns * 2}, {blocks, box},
+                CU_TENSOR_MAP_SWIZZLE_NONE);
+}
+
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs) {
   constexpr int64_t kLeastBytes = int64_t{5} << 20;
-  return is_hopper() && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
+  return has_wgmma() && inputs % kPanelColumns == 0 && row_count(join, outputs) * inputs * 2 >= kLeastBytes;
 }
 
 void multiply_ring(const Product& p, cudaStream_t stream) {

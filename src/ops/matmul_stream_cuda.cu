@@ -2,9 +2,10 @@
 // stream through a ring of shared memory, which is full before the kernel waits for its rows.
 //
 //   a tile    16 weight rows. Every block has as many as any other, if possible, so that all end at once
-//   a piece   4, 8 or 16 of its rows, up to 4096 inputs, up to 32 KB: a stage of the ring. Rows that are one piece lie
-//             side by side and come by one copy: copies cost 40 ns each, and memory gives a tenth more to stretches
-//             than to boxes of a tensor map
+//   a piece   a stage of the ring, up to 32 KB. Of rows of up to 4096 inputs 4, 8 or 16, which lie side by side and
+//   come
+//             by one copy: copies cost 40 ns each, and memory gives a tenth more to stretches than to boxes of a tensor
+//             map. Of longer rows 1024 inputs of all 16, two boxes: stretches of them would be too short
 //   a warp    has every eighth block of 64 inputs, and in registers what it needs of the tokens' rows
 //
 // Products are m16n8k16 over four weight rows: tokens are its rows, with a block's first 32 inputs, and again eight
@@ -32,11 +33,13 @@ using quire::cuda::shared_address;
 constexpr int32_t kStreamWarps = 8, kStreamThreads = kStreamWarps * 32;
 constexpr int32_t kTileHeight = static_cast<int32_t>(kRowGroup), kHalfTile = kTileHeight / 2;
 constexpr int32_t kQuad = 4, kQuads = kTileHeight / kQuad;  // weight rows of a product, such of a tile
-constexpr int32_t kBlock = 64, kMostPiece = 4096, kBlocksOfWarp = kMostPiece / kBlock / kStreamWarps;
+constexpr int32_t kBlock = 64, kLongestRow = 4096, kBoxInputs = 1024;
+constexpr int32_t kBoxBlocks = kBoxInputs / kBlock;
 constexpr int32_t kRingBytes = 128 << 10, kMostStageBytes = 32 << 10, kMostStages = 12;
 constexpr int32_t kHeldTiles = 2;  // whose sums meet at a time
 
 struct StreamProduct {
+  CUtensorMap boxes;  // of pieces that are not whole rows
   Product product;
   int32_t tiles, turns;   // of all blocks, of a block
   int32_t pieces, piece;  // of a row; inputs of one
@@ -71,32 +74,55 @@ struct StreamShared {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
+// As tma_load, of what is read once: it leaves L2 before anything else does.
+__device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
+                              [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
+                              [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot),
+      "l"(quire::cuda::evict_first_policy())
+      : "memory");
+#endif
+}
+
+// Blocks of 64 inputs that a warp has of a piece.
+template <bool kBoxes>
+constexpr int32_t kBlocksOfWarp = (kBoxes ? kBoxInputs : kLongestRow) / kBlock / kStreamWarps;
+
 // By one thread: the cursor's rows come to the stage.
-template <class End>
+template <class End, bool kBoxes>
 __device__ void load_stage(const StreamProduct& s, StreamShared& shared, int32_t stage, const StageCursor& at) {
   const Product& p = s.product;
   const RowPair tile = End(p, s.first_tile() + at.first + at.quad / kQuads).rows(0);
-  const int32_t rows = s.quads * kQuad, first = at.quad % kQuads * kQuad, input = at.piece * s.piece;
-  const int32_t row_bytes = min(s.piece, p.inputs - input) * 2, stride = s.piece * 2;
-  const int32_t together = s.pieces > 1 ? 1 : min(rows, kHalfTile);  // rows that lie side by side
   uint32_t to = shared_address(shared.ring) + stage * s.stage_bytes();
-  arrive_expect_tx(&shared.full[stage], rows * row_bytes);
+  arrive_expect_tx(&shared.full[stage], s.stage_bytes());
+  if constexpr (kBoxes) {
+    tma_load_once(to, &s.boxes, &shared.full[stage], 0, at.piece * kBoxBlocks, tile.low);
+    tma_load_once(to + s.stage_bytes() / 2, &s.boxes, &shared.full[stage], 0, at.piece * kBoxBlocks, tile.high);
+    return;
+  }
+  const int32_t rows = s.quads * kQuad, first = at.quad % kQuads * kQuad, together = min(rows, kHalfTile);
 #pragma unroll 1
-  for (int32_t row = first; row < first + rows; row += together, to += together * stride) {
+  for (int32_t row = first; row < first + rows; row += together, to += together * p.inputs * 2) {
     const int32_t of_matrix = row < kHalfTile ? tile.low + row : tile.high + row - kHalfTile;
-    bulk_load_once(to, p.weights + static_cast<int64_t>(of_matrix) * p.inputs + input, together * row_bytes,
+    bulk_load_once(to, p.weights + static_cast<int64_t>(of_matrix) * p.inputs, together * p.inputs * 2,
                    &shared.full[stage]);
   }
 }
 
 // The tokens' rows of a piece: lane / 4 is the token, lane % 4 has 8 inputs of each half of the warp's blocks.
-using HeldRows = uint4[kBlocksOfWarp][2];
+template <bool kBoxes>
+using HeldRows = uint4[kBlocksOfWarp<kBoxes>][2];
 
-__device__ void load_rows(HeldRows& rows, const StreamProduct& s, int32_t piece) {
+template <bool kBoxes>
+__device__ void load_rows(HeldRows<kBoxes>& rows, const StreamProduct& s, int32_t piece) {
   const Product& p = s.product;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
 #pragma unroll
-  for (int32_t i = 0; i < kBlocksOfWarp; ++i)
+  for (int32_t i = 0; i < kBlocksOfWarp<kBoxes>; ++i)
 #pragma unroll
     for (int32_t h = 0; h < 2; ++h) {
       const int32_t at = piece * s.piece + (warp + kStreamWarps * i) * kBlock + h * (kBlock / 2) + lane % 4 * 8;
@@ -113,12 +139,13 @@ __device__ uint4 load_shared(uint32_t at) {
 
 // The warp's share of four weight rows' sums for the lane's token and row lane % 4. A row has so many inputs there, and
 // the next begins `stride` bytes further on.
-__device__ float multiply_quad(uint32_t weights, int32_t stride, int32_t inputs, const HeldRows& rows) {
+template <bool kBoxes>
+__device__ float multiply_quad(uint32_t weights, int32_t stride, int32_t inputs, const HeldRows<kBoxes>& rows) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t at = weights + lane / 8 * stride + warp * (kBlock * 2) + lane % 8 * 16;
   float even[4] = {}, odd[4] = {};
 #pragma unroll
-  for (int32_t i = 0; i < kBlocksOfWarp; ++i) {
+  for (int32_t i = 0; i < kBlocksOfWarp<kBoxes>; ++i) {
     if ((warp + kStreamWarps * i) * kBlock >= inputs) break;
     const uint4 w = load_shared(at + i * kStreamWarps * kBlock * 2);
     const uint4 &x = rows[i][0], &y = rows[i][1];
@@ -129,7 +156,7 @@ __device__ float multiply_quad(uint32_t weights, int32_t stride, int32_t inputs,
 }
 
 // grid: blocks that share the tiles
-template <class End>
+template <class End, bool kBoxes>
 __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_constant__ StreamProduct s) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<StreamShared*>(memory);
@@ -143,7 +170,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
     }
     fence_proxy_async();
 #pragma unroll 1
-    for (int32_t i = 0; i < s.stages && ahead.left > 0; ++i, ahead.next(s)) load_stage<End>(s, shared, i, ahead);
+    for (int32_t i = 0; i < s.stages && ahead.left > 0; ++i, ahead.next(s))
+      load_stage<End, kBoxes>(s, shared, i, ahead);
   }
   __syncthreads();
   griddep_wait();
@@ -153,7 +181,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
   constexpr int32_t kGroupsAhead = 8;  // rows of 4096
   const RowFactor<kGroupsAhead> own_factor(p, warp);
   PipelineState place;
-  HeldRows rows;
+  HeldRows<kBoxes> rows;
   for (int32_t first = 0; first < tiles; first += kHeldTiles) {
     // What this thread adds up and stores: one of the tile's pairs for one of the tokens.
     const int32_t odd = warp % 2, t = warp / 2, pair = lane / 4, token = lane % 4 * 2 + odd;
@@ -161,7 +189,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
     End end(p, finishes ? s.first_tile() + first + t : 0);
     end.load(p, finishes ? token : p.room);
     for (int32_t piece = 0; piece < s.pieces; ++piece) {
-      if (first == 0 || s.pieces > 1) load_rows(rows, s, piece);
+      if (first == 0 || s.pieces > 1) load_rows<kBoxes>(rows, s, piece);
       const int32_t inputs = min(s.piece, p.inputs - piece * s.piece), quads = min(kHeldTiles, tiles - first) * kQuads;
 #pragma unroll 1
       for (int32_t quad = 0; quad < quads; quad += s.quads) {
@@ -169,7 +197,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
         const uint32_t stage = shared_address(shared.ring) + place.stage * s.stage_bytes();
 #pragma unroll 1
         for (int32_t i = 0; i < s.quads; ++i) {
-          const float part = multiply_quad(stage + i * kQuad * s.piece * 2, s.piece * 2, inputs, rows);
+          const float part = multiply_quad<kBoxes>(stage + i * kQuad * s.piece * 2, s.piece * 2, inputs, rows);
           float& sum = shared.sums[quad + i][warp][lane];
           sum = piece == 0 ? part : sum + part;
         }
@@ -177,7 +205,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
         if (lane == 0) arrive(&shared.empty[place.stage]);
         if (threadIdx.x == 0 && ahead.left > 0) {
           wait(&shared.empty[place.stage], place.phase);
-          load_stage<End>(s, shared, place.stage, ahead);
+          load_stage<End, kBoxes>(s, shared, place.stage, ahead);
           ahead.next(s);
         }
         place.next(s.stages);
@@ -208,35 +236,42 @@ __global__ void __launch_bounds__(kStreamThreads, 1) stream_kernel(const __grid_
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
 
-template <class End>
+template <class End, bool kBoxes>
 void launch_stream(const Product& p, cudaStream_t stream) {
   static const int32_t blocks_at_once = [] {
-    check_cuda(cudaFuncSetAttribute(stream_kernel<End>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check_cuda(cudaFuncSetAttribute(stream_kernel<End, kBoxes>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(sizeof(StreamShared))),
                "no shared memory for products");
     return multiprocessors();
   }();
   const int32_t tiles = p.weight_rows() / kTileHeight, turns = parts_of(tiles, blocks_at_once);
-  const int32_t pieces = parts_of(p.inputs, kMostPiece), piece = parts_of(p.inputs / kBlock, pieces) * kBlock;
+  const int32_t piece = kBoxes ? kBoxInputs : p.inputs;
   int32_t quads = kQuads;
   while (quads * kQuad * piece * 2 > kMostStageBytes) quads /= 2;
-  const StreamProduct s{.product = p,
-                        .tiles = tiles,
-                        .turns = turns,
-                        .pieces = pieces,
-                        .piece = piece,
-                        .quads = quads,
-                        .stages = std::min(kMostStages, kRingBytes / (quads * kQuad * piece * 2))};
-  quire::cuda::launch_after(stream_kernel<End>, dim3(static_cast<uint32_t>(parts_of(tiles, turns))), kStreamThreads,
-                            sizeof(StreamShared), stream, "matmul", s);
+  StreamProduct s{.boxes = {},
+                  .product = p,
+                  .tiles = tiles,
+                  .turns = turns,
+                  .pieces = parts_of(p.inputs, piece),
+                  .piece = piece,
+                  .quads = quads,
+                  .stages = std::min(kMostStages, kRingBytes / (quads * kQuad * piece * 2))};
+  if (kBoxes) s.boxes = rows_map(p.weights, p.weight_rows(), p.inputs, kHalfTile, kBoxBlocks);
+  quire::cuda::launch_after(stream_kernel<End, kBoxes>, dim3(static_cast<uint32_t>(parts_of(tiles, turns))),
+                            kStreamThreads, sizeof(StreamShared), stream, "matmul", s);
+}
+
+template <class End>
+void launch_by_length(const Product& p, cudaStream_t stream) {
+  (p.inputs > kLongestRow ? launch_stream<End, true> : launch_stream<End, false>)(p, stream);
 }
 
 }  // namespace
 
 void multiply_stream(const Product& p, cudaStream_t stream) {
-  if (p.has_heads) return launch_stream<HeadsEnd>(p, stream);
-  if (p.join == PackedMatrix::Join::stack) return launch_stream<RowsEnd<PackedMatrix::Join::stack>>(p, stream);
-  launch_stream<RowsEnd<PackedMatrix::Join::gate_and_up>>(p, stream);
+  if (p.has_heads) return launch_by_length<HeadsEnd>(p, stream);
+  if (p.join == PackedMatrix::Join::stack) return launch_by_length<RowsEnd<PackedMatrix::Join::stack>>(p, stream);
+  launch_by_length<RowsEnd<PackedMatrix::Join::gate_and_up>>(p, stream);
 }
 
 }  // namespace quire::ops::cuda
