@@ -149,7 +149,7 @@ std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice&
 
 // --- decode of many sequences
 
-// Its stages are as many on every device: 160 KiB, and where warps meet.
+// Its stages are as many on every device: 192 KiB, and where warps meet.
 bool has_room_for_many(const GpuDevice& device) {
   constexpr DecodeSizes kSizes{.element = 2, .row_tiles = 1, .dim = ManySizes::kDim};
   constexpr int32_t kDeclared = 1024;

@@ -153,7 +153,7 @@ TEST(GpuChoice, ShortSequencesOfALongContext) {
   });
   args_of(64, 9, 3, 64, [&](AttendArgs& args) {
     EXPECT_EQ(choose_gpu(args, kH200).kernel, GpuKernel::decode);
-    EXPECT_EQ(of_context(8192, args), "decode_many, 132 blocks, row by row, teams of 4");
+    EXPECT_EQ(of_context(8192, args), "decode_many, 132 blocks, row by row, teams of 8");
   });
 }
 
@@ -190,13 +190,13 @@ TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
     c.context = 8192;
     return c;
   };
-  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 4");
-  EXPECT_EQ(chosen(many(44)).team, 8);
-  EXPECT_EQ(chosen(many(128)).team, 2);
-  EXPECT_EQ(chosen(many(256)).team, 1);
+  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 8");
+  EXPECT_EQ(chosen(many(44)).team, 16);
+  EXPECT_EQ(chosen(many(128)).team, 4);
+  EXPECT_EQ(chosen(many(256)).team, 2);
   EXPECT_EQ(chosen(many(500)).team, 1);
-  EXPECT_EQ(kernel_for(many(64), kA100), GpuKernel::decode_many);
-  EXPECT_EQ(kernel_for(many(64), kL40), GpuKernel::decode) << "its stages have no room";
+  for (const GpuDevice& device : {kA100, kL40})
+    EXPECT_EQ(kernel_for(many(64), device), GpuKernel::decode) << "its stages have no room";
   EXPECT_EQ(kernel_for(many(43)), GpuKernel::decode) << "fewer pairs than multiprocessors";
   EXPECT_EQ(kernel_for(many(64, 9, 1)), GpuKernel::decode) << "nine rows are more than a tile";
   Case other = many(64);

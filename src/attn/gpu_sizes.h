@@ -61,7 +61,7 @@ inline constexpr int32_t kFewestClusterBlocks = 2, kMostClusterBlocks = 16;
 // decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest context
 // that a team of warps takes alone.
 struct ManySizes {
-  static constexpr int32_t kWarps = 8, kStages = 5, kDim = 64, kMostGroup = 8, kMostContext = 8192;
+  static constexpr int32_t kWarps = 16, kStages = 3, kDim = 64, kMostGroup = 8, kMostContext = 8192;
 };
 
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
