@@ -225,6 +225,35 @@ TEST_P(DecodeByClusters, AnyNumberOfKeys) {
   for (const int32_t length : {1, 17, 700, 4095, 4097, 8192}) expect_right_of(length, 8192);
 }
 
+// Of very different lengths, the longest context in one round of each block, in two, and in the largest clusters that
+// have room; rows past the live ones are padding.
+TEST_P(DecodeByClusters, SeveralSequences) {
+  for (const int32_t page_size : {1, 16})
+    for (const int32_t context : {500, 2048}) {
+      expect_right({.page_size = page_size, .lengths = {1, context}, .context = context});
+      expect_right({.page_size = page_size, .lengths = {context, 17, 300}, .captured = 4, .context = context});
+      expect_right({.page_size = page_size,
+                    .lengths = {16, context - 1, 2, 257, 1, 40, context, 130},
+                    .captured = 8,
+                    .context = context});
+      expect_right({.page_size = page_size, .lengths = {33}, .captured = 8, .context = context});
+    }
+  const int32_t most = 132 / GetParam().kv_heads;  // in clusters of two
+  std::vector<int32_t> lengths;
+  for (int32_t b = 0; b < most - 1; ++b) lengths.push_back(1 + b * 131 % 1000);
+  expect_right({.lengths = lengths, .captured = most, .context = 1024});
+}
+
+TEST_P(DecodeByClusters, EveryVariantOfSeveralSequences) {
+  const std::vector<int32_t> lengths = {700, 3, 450, 1, 90};
+  for (const int32_t window : {0, 5, 100, 600})
+    expect_right({.lengths = lengths, .captured = 6, .window = window, .context = 1000});
+  expect_right({.lengths = lengths, .softcap = 5, .context = 1000});
+  expect_right({.lengths = lengths, .captured = 8, .sinks = true, .context = 1000});
+  expect_right({.out_type = Dtype::bf16, .lengths = lengths, .captured = 7, .context = 1000});
+  expect_right({.kind = LayerKind::encoder, .lengths = lengths, .encoder = {0, 70, 600, 1, 0}, .context = 1000});
+}
+
 TEST_P(DecodeByClusters, EveryVariant) {
   for (const int32_t window : {0, 5, 100, 1500})
     expect_right({.page_size = 16, .lengths = {1700}, .window = window, .context = 4096});
@@ -246,29 +275,29 @@ INSTANTIATE_TEST_SUITE_P(Problems, DecodeByClusters, ::testing::ValuesIn(kCluste
 
 class DecodeOfManySequences : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
  protected:
-  // Sequences of all kinds of lengths, in teams of every size.
-  void expect_right(int32_t sequences, Case c) {
+  // Sequences of all kinds of lengths, padding behind them: so many (sequence, kv head) pairs.
+  void expect_right(int32_t pairs, Case c) {
     c = GetParam().applied_to(c);
-    for (int32_t b = 0; b < sequences; ++b) c.lengths.push_back(1 + b * 37 % 130);
+    c.captured = pairs / c.kv_heads;
+    for (int32_t b = 0; b < c.captured - 1; ++b) c.lengths.push_back(1 + b * 37 % 130);
     c.lengths.back() = 700;
-    c.captured = sequences + 1;
     SCOPED_TRACE(to_string(c));
     expect_dense(run(c.world(), c, GpuKernel::decode_many), expected_of(c), kGpuTolerance);
   }
 };
 
+// Of 16, 8, 4, 2 and 1 warps; the most pairs are several of a team's.
 TEST_P(DecodeOfManySequences, InTeamsOfEverySize) {
-  const int32_t kv_heads = GetParam().kv_heads;
-  for (const int32_t pairs : {140, 300, 600, 1200})
-    expect_right(pairs / kv_heads, {.page_size = kPageSizes[pairs / 100 % std::size(kPageSizes)], .context = 800});
+  for (const int32_t pairs : {132, 264, 396, 600, 1200, 2200})
+    expect_right(pairs, {.page_size = kPageSizes[pairs / 12 % std::size(kPageSizes)], .context = 1100});
 }
 
 TEST_P(DecodeOfManySequences, EveryVariant) {
-  const int32_t sequences = 280 / GetParam().kv_heads;
-  expect_right(sequences, {.softcap = 5, .context = 800});
-  expect_right(sequences, {.sinks = true, .context = 800});
-  expect_right(sequences, {.out_type = Dtype::bf16, .context = 800});
-  expect_right(4 * sequences, {.out_type = Dtype::bf16, .sinks = true, .context = 800});
+  for (const int32_t pairs : {140, 396, 1200}) {
+    expect_right(pairs, {.softcap = 5, .context = 1100});
+    expect_right(pairs, {.sinks = true, .context = 1100});
+    expect_right(pairs, {.out_type = Dtype::bf16, .sinks = true, .context = 1100});
+  }
 }
 
 constexpr GpuProblem kManyProblems[] = {
@@ -326,10 +355,11 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
                                     {"f16_64", Dtype::f16, Dtype::f16, 3, 3, 64, 64}})
     for (const int32_t length : {1, 17, 2063, 2079}) {
       expect_waited_for(problem, {.lengths = {length}, .context = 4096}, GpuKernel::decode_cluster);
+      expect_waited_for(problem, {.lengths = {length, 5, 2000}, .context = 4096}, GpuKernel::decode_cluster);
       expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true}, GpuKernel::decode);
-      expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length)}, GpuKernel::decode);
+      expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length), .context = 16384}, GpuKernel::decode);
       if (problem.key_dim == 64)
-        for (const int32_t sequences : length < 100 ? std::vector{50, 400} : std::vector{50})
+        for (const int32_t sequences : length < 100 ? std::vector{50, 128, 400} : std::vector{50, 128})
           expect_waited_for(problem, {.lengths = std::vector<int32_t>(sequences, length), .context = 4096},
                             GpuKernel::decode_many);
     }

@@ -72,9 +72,10 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   if (sizes.latent) return is_tree ? GpuKernel::general : GpuKernel::latent;
   const bool is_few = !is_any_number_of_queries && rows <= 64;
   const bool has_decode = sizes.key_dim <= 128 && step.kind != LayerKind::local;
-  const bool is_one = std::max(step.captured, static_cast<int32_t>(step.sequences.size())) == 1;
+  const bool are_few = std::max(step.captured, static_cast<int32_t>(step.sequences.size())) * sizes.kv_heads <= 132;
   const bool is_one_query = !is_tree && queries_of(step.mode, sizes) == 1 && rows <= 8;
-  if (has_decode && is_few && is_one && is_one_query && sizes.kv_type != Dtype::f8e4m3) return GpuKernel::decode_cluster;
+  if (has_decode && is_few && are_few && is_one_query && sizes.kv_type != Dtype::f8e4m3)
+    return GpuKernel::decode_cluster;
   if (has_decode && (is_few || is_tree)) return GpuKernel::decode;
   return is_tree ? GpuKernel::general : GpuKernel::prefill;
 }

@@ -388,7 +388,8 @@ class RandomWalkOfProblems : public ::testing::TestWithParam<GpuProblem> {
   static std::vector<GpuKernel> own_kernels(const GpuProblem& problem) {
     if (problem.is_latent) return {GpuKernel::latent};
     if (problem.key_dim > 128) return {GpuKernel::prefill};
-    return {GpuKernel::decode, GpuKernel::prefill};
+    const bool is_narrow = problem.kv_type == Dtype::f8e4m3;
+    return {is_narrow ? GpuKernel::decode : GpuKernel::decode_cluster, GpuKernel::prefill};
   }
 };
 

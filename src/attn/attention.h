@@ -49,6 +49,7 @@ struct KeyView {
   int32_t most_queries;        // bound of a sequence's query rows; 0: only the step knows
   int32_t query_rows;          // bound of all sequences' query rows
   PageSize page_size;
+  int32_t most_keys;  // bound of lengths: check_step() holds every replay to it
 };
 
 // The view of the given kind of layer on the step that was written to the arena.

@@ -1,4 +1,4 @@
-// One query of one sequence, keys of 16 bits: what counts is how long it takes from the queries to the results, so
+// One query of each of few sequences, keys of 16 bits: what counts is how long it takes from the queries to the results, so
 // everything else is done before the queries are there, and nothing goes through memory on the way.
 //
 // A cluster of blocks has one sequence and kv head. Each of its blocks has a stretch of the keys by its rank in the

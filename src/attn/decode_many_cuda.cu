@@ -2,7 +2,7 @@
 // pairs as multiprocessors or more, so nobody's keys need be split over blocks, and what counts is that no warp waits
 // for another at the end of every short sequence.
 //
-// A team of 1, 2, 4 or 8 warps has a pair alone, as many warps as the pairs leave. Each of its warps takes every
+// A team of 1, 2, 4, 8 or 16 warps has a pair alone, as many warps as the pairs leave. Each of its warps takes every
 // team-th tile of 16 keys, which come by cp.async into stages of its own; against it go the heads of the group
 // (decode_tile_cuda.cuh). A warp alone writes its results from registers; a team's meet in shared memory.
 //

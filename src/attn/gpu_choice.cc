@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "attn/cpu_choice.h"
 #include "attn/gpu_sizes.h"
@@ -127,27 +128,28 @@ bool has_cluster_strides(const AttendArgs& args) {
   return has_decode_strides(args) && is_multiple(args.q.data, 16) && args.q.row_stride % 8 == 0;
 }
 
-// A cluster's blocks share one sequence's keys, so they are for one sequence: of several, one may be much longer than
-// the others, and only decode shares them all out. As many blocks as the longest context fills, or the device has room
-// for.
+// A cluster's blocks share one sequence's keys, and of several sequences one may be much longer than the others: so
+// even the longest has but a few rounds. As many blocks as it fills, or the device has room for, which is two on each
+// multiprocessor; four where they have room, for more of them share what comes before and after the keys.
 std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice& device) {
-  const bool is_one_query = args.keys.most_queries == 1 && args.q.rows == 1 && !args.keys.branch_lengths;
+  const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths;
+  const int64_t sequences = args.q.rows, clusters = sequences * args.kv.kv_heads, room = 2 * device.processors;
   if (!is_hopper(device) || !is_one_query || !is_for_decode(args) || !is_half(args.kv.type) ||
-      args.q.heads / args.kv.kv_heads > kMostClusterRows || !has_cluster_strides(args))
+      sequences > args.arena->limits().batch || args.q.heads / args.kv.kv_heads > kMostClusterRows ||
+      !has_cluster_strides(args))
     return {};
-  const int32_t context =
-      args.keys.set == Set::encoder ? args.arena->limits().encoder_context : args.arena->limits().text_tokens();
-  int32_t cluster = 2;  // blocks send each other their sums, which compute-sanitizer does not take from a block alone
-  while (cluster < kMostClusterBlocks && cluster * kClusterRoundKeys < context &&
-         2 * cluster * args.kv.kv_heads <= device.processors)
+  int32_t cluster = kFewestClusterBlocks;
+  while (cluster < kMostClusterBlocks && 2 * cluster * clusters <= room &&
+         (cluster < 4 || cluster * kClusterRoundKeys < args.keys.most_keys))
     cluster *= 2;
-  if (context > kMostClusterRounds * cluster * kClusterRoundKeys) return {};
-  return GpuChoice{.kernel = GpuKernel::decode_cluster, .blocks = args.kv.kv_heads * cluster, .cluster = cluster};
+  if (cluster * clusters > room || args.keys.most_keys > kMostClusterRounds * cluster * kClusterRoundKeys) return {};
+  return GpuChoice{
+      .kernel = GpuKernel::decode_cluster, .blocks = static_cast<int32_t>(clusters * cluster), .cluster = cluster};
 }
 
 // --- decode of many sequences
 
-// Its stages are as many on every device: 160 KiB, and where warps meet.
+// Its stages are as many on every device: 192 KiB, and where warps meet.
 bool has_room_for_many(const GpuDevice& device) {
   constexpr DecodeSizes kSizes{.element = 2, .row_tiles = 1, .dim = ManySizes::kDim};
   constexpr int32_t kDeclared = 1024;
@@ -160,8 +162,7 @@ std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& de
   const int64_t pairs = args.q.rows * args.kv.kv_heads;
   if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || args.kv.key_dim != ManySizes::kDim ||
       args.q.heads / args.kv.kv_heads > ManySizes::kMostGroup || args.keys.set == Set::encoder ||
-      args.arena->limits().text_tokens() > ManySizes::kMostContext || pairs < device.processors ||
-      !has_room_for_many(device))
+      args.keys.most_keys > ManySizes::kMostContext || pairs < device.processors || !has_room_for_many(device))
     return {};
   int32_t team = ManySizes::kWarps;
   while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::kWarps) team /= 2;
@@ -321,7 +322,7 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
   };
   constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
-      {cluster_choice, "one query of one sequence, and no long context: what counts is latency"},
+      {cluster_choice, "one query of each of few sequences, and no long context: what counts is latency"},
       {many_choice, "one query of each of many sequences, and no long context: nobody's keys need be split"},
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},
@@ -333,6 +334,21 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
       return *choice;
     }
   return general_choice(args, device);
+}
+
+std::vector<int32_t> decode_contexts(AttendArgs args, const GpuDevice& device) {
+  constexpr int32_t kContexts[] = {8192, 4096, 2048, 1024};
+  const int32_t longest = args.arena->limits().context, drafts = args.keys.most_keys - longest;
+  std::vector<int32_t> contexts = {longest};
+  for (GpuChoice last = choose_gpu(args, device); const int32_t context : kContexts) {
+    if (context >= longest) continue;
+    args.keys.most_keys = context + drafts;
+    const GpuChoice choice = choose_gpu(args, device);
+    if (!(choice == last)) contexts.push_back(context);
+    last = choice;
+  }
+  std::reverse(contexts.begin(), contexts.end());
+  return contexts;
 }
 
 int64_t launches_of(GpuKernel kernel) { return launches[static_cast<size_t>(kernel)]; }

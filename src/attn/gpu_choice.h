@@ -6,7 +6,8 @@
 //   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
 //             no other does that in tensor cores
 //   decode_cluster
-//             one query of one sequence, where latency is all: 16 bits, dims 64 and 128, no long contexts, on Hopper
+//             one query of each of few sequences, where latency is all: 16 bits, dims 64 and 128, no long contexts, on
+//             Hopper
 //   decode_many
 //             one query of each of many sequences, 16 bits, dim 64, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
@@ -21,6 +22,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "attn/attention.h"
 #include "attn/cpu_choice.h"
@@ -59,10 +61,16 @@ struct GpuChoice {
   // keys are split, and whether whole tiles are dealt out: where both, the step's lengths say which (latent_cut.h).
   int32_t row_blocks = 0, pair = 0;
   bool splits_keys = false, deals_tiles = false;  // the former of prefill, too
+
+  bool operator==(const GpuChoice&) const = default;
 };
 std::string to_string(const GpuChoice& choice);
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
+
+// For whoever records steps: contexts, ascending to the limits', such that a decode of these args is chosen otherwise
+// where no sequence is longer (StepShape::context). A graph for each is as good as one for every length.
+std::vector<int32_t> decode_contexts(AttendArgs args, const GpuDevice& device);
 
 // latent: rows of each split in the workspace.
 int32_t latent_split_rows(const AttendArgs& args);

@@ -32,6 +32,11 @@ Case case_of(Dtype type, int32_t heads, int32_t kv_heads, int32_t key_dim, int32
           .value_dim = value_dim,
           .lengths = {40, 7}};
 }
+// Too long for clusters.
+Case of_long_context(Case c) {
+  c.context = 16384;
+  return c;
+}
 Case extend_of(Case c) {
   c.mode = Mode::extend;
   c.extend = {20, 3};
@@ -62,7 +67,7 @@ TEST(GpuChoice, FewQueriesOf16And8BitsAreDecodes) {
   for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
     for (const int32_t dim : {64, 128})
       for (const int32_t kv_heads : {1, 3, 5, 6, 8})
-        EXPECT_EQ(kernel_for(case_of(type, 2 * kv_heads, kv_heads, dim)), GpuKernel::decode)
+        EXPECT_EQ(kernel_for(of_long_context(case_of(type, 2 * kv_heads, kv_heads, dim))), GpuKernel::decode)
             << quire::to_string(type) << " " << dim << " " << kv_heads;
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 8, 8, 128), kA100), GpuKernel::decode);
 }
@@ -77,12 +82,12 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   };
   const Case c = one(Dtype::bf16, 32, 8, 128, 4096);
   EXPECT_EQ(to_string(chosen(c)), "decode_cluster, 128 blocks, row by row, clusters of 16");
-  EXPECT_EQ(to_string(chosen(one(Dtype::f16, 9, 3, 64, 512))), "decode_cluster, 6 blocks, row by row, clusters of 2");
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 16)).cluster, 2) << "one block is no cluster";
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 512)).cluster, 2);
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 513)).cluster, 4);
-  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 32, 128, 2048)).cluster, 4) << "as many blocks as multiprocessors";
-  EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 32, 128, 2049)), GpuKernel::decode) << "more than two rounds";
+  EXPECT_EQ(to_string(chosen(one(Dtype::f16, 9, 3, 64, 512))), "decode_cluster, 12 blocks, row by row, clusters of 4");
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 16)).cluster, 4) << "whoever has room has four";
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 1024)).cluster, 4);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 1025)).cluster, 8);
+  EXPECT_EQ(chosen(one(Dtype::bf16, 32, 32, 128, 4096)).cluster, 8) << "two blocks a multiprocessor, in two rounds";
+  EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 32, 128, 4097)), GpuKernel::decode) << "more than two rounds";
   EXPECT_EQ(chosen(one(Dtype::bf16, 32, 8, 128, 8192)).cluster, 16);
   EXPECT_EQ(kernel_for(one(Dtype::bf16, 32, 8, 128, 8193)), GpuKernel::decode);
   EXPECT_EQ(kernel_for(one(Dtype::f8e4m3, 32, 8, 128, 4096)), GpuKernel::decode);
@@ -91,9 +96,6 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   const auto unaligned = [](AttendArgs& args) { args.q.data += 4; };
   EXPECT_EQ(chosen(c, kH200, unaligned).kernel, GpuKernel::decode);
   Case other = c;
-  other.captured = 2;
-  EXPECT_EQ(kernel_for(other), GpuKernel::decode) << "of two sequences one may be much longer";
-  other = c;
   other.deterministic = true;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
   other = c;
@@ -105,6 +107,81 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
 }
 
+// Each has clusters of its own, which are the smaller the more there are.
+TEST(GpuChoice, OneQueryOfEachOfFewSequencesIsAClusters) {
+  const auto few = [](int32_t sequences, int32_t heads, int32_t kv_heads, int32_t dim, int32_t context) {
+    Case c = case_of(Dtype::bf16, heads, kv_heads, dim);
+    c.captured = sequences;
+    c.context = context;
+    return c;
+  };
+  EXPECT_EQ(to_string(chosen(few(8, 9, 3, 64, 1024))), "decode_cluster, 96 blocks, row by row, clusters of 4");
+  EXPECT_EQ(chosen(few(2, 9, 3, 64, 8192)).cluster, 16);
+  EXPECT_EQ(chosen(few(8, 9, 3, 64, 4096)).cluster, 8) << "in two rounds";
+  EXPECT_EQ(kernel_for(few(8, 9, 3, 64, 4097)), GpuKernel::decode) << "one may be much longer than the others";
+  EXPECT_EQ(chosen(few(32, 9, 3, 64, 1024)).blocks, 192);
+  EXPECT_EQ(kernel_for(few(32, 9, 3, 64, 1025)), GpuKernel::decode);
+  EXPECT_EQ(chosen(few(44, 9, 3, 64, 1024)).blocks, 264) << "two blocks a multiprocessor";
+  EXPECT_EQ(kernel_for(few(45, 9, 3, 64, 1024)), GpuKernel::decode_many);
+  EXPECT_EQ(chosen(few(2, 32, 8, 128, 8192)).blocks, 256);
+  EXPECT_EQ(chosen(few(8, 32, 8, 128, 2048)).blocks, 256);
+  EXPECT_EQ(kernel_for(few(8, 32, 8, 128, 2049)), GpuKernel::decode);
+  EXPECT_EQ(chosen(few(16, 32, 8, 128, 1024)).blocks, 256);
+  EXPECT_EQ(kernel_for(few(17, 32, 8, 128, 1024)), GpuKernel::decode);
+  const auto more_rows = [](AttendArgs& args) { args.q.rows = 8; };
+  EXPECT_EQ(chosen(few(4, 9, 3, 64, 512), kH200, more_rows).kernel, GpuKernel::decode)
+      << "rows that are nobody's, beyond the arena's lengths";
+}
+
+// What a step's shape says of its lengths counts, not what the limits allow.
+TEST(GpuChoice, ShortSequencesOfALongContext) {
+  const auto of_context = [](int32_t context, AttendArgs& args) {
+    args.keys.most_keys = context;
+    return to_string(choose_gpu(args, kH200));
+  };
+  const auto args_of = [](int32_t sequences, int32_t heads, int32_t kv_heads, int32_t dim, const auto& use) {
+    Case c = case_of(Dtype::bf16, heads, kv_heads, dim);
+    c.lengths = {7};
+    c.captured = sequences;
+    c.context = 131072;
+    chosen(c, kH200, use);
+  };
+  args_of(1, 32, 8, 128, [&](AttendArgs& args) {
+    EXPECT_EQ(args.keys.most_keys, 131072);
+    EXPECT_EQ(choose_gpu(args, kH200).kernel, GpuKernel::decode);
+    EXPECT_EQ(of_context(1024, args), "decode_cluster, 32 blocks, row by row, clusters of 4");
+  });
+  args_of(64, 9, 3, 64, [&](AttendArgs& args) {
+    EXPECT_EQ(choose_gpu(args, kH200).kernel, GpuKernel::decode);
+    EXPECT_EQ(of_context(8192, args), "decode_many, 132 blocks, row by row, teams of 8");
+  });
+}
+
+// Contexts below which a step of so many sequences is another choice's.
+TEST(GpuChoice, ContextsThatAreWorthAGraph) {
+  using Contexts = std::vector<int32_t>;
+  const auto contexts_of = [](int32_t sequences, int32_t dim, int32_t context, const GpuDevice& device = kH200) {
+    Case c = dim == 64 ? case_of(Dtype::bf16, 9, 3, 64) : case_of(Dtype::bf16, 32, 8, 128);
+    c.lengths = {7};
+    c.captured = sequences;
+    c.context = context;
+    Contexts contexts;
+    chosen(c, kH200, [&](AttendArgs& args) { contexts = decode_contexts(args, device); });
+    return contexts;
+  };
+  EXPECT_EQ(contexts_of(1, 128, 131072), (Contexts{1024, 2048, 8192, 131072}));
+  EXPECT_EQ(contexts_of(1, 128, 8192), (Contexts{1024, 2048, 8192}));
+  EXPECT_EQ(contexts_of(1, 128, 2000), (Contexts{1024, 2000}));
+  EXPECT_EQ(contexts_of(1, 128, 1000), (Contexts{1000}));
+  EXPECT_EQ(contexts_of(8, 128, 131072), (Contexts{2048, 131072}));
+  EXPECT_EQ(contexts_of(64, 128, 131072), (Contexts{131072})) << "nothing is different: one graph";
+  EXPECT_EQ(contexts_of(8, 64, 8192), (Contexts{1024, 4096, 8192}));
+  EXPECT_EQ(contexts_of(32, 64, 8192), (Contexts{1024, 8192}));
+  EXPECT_EQ(contexts_of(64, 64, 8192), (Contexts{8192}));
+  EXPECT_EQ(contexts_of(64, 64, 131072), (Contexts{8192, 131072}));
+  EXPECT_EQ(contexts_of(1, 128, 131072, kA100), (Contexts{131072}));
+}
+
 // Heads of 64 in 16 bits, as many sequences as fill the multiprocessors; the more there are, the fewer warps for each.
 TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
   const auto many = [](int32_t sequences, int32_t heads = 9, int32_t kv_heads = 3) {
@@ -113,13 +190,13 @@ TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
     c.context = 8192;
     return c;
   };
-  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 4");
-  EXPECT_EQ(chosen(many(44)).team, 8);
-  EXPECT_EQ(chosen(many(128)).team, 2);
-  EXPECT_EQ(chosen(many(256)).team, 1);
+  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 8");
+  EXPECT_EQ(chosen(many(44)).team, 16);
+  EXPECT_EQ(chosen(many(128)).team, 4);
+  EXPECT_EQ(chosen(many(256)).team, 2);
   EXPECT_EQ(chosen(many(500)).team, 1);
-  EXPECT_EQ(kernel_for(many(64), kA100), GpuKernel::decode_many);
-  EXPECT_EQ(kernel_for(many(64), kL40), GpuKernel::decode) << "its stages have no room";
+  for (const GpuDevice& device : {kA100, kL40})
+    EXPECT_EQ(kernel_for(many(64), device), GpuKernel::decode) << "its stages have no room";
   EXPECT_EQ(kernel_for(many(43)), GpuKernel::decode) << "fewer pairs than multiprocessors";
   EXPECT_EQ(kernel_for(many(64, 9, 1)), GpuKernel::decode) << "nine rows are more than a tile";
   Case other = many(64);
@@ -257,16 +334,17 @@ TEST(GpuChoice, TreesAndOtherKeysAreInTensorCores) {
         tree.draft_tokens = nodes;
         EXPECT_EQ(kernel_for(tree), GpuKernel::decode) << nodes;
       }
+      const GpuKernel of_one_query = type == Dtype::f8e4m3 ? GpuKernel::decode : GpuKernel::decode_cluster;
       Case cross = case_of(type, 32, 8, dim);
       cross.kind = LayerKind::encoder;
       cross.encoder = {1500, 40};
-      EXPECT_EQ(kernel_for(cross), GpuKernel::decode);
+      EXPECT_EQ(kernel_for(cross), of_one_query);
       EXPECT_EQ(kernel_for(extend_of(cross)), GpuKernel::prefill);
       Case windowed = case_of(type, 32, 8, dim);
       windowed.kind = LayerKind::window;
       windowed.window_pool = true;
       windowed.window = 10;
-      EXPECT_EQ(kernel_for(windowed), GpuKernel::decode);
+      EXPECT_EQ(kernel_for(windowed), of_one_query);
       EXPECT_EQ(kernel_for(extend_of(windowed)), GpuKernel::prefill);
     }
 }
@@ -321,7 +399,7 @@ TEST(GpuChoice, RowsThatBeginAnywhereAreGeneral) {
 }
 
 TEST(GpuChoice, SaysHowItIsLaunched) {
-  Case c = case_of(Dtype::bf16, 32, 8, 128);
+  Case c = of_long_context(case_of(Dtype::bf16, 32, 8, 128));
   EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages");
   c.deterministic = true;
   EXPECT_EQ(to_string(chosen(c)), "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages, fixed parts");

@@ -54,13 +54,14 @@ struct DecodeSizes {
 inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 
 // decode_cluster: heads of a kv head, keys that a block has at once and how often at the longest context, blocks of a
-// cluster.
-inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2, kMostClusterBlocks = 16;
+// cluster: these send each other their sums, which compute-sanitizer does not take from a block alone.
+inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2;
+inline constexpr int32_t kFewestClusterBlocks = 2, kMostClusterBlocks = 16;
 
 // decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest context
 // that a team of warps takes alone.
 struct ManySizes {
-  static constexpr int32_t kWarps = 8, kStages = 5, kDim = 64, kMostGroup = 8, kMostContext = 8192;
+  static constexpr int32_t kWarps = 16, kStages = 3, kDim = 64, kMostGroup = 8, kMostContext = 8192;
 };
 
 // latent: (query row, head) pairs of a thread block, and keys of a tile.

@@ -58,7 +58,8 @@ KeyView empty_view(Set set, PageSize page_size) {
           .most_branch_tokens = 0,
           .most_queries = 0,
           .query_rows = 0,
-          .page_size = page_size};
+          .page_size = page_size,
+          .most_keys = 0};
 }
 
 KeyView sequence_view(const MetadataArena& arena, const StepShape& shape, Set set, const Tables& tables) {
@@ -129,6 +130,13 @@ bool is_written(const StepShape& shape, LayerKind kind) {
   return false;
 }
 
+// Of a text that is as long as it may be, with its drafts.
+int32_t most_keys(const StepShape& shape, LayerKind kind, const Limits& limits) {
+  if (kind == LayerKind::encoder) return limits.encoder_context;
+  const int32_t shorter = shape.context ? limits.context - shape.context : 0;
+  return limits.text_tokens() - shorter;
+}
+
 KeyView view_of(const MetadataArena& arena, const StepShape& shape, LayerKind kind) {
   switch (kind) {
     case LayerKind::local:
@@ -153,6 +161,7 @@ KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind k
   KeyView view = view_of(arena, shape, kind);
   view.most_queries = queries_of_all(shape.mode, arena.limits());
   view.query_rows = shape.query_rows;
+  view.most_keys = most_keys(shape, kind, arena.limits());
   return view;
 }
 

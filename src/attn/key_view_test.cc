@@ -67,6 +67,16 @@ TEST(KeyView, ADraftStepReadsItsPlane) {
   expect_refused([&] { key_view(f.arena, step, LayerKind::full); }, "draft step 3 is not below 3");
 }
 
+TEST(KeyView, BoundsTheKeys) {
+  const Fixture f;  // drafts of up to 4 tokens
+  StepShape step = f.shape(Mode::decode, Form::in_place);
+  EXPECT_EQ(key_view(f.arena, step, LayerKind::full).most_keys, 64);
+  step.context = 30;
+  step.encoder = true;
+  EXPECT_EQ(key_view(f.arena, step, LayerKind::full).most_keys, 34);
+  EXPECT_EQ(key_view(f.arena, step, LayerKind::encoder).most_keys, 20);
+}
+
 TEST(KeyView, TreesCarryTheirBranches) {
   const Fixture f;
   StepShape step = f.shape(Mode::draft_tree, Form::in_place);

@@ -161,6 +161,8 @@ void check_counts(const StepView& step) {
   const auto& [shape, inputs, limits] = step;
   expect(step, shape.captured >= 1 && shape.captured <= limits.batch, "captured batch ", shape.captured,
          " is not between 1 and the limit ", limits.batch);
+  expect(step, shape.context >= 0 && shape.context <= limits.context, "a context of ", shape.context,
+         " is not between 0 and the limit ", limits.context);
   expect(step, inputs.live != nullptr, "no live count is given");
   expect(step, *inputs.live >= 0, "live count ", *inputs.live, " is negative");
   expect(step, *inputs.live <= shape.captured, "live count ", *inputs.live, " is above the captured batch ",
@@ -185,6 +187,8 @@ void check_lengths(const StepView& step, int32_t b) {
   const int32_t least = may_be_empty ? 0 : 1;
   expect(step, b, length >= least, "lengths[", b, "] = ", length, " is below ", least);
   expect(step, b, length <= limits.context, "lengths[", b, "] = ", length, " is past the context of ", limits.context);
+  expect(step, b, shape.context == 0 || length <= shape.context, "lengths[", b, "] = ", length,
+         " is past the shape's context of ", shape.context);
   if (has_extend_lengths(shape.mode)) {
     const int32_t extend = inputs.extend_lengths[b].value;
     expect(step, b, extend >= 1, "extend_lengths[", b, "] = ", extend, " is below 1");

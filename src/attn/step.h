@@ -39,6 +39,7 @@ struct StepShape {
   bool encoder = false;    // decode, extend: also write the encoder set; text starts on the page after the encoder's
   kv::TableView table;     // the request table
   std::optional<kv::TableView> window_table = {};  // with layers of a window pool: its table; not with draft_tree
+  int32_t context = 0;  // most that a sequence's length may be, which a recorded step may count on; 0: the limits'
 };
 
 // QUIRE_STEP_INPUTS(ONE, MANY) lists all that changes from step to step: ONE(type, name) is a number, MANY(type, name,

@@ -110,6 +110,21 @@ TEST_F(CheckStep, Counts) {
   }
 }
 
+// What was recorded for short sequences is not replayed for longer ones.
+TEST_F(CheckStep, ContextOfTheShape) {
+  for (const Mode mode : kAllModes) {
+    StepShape step = shape(mode);
+    step.context = 21;
+    accepts(step);
+    step.context = 20;
+    refuses(step, "request 1: lengths[1] = 21 is past the shape's context of 20");
+    step.context = 65;
+    refuses(step, "a context of 65 is not between 0 and the limit 64");
+    step.context = -1;
+    refuses(step, "a context of -1 is not between 0 and the limit 64");
+  }
+}
+
 TEST_F(CheckStep, Lengths) {
   for (const Mode mode : kAllModes) {
     inputs.lengths()[1] = {65};

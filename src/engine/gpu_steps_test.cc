@@ -76,17 +76,44 @@ Request greedy(Tokens prompt, int32_t count) {
 }
 
 // Every token was, to the CPU, within the tolerance of the likeliest at its place.
-void expect_likeliest(Side& cpu, const Request& request, const Heard& heard, float tolerance = kTolerance) {
+void expect_likeliest(Side& cpu, const Request& request, const Heard& heard, float tolerance = kTolerance,
+                      int32_t context = kContext) {
   Tokens text = request.prompt;
   text.insert(text.end(), heard.tokens.begin(), heard.tokens.end());
   const auto from = static_cast<int32_t>(request.prompt.size());
-  if (heard.tokens.empty() || std::ssize(text) >= kContext) return;
+  if (heard.tokens.empty() || std::ssize(text) >= context) return;
   const Heard scored =
       cpu.finish({.prompt = text, .max_new_tokens = 0, .top_logprobs = 1, .prompt_logprobs_from = from});
   ASSERT_EQ(scored.prompt_logprobs.size(), heard.tokens.size());
   for (size_t i = 0; i < heard.tokens.size(); ++i) {
     const TokenLogprob& at = scored.prompt_logprobs[i];
     EXPECT_GE(at.logprob, at.top[0].second - 2 * tolerance) << "token " << i << " of " << heard.tokens.size();
+  }
+}
+
+// Sequences grow from one graph's context into the next one's while steps are in flight, alone and beside shorter ones;
+// the last context is the limits'.
+TEST_F(GpuEngine, TextsGrowOutOfAGraphsContext) {
+  TinyModel shape = tiny("llama");
+  shape.context = 1100;
+  const TinyFile file(shape);
+  for (const int32_t steps_in_flight : {0, 1, 2}) {
+    SCOPED_TRACE(cat(steps_in_flight, " steps in flight"));
+    EngineOptions options = options_of(8, steps_in_flight);
+    options.max_total_tokens = 4 * shape.context;
+    Side gpu(file.path(), options, stream_.get()), cpu(file.path(), options, nullptr);
+    std::vector<std::pair<Request, RequestId>> asked;
+    for (const auto& [length, count] : {std::pair{505, 20}, {1015, 20}, {1050, 45}, {3, 40}}) {
+      const Request request = greedy(random_ids(length, 320, length), count);
+      expect_likeliest(cpu, request, gpu.finish(request), kTolerance, shape.context);
+      asked.emplace_back(request, gpu.submit(request));
+    }
+    gpu.drain();
+    for (const auto& [request, id] : asked) {
+      EXPECT_EQ(gpu.heard(id).error, "");
+      EXPECT_EQ(std::ssize(gpu.heard(id).tokens), request.max_new_tokens);
+      expect_likeliest(cpu, request, gpu.heard(id), kTolerance, shape.context);
+    }
   }
 }
 

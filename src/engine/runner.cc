@@ -62,20 +62,22 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
 
 void Runner::capture() {
   const attn::Limits& limits = arena_.limits();
-  capture(decode_graphs_, padded_sizes(limits.batch, exec_.device()), attn::Mode::decode, 0);
+  for (const int32_t size : padded_sizes(limits.batch, exec_.device()))
+    capture(decode_graphs_[size], forward_.decode_contexts(decode_shape(size, limits.context), arena_, store_, exec_),
+            [&](int context) { return decode_shape(size, context); });
   if (exec_.device() == Device::cpu) return;
   std::vector<int> sizes;
   for (const int size : {16, 64, 128, 256, 512, 768, 1024})
     if (size <= limits.query_rows) sizes.push_back(size);
   if (sizes.empty()) return;
-  capture(extend_graphs_, sizes, attn::Mode::extend, limits.batch);
+  capture(extend_graphs_, sizes, [&](int rows) { return extend_shape(limits.batch, rows); });
   extend_captured_ = sizes.back();
 }
 
-// sequences: 0: as many as rows
-void Runner::capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences) {
+void Runner::capture(Graphs& graphs, const std::vector<int>& sizes,
+                     const std::function<attn::StepShape(int size)>& shape_of) {
   const auto record_all = [&](GraphSet& into, Part part) {
-    into.capture(exec_, sizes, [&](int size) { record(shape(mode, sequences ? sequences : size, size), part); });
+    into.capture(exec_, sizes, [&](int size) { record(shape_of(size), part); });
   };
   record_all(graphs.whole, Part::whole);
   if (sampler_) record_all(graphs.forward, Part::forward);
@@ -102,11 +104,12 @@ void Runner::abandon() {
 Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const attn::StepShape step = shape(batch);
   const bool is_decode = step.mode == attn::Mode::decode;
-  const Graphs& graphs = is_decode ? decode_graphs_ : extend_graphs_;
+  const Graphs& graphs = is_decode ? decode_graphs_.at(step.captured) : extend_graphs_;
+  const int32_t size = is_decode ? step.context : step.query_rows;
   upload_.send();
   if (changes_table_) apply_journal();
   if (is_decode || step.query_rows <= extend_captured_)
-    (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, step.query_rows);
+    (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, size);
   else
     record(step, part);
   const Rows<const float> logits = forward_.logits(), hidden = forward_.hidden();
@@ -171,7 +174,7 @@ const attn::StepInputBuffers& Runner::next_inputs() {
 void Runner::send_changes_ahead(const attn::StepInputBuffers& inputs) {
   for (int32_t* count : {&inputs.live(), &inputs.query_rows(), &inputs.wanted_count(), &inputs.logits_count()})
     *count = 0;
-  const attn::StepShape nobody = shape(attn::Mode::decode, 1, 1);
+  const attn::StepShape nobody = decode_shape(1, arena_.limits().context);
   attn::check_step(nobody, inputs.inputs(), arena_.limits());
   upload_.send();
   apply_journal();
@@ -214,15 +217,29 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
 attn::StepShape Runner::shape(const Batch& batch) const {
   const auto live = static_cast<int32_t>(batch.shares.size());
   if (!batch.only_single_tokens()) {
-    if (batch.rows() > extend_captured_) return shape(attn::Mode::extend, live, batch.rows());
-    return shape(attn::Mode::extend, arena_.limits().batch, extend_graphs_.whole.padded_size(batch.rows()));
+    if (batch.rows() > extend_captured_) return extend_shape(live, batch.rows());
+    return extend_shape(arena_.limits().batch, extend_graphs_.whole.padded_size(batch.rows()));
   }
-  const int32_t padded = decode_graphs_.whole.padded_size(live);
-  return shape(attn::Mode::decode, padded, padded);
+  const auto& [padded, by_context] = *decode_graphs_.lower_bound(live);
+  int32_t longest = 0;
+  for (const Share& share : batch.shares) longest = std::max(longest, share.end());
+  longest = std::min(longest, arena_.limits().context);  // check_step() says which is longer
+  return decode_shape(padded, by_context.whole.padded_size(longest));
 }
 
-attn::StepShape Runner::shape(attn::Mode mode, int32_t captured, int32_t rows) const {
-  return {.mode = mode, .captured = captured, .query_rows = rows, .table = mirror_ ? mirror_->view() : table_.view()};
+attn::StepShape Runner::decode_shape(int32_t sequences, int32_t context) const {
+  return {.mode = attn::Mode::decode,
+          .captured = sequences,
+          .query_rows = sequences,
+          .table = mirror_ ? mirror_->view() : table_.view(),
+          .context = context};
+}
+
+attn::StepShape Runner::extend_shape(int32_t sequences, int32_t rows) const {
+  return {.mode = attn::Mode::extend,
+          .captured = sequences,
+          .query_rows = rows,
+          .table = mirror_ ? mirror_->view() : table_.view()};
 }
 
 }  // namespace quire::engine

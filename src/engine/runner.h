@@ -1,9 +1,10 @@
 // A planned step becomes logits and last rows: owns the keys and values, the step's inputs, attention's metadata and
 // the model's buffers.
 //
-// Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits; steps
-// with chunks of prompts run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are
-// launched one by one. A row's results are the same either way.
+// Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits, and of
+// the shortest context that does, where attention to short sequences is chosen otherwise; steps with chunks of prompts
+// run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are launched one by one. A
+// row's results are the same either way.
 //
 // A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
 // when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
@@ -15,6 +16,8 @@
 // Errors   a step that does not fit the limits throws CheckError before any work.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -71,7 +74,8 @@ class Runner {
   void check_room(const Batch& batch) const;
   void fill(const Batch& batch, const attn::StepInputBuffers& inputs) const;
   attn::StepShape shape(const Batch& batch) const;
-  attn::StepShape shape(attn::Mode mode, int32_t captured, int32_t rows) const;
+  attn::StepShape decode_shape(int32_t sequences, int32_t context) const;
+  attn::StepShape extend_shape(int32_t sequences, int32_t rows) const;
 
   kv::RequestTable& table_;
   Exec& exec_;
@@ -86,10 +90,10 @@ class Runner {
   struct Graphs {
     GraphSet whole, forward;  // with and without the sampler, where there is one
   };
-  void capture(Graphs& graphs, const std::vector<int>& sizes, attn::Mode mode, int32_t sequences);
-  Graphs decode_graphs_;     // by sequences
-  Graphs extend_graphs_;     // by rows, up to extend_captured_
-  int32_t extend_captured_;  // 0: no such graphs
+  void capture(Graphs& graphs, const std::vector<int>& sizes, const std::function<attn::StepShape(int size)>& shape_of);
+  std::map<int32_t, Graphs> decode_graphs_;  // by sequences; each by the longest of them
+  Graphs extend_graphs_;                     // by rows, up to extend_captured_
+  int32_t extend_captured_;                  // 0: no such graphs
 };
 
 }  // namespace quire::engine

@@ -1,8 +1,10 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <set>
 
 #include "attn/attention.h"
+#include "attn/gpu_choice.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #ifdef QUIRE_SLOWED_KERNELS
@@ -403,6 +405,23 @@ void Forward::run(const attn::StepShape& shape, const attn::StepInputs& inputs, 
               .arena = arena,
               .store = store,
               .exec = exec});
+}
+
+std::vector<int32_t> Forward::decode_contexts(const attn::StepShape& shape, const attn::MetadataArena& arena,
+                                              const kv::KvStore& store, Exec& exec) const {
+  if (exec.device() == Device::cpu) return {arena.limits().context};
+  const attn::StepInputs no_inputs{};
+  const Call call{.inputs = no_inputs,
+                  .rows = impl_->room_for(shape),
+                  .keys = attn::key_view(arena, shape, attn::LayerKind::full),
+                  .arena = arena,
+                  .store = store,
+                  .exec = exec};
+  std::set<int32_t> contexts;  // of all layers, whose windows may differ
+  for (int32_t layer = 0; layer < impl_->config.layer_count(); ++layer)
+    for (const int32_t context : attn::decode_contexts(impl_->attention_block(layer, call), attn::cuda::device()))
+      contexts.insert(context);
+  return {contexts.begin(), contexts.end()};
 }
 
 }  // namespace quire::model

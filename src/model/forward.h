@@ -17,6 +17,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "attn/metadata.h"
 #include "attn/step.h"
@@ -52,6 +53,11 @@ class Forward {
   // in the vocabulary. The arena is of the model's heads and head dim.
   void run(const attn::StepShape& shape, const attn::StepInputs& inputs, const attn::MetadataArena& arena,
            const kv::KvStore& store, Exec& exec) const;
+
+  // Contexts, ascending to the limits', each of which is worth a recorded decode of this shape of its own: steps of no
+  // longer sequences are attended to in a way of their own.
+  std::vector<int32_t> decode_contexts(const attn::StepShape& shape, const attn::MetadataArena& arena,
+                                       const kv::KvStore& store, Exec& exec) const;
 
  private:
   struct Impl;
