@@ -82,7 +82,8 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .mixed_chunk = options.mixed_chunk,
           .prefix_cache = options.prefix_cache,
           .device_counts = device == Device::cuda,
-          .drafts = options.make_drafter ? options.speculative_num_draft_tokens - 1 : 0};
+          .drafts = options.make_drafter ? options.speculative_num_draft_tokens - 1 : 0,
+          .row_tile = device == Device::cuda ? kGpuRowTile : 1};
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {

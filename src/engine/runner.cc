@@ -65,7 +65,8 @@ void Runner::capture() {
   capture(decode_graphs_, padded_sizes(limits.batch, exec_.device()), attn::Mode::decode, 0);
   if (exec_.device() == Device::cpu) return;
   std::vector<int> sizes;
-  for (const int size : {16, 64, 128, 256, 512, 768, 1024})
+  for (const int size : {16, 64, 1 * kGpuRowTile, 2 * kGpuRowTile, 3 * kGpuRowTile, 4 * kGpuRowTile, 5 * kGpuRowTile,
+                         6 * kGpuRowTile, 8 * kGpuRowTile})
     if (size <= limits.query_rows) sizes.push_back(size);
   if (sizes.empty()) return;
   capture(extend_graphs_, sizes, attn::Mode::extend, limits.batch);

@@ -34,6 +34,9 @@
 
 namespace quire::engine {
 
+// Steps with prompts are padded to multiples of this where they are recorded: a part of a tile takes as long as all.
+inline constexpr int32_t kGpuRowTile = 128;
+
 class Runner {
  public:
   // The model, the table, exec and the sampler, which a GPU has, outlive the runner.
