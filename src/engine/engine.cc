@@ -205,6 +205,9 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
   } catch (const CheckError& refused) {
     throw RequestRefused(refused.what());
   }
+  // Once, not in each step: a client may name all tokens.
+  std::stable_sort(request.sampling.logit_bias.begin(), request.sampling.logit_bias.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::lock_guard lock(mutex);
   if (!broken.empty()) throw EngineStopped(cat("the engine has broken down: ", broken));
   if (stopping) throw EngineStopped("the engine has stopped");

@@ -223,8 +223,9 @@ void DeviceSampler::draw(const SampleRow& row, RequestRow request_row, int32_t p
     std::transform(params.logit_bias.begin(), params.logit_bias.end(), list, [](const auto& each) {
       return LogitBias{each.first, each.second};
     });
-    std::stable_sort(list, list + drawn.bias_count,
-                     [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+    const auto comes_before = [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; };
+    if (!std::is_sorted(list, list + drawn.bias_count, comes_before))
+      std::stable_sort(list, list + drawn.bias_count, comes_before);
     drawn.bias = list;
   }
   if (row.mask) drawn.mask = own.masks.add(std::span(row.mask, (static_cast<size_t>(limits_.vocabulary) + 31) / 32));
