@@ -48,10 +48,9 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
              place_of(exec.device(), Place::host_huge_pages)),
       arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
-      upload_(arena_.limits(), kInputCopies, exec),
+      upload_(arena_.limits(), kInputCopies, exec, sampler ? sampler->drawn_tokens() : DrawnTokens{}),
       forward_(model, arena_.limits(), kv_type, deterministic),
       sampler_(sampler),
-      token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
       extend_captured_(0) {
   if (exec.device() == Device::cuda) {
     table_.keep_journal();
@@ -97,6 +96,7 @@ uint32_t Runner::prepare(const Batch& batch) {
 
 // The table's changes in these inputs may not have been sent: all of it will be.
 void Runner::abandon() {
+  upload_.forget();
   if (mirror_) table_.keep_journal();
 }
 
@@ -104,8 +104,8 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const attn::StepShape step = shape(batch);
   const bool is_decode = step.mode == attn::Mode::decode;
   const Graphs& graphs = is_decode ? decode_graphs_ : extend_graphs_;
-  upload_.send();
-  if (changes_table_) apply_journal();
+  const attn::StepInputs sent = upload_.send();
+  if (changes_table_) apply_journal(sent);
   if (is_decode || step.query_rows <= extend_captured_)
     (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, step.query_rows);
   else
@@ -117,17 +117,8 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
 
 // Runs it now, or puts it into a graph.
 void Runner::record(const attn::StepShape& step, Part part) {
-  attn::StepInputs inputs = upload_.inputs();
-  if (sampler_) resolve_future_tokens(inputs, step);
-  forward_.run(step, inputs, arena_, store_, exec_);
+  forward_.run(step, upload_.inputs(), arena_, store_, exec_);
   if (sampler_ && part == Part::whole) sample(step.query_rows);
-}
-
-void Runner::resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& step) {
-  const auto tokens = reinterpret_cast<int32_t*>(token_ids_.data());
-  sampler_->resolve_future_tokens(
-      {.ids = inputs.input_ids, .count = inputs.query_rows, .most = step.query_rows, .tokens = tokens});
-  inputs.input_ids = tokens;
 }
 
 void Runner::sample(const Batch& batch) { sample(std::max(1, batch.with_logits())); }
@@ -140,12 +131,12 @@ void Runner::sample(int32_t most_rows) {
 
 // --- the mirror of the request table
 
-// A launch of its own before the step's graph: most steps of few sequences need no page, and so have none.
-void Runner::apply_journal() {
-  const attn::StepInputs inputs = upload_.inputs();
-  kv::apply_journal({.count = inputs.journal_count,
-                     .runs = inputs.journal_runs,
-                     .pages = inputs.journal_pages,
+// A launch of its own before the step's graph, from the host's memory: most steps of few sequences need no page, and so
+// have none.
+void Runner::apply_journal(const attn::StepInputs& sent) {
+  kv::apply_journal({.count = sent.journal_count,
+                     .runs = sent.journal_runs,
+                     .pages = sent.journal_pages,
                      .most_runs = arena_.limits().batch,
                      .mirror = mirror_->pages(),
                      .stride = mirror_->view().stride},
@@ -173,9 +164,8 @@ void Runner::send_changes_ahead(const attn::StepInputBuffers& inputs) {
     *count = 0;
   const attn::StepShape nobody = shape(attn::Mode::decode, 1, 1);
   attn::check_step(nobody, inputs.inputs(), arena_.limits());
-  upload_.send();
-  apply_journal();
-  attn::write_metadata(nobody, upload_.inputs(), arena_, exec_);  // which says that the inputs have arrived
+  apply_journal(upload_.send());
+  attn::write_metadata(nobody, upload_.inputs(), arena_, exec_);  // whose turn it is now
 }
 
 // --- one step
@@ -199,7 +189,7 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
     inputs.extend_lengths()[b] = {share.count};
     for (int32_t position = share.position; position < share.end(); ++position, ++row) {
       const int32_t id = batch.token_ids[row];
-      inputs.input_ids()[row] = id == kFutureToken ? ops::future_token(share.row) : id;
+      inputs.input_ids()[row] = id == kFutureToken ? future_token(share.row) : id;
       inputs.positions()[row] = position;
       inputs.slot_mapping()[row] = table_.slot(share.row, position);
     }

@@ -65,8 +65,7 @@ class Runner {
   void sample(int32_t most_rows);
   void capture();
   void record(const attn::StepShape& shape, Part part);
-  void apply_journal();
-  void resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& shape);
+  void apply_journal(const attn::StepInputs& sent);
   void send_changes_ahead(const attn::StepInputBuffers& inputs);
   const attn::StepInputBuffers& next_inputs();
   void check_room(const Batch& batch) const;
@@ -83,7 +82,6 @@ class Runner {
   attn::StepUpload upload_;
   model::Forward forward_;
   ops::DeviceSampler* sampler_;  // null: others draw
-  Buffer token_ids_;             // [query rows] with a sampler: those that it has looked up
   struct Graphs {
     GraphSet whole, forward;  // with and without the sampler, where there is one
   };
