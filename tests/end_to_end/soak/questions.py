@@ -23,7 +23,7 @@ def made(seed, context):
         (ids(CHUNK - 1), {"max_new_tokens": 8}, logprobs),
         (ids(CHUNK), {"max_new_tokens": 8}, logprobs),
         (ids(CHUNK + 1), {"max_new_tokens": 8}, logprobs),
-        (ids(context - 64), {"max_new_tokens": 60}, {}),
+        (ids(context // 4), {"max_new_tokens": 200}, {}),
         (ids(40), {"max_new_tokens": 100, "frequency_penalty": 0.7, "presence_penalty": 0.3}, logprobs),
         (ids(40), {"max_new_tokens": 60, "repetition_penalty": 1.3}, logprobs),
         (ids(40), {"max_new_tokens": 40, "logit_bias": {"97": -100, "98": 3}}, logprobs),
