@@ -123,10 +123,9 @@ class GpuStepWorld {
         mirror_(table_.view()),
         row_(table_.open()),
         arena_(kLimits, Place::device),
-        upload_(kLimits, kInARow + 1, exec),
         sampler_({.vocabulary = vocabulary, .rows = 1, .request_rows = 2, .steps = kInARow + 1}, exec),
+        upload_(kLimits, kCopies, exec, sampler_.drawn_tokens()),
         logits_(static_cast<size_t>(vocabulary) * sizeof(float), Place::device),
-        tokens_(sizeof(int32_t), Place::device),
         rows_(3 * kWidth * sizeof(float), Place::device) {
     check(table_.reserve(row_, {kLimits.context}), "no pages");
     exec.stream()->copy(logits_.data(), reinterpret_cast<const std::byte*>(logits.data()), logits_.size());
@@ -144,7 +143,7 @@ class GpuStepWorld {
   }
 
  private:
-  static constexpr int32_t kInARow = 64, kKernels = 16;
+  static constexpr int32_t kInARow = 64, kKernels = 16, kCopies = 3;
   static constexpr int64_t kWidth = 4096;
   static constexpr attn::Limits kLimits{.batch = 1,
                                         .context = 4096,
@@ -180,10 +179,6 @@ class GpuStepWorld {
   }
   void record_step() {
     const attn::StepInputs inputs = upload_.inputs();
-    sampler_.resolve_future_tokens({.ids = inputs.input_ids,
-                                    .count = inputs.query_rows,
-                                    .most = 1,
-                                    .tokens = reinterpret_cast<int32_t*>(tokens_.data())});
     attn::write_metadata(shape(), inputs, arena_, exec_);
     record_model();
     sampler_.launch({reinterpret_cast<const float*>(logits_.data()), 1, vocabulary_, vocabulary_}, inputs.number,
@@ -197,7 +192,7 @@ class GpuStepWorld {
     inputs.rows()[0] = row_;
     inputs.lengths()[0] = {512};
     inputs.extend_lengths()[0] = {1};
-    inputs.input_ids()[0] = ops::future_token(row_);
+    inputs.input_ids()[0] = future_token(row_);
     inputs.positions()[0] = 511;
     inputs.slot_mapping()[0] = table_.slot(row_, 511);
     inputs.wanted_rows()[0] = 0;
@@ -214,9 +209,9 @@ class GpuStepWorld {
   kv::PageTableMirror mirror_;
   RequestRow row_;
   attn::MetadataArena arena_;
-  attn::StepUpload upload_;
   ops::DeviceSampler sampler_;
-  Buffer logits_, tokens_, rows_;
+  attn::StepUpload upload_;
+  Buffer logits_, rows_;
   ops::SamplingParams greedy_{.temperature = 0};
   Graph step_, model_;
 };

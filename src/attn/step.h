@@ -1,12 +1,15 @@
 // One forward step, described: what is fixed when a graph is captured (StepShape) and what changes from step to
 // step and therefore lies at fixed addresses (StepInputs).
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "attn/metadata.h"
 #include "base/buffer.h"
+#include "base/drawn_tokens.h"
 #include "base/types.h"
 #include "kv/page_table_journal.h"
 #include "kv/request_table.h"
@@ -54,7 +57,7 @@ struct StepShape {
 //                        tree_mask        [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself
 //                        encoder_lengths  [live] with encoder
 //   a model              query_rows       of all sequences together, one after the other
-//   (Limits::query_rows) input_ids        [query_rows] tokens
+//   (Limits::query_rows) input_ids        [query_rows] tokens; in a source also future_token()
 //                        positions        [query_rows]
 //                        slot_mapping     [query_rows] where their keys and values go
 //                        wanted_rows      [wanted_count] rows whose last hidden state is wanted; of others only K and V
@@ -83,14 +86,28 @@ struct StepShape {
   MANY(PageId, journal_pages, l.journal_pages)                                 \
   ONE(uint32_t, number)
 
+// Which of the copies a GPU reads next, and how many it has read.
+struct alignas(8) StepTurn {
+  uint32_t copy, fetched;
+};
+
+// Where a GPU's writer takes the inputs from (step_upload.h): copies in pinned memory that the host fills in turn.
+struct StepSource {
+  static constexpr int32_t kMostCopies = 4;
+  std::array<const std::byte*, kMostCopies> copies = {};
+  uint32_t count = 0;           // of them; 0: the inputs are where they are read
+  std::byte* device = nullptr;  // where they come to lie, as in a copy
+  StepTurn* turn = nullptr;     // the device's
+  uint32_t* fetched = nullptr;  // pinned: steps whose inputs have been read, as the last step found it
+  DrawnTokens drawn = {};       // of input_ids that are future_token()
+};
+
 // One step's inputs, as its readers see them.
 struct StepInputs {
 #define X(type, name, ...) const type* name;
   QUIRE_STEP_INPUTS(X, X)
 #undef X
-  // For whoever sends inputs to a GPU and waits for room to send more: its writer puts *number here, in pinned memory.
-  // Null: nobody.
-  uint32_t* arrived = nullptr;
+  StepSource source = {};
 };
 
 // The owner of one step's inputs: arrays of the limits at fixed addresses, never filled. Its members of the inputs'

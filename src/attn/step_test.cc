@@ -542,7 +542,7 @@ TEST(StepUpload, OnACpuIsOneCopyThatIsReadWhereItWasFilled) {
   const Limits limits{.batch = 2, .context = 16, .page_size = PageSize(16)};
   StepUpload upload(limits, 3, team);
   const StepInputs inputs = upload.inputs();
-  EXPECT_EQ(inputs.arrived, nullptr);
+  EXPECT_EQ(inputs.source.count, 0u);
   for (uint32_t step = 1; step < 6; ++step) {
     upload.next().lengths()[1] = {static_cast<int32_t>(step)};
     upload.send();
@@ -550,6 +550,7 @@ TEST(StepUpload, OnACpuIsOneCopyThatIsReadWhereItWasFilled) {
     EXPECT_EQ(*inputs.number, step);
   }
   expect_refused([&] { StepUpload(limits, 0, team); }, "a ring of 0 copies");
+  expect_refused([&] { StepUpload(limits, 4, team); }, "a ring of 4 copies of a step's inputs, below 4");
 }
 
 }  // namespace

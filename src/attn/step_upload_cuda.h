@@ -1,10 +1,11 @@
-// A step's inputs, read from pinned memory by a kernel: a copy of a few kilobytes would take the GPU three times as
-// long to begin and to end.
+// A step's inputs, read from pinned memory by a kernel, the first of the step: a copy of a few kilobytes would take the
+// GPU three times as long to begin and to end. Decode steps have one that writes their metadata too
+// (write_decode_cuda.h).
 #pragma once
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
+#include "attn/step.h"
 #include "base/exec.h"
 
 namespace quire::attn::cuda {
@@ -13,13 +14,15 @@ namespace quire::attn::cuda {
 struct FetchArgs {
   static constexpr int32_t kMostArrays = 24;
   struct Array {
-    uint32_t offset, bytes;
+    uint32_t offset, bytes;  // in a copy
   };
-  const std::byte* from;  // pinned
-  std::byte* to;          // the device's
+  StepInputs in;  // with their source
   std::array<Array, kMostArrays> arrays;
   int32_t count;
+  uint32_t tokens;  // which of them is input_ids
 };
+// Of so many sequences and rows as the shape has, without what goes to the page table's mirror: that is read before.
+FetchArgs fetch_args(const StepShape& shape, const StepInputs& inputs, const Limits& limits);
 void fetch(const FetchArgs& args, Exec& exec);
 
 }  // namespace quire::attn::cuda

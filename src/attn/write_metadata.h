@@ -3,7 +3,7 @@
 //
 // After    every element that readable() names for the arena's device holds this step's value. Of the arena nothing
 //          else is written: not the workspace of kernels, nor what lies past the live requests (in the materialised
-//          form: past the captured ones). Outside of it one word: a GPU puts the step's number at StepInputs::arrived.
+//          form: past the captured ones). Inputs with a source have been fetched (step_upload.h).
 // Memory   allocates nothing; reads the inputs when it runs, not when it is recorded.
 // Errors   an arena of another device, or without the step's form, throws CheckError. The step itself is not looked at:
 //          check_step() stands before it on the host.

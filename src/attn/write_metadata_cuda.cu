@@ -1,4 +1,5 @@
-// The writer on the GPU: one launch writes all sets of a step, so it can be the first node of a captured graph.
+// The writer on the GPU: one launch writes all sets of a step, so it can be the first node of a captured graph. Inputs
+// that have a source are fetched before; plain decode steps have a kernel that does both (write_decode_cuda.h).
 //
 // Every block has one role, given by its index: a draft step's plane of the sequence sets, the local set, the
 // encoder's, the branches, or a share of the tables. No role reads what another one writes; all are computed from the
@@ -8,6 +9,9 @@
 #include <cstdint>
 
 #include "attn/sequence.h"
+#include "attn/step_fetch_cuda.cuh"
+#include "attn/step_upload_cuda.h"
+#include "attn/write_decode_cuda.h"
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/cuda_call.h"
@@ -425,7 +429,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   quire::cuda::griddep_launch_dependents();
   const Step step{w, *w.in.live};
   int32_t block = blockIdx.x;
-  if (w.in.arrived && block == 0 && threadIdx.x == 0) *w.in.arrived = *w.in.number;
+  if (w.in.source.count > 0 && block == 0 && threadIdx.x == 0) end_turn(w.in.source, turn_of(w.in.source));
   if (block < w.roles.planes) {
     if (block == 0) write_counters(step);
     write_sequences(step, w.main, block, sums);
@@ -559,6 +563,8 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   const Limits& limits = arena.limits();
   check_arena(shape, arena, Device::cuda);
   check(limits.batch <= kMostBatch, "the writer of the GPU takes batches of ", kMostBatch, ", not of ", limits.batch);
+  if (can_write_decode(shape, inputs)) return write_decode(shape, inputs, arena, exec);
+  if (inputs.source.count > 0) fetch(fetch_args(shape, inputs, limits), exec);
   const Write w = write_of(shape, inputs, arena);
   const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
   quire::cuda::launch_after(write_kernel, dim3(static_cast<uint32_t>(w.roles.all())), kThreads, shared, stream_of(exec),

@@ -83,7 +83,8 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .prefix_cache = options.prefix_cache,
           .device_counts = device == Device::cuda,
           .drafts = options.make_drafter || options.head ? options.speculative_num_draft_tokens - 1 : 0,
-          .draft_model = options.head != nullptr};
+          .draft_model = options.head != nullptr,
+          .row_tile = device == Device::cuda ? kGpuRowTile : 1};
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
@@ -207,6 +208,9 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
   } catch (const CheckError& refused) {
     throw RequestRefused(refused.what());
   }
+  // Once, not in each step: a client may name all tokens.
+  std::stable_sort(request.sampling.logit_bias.begin(), request.sampling.logit_bias.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::lock_guard lock(mutex);
   if (!broken.empty()) throw EngineStopped(cat("the engine has broken down: ", broken));
   if (stopping) throw EngineStopped("the engine has stopped");

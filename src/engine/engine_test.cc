@@ -514,6 +514,43 @@ TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
     }
 }
 
+// Looks at every step on its way to the device.
+class WatchedDevice final : public StepDevice {
+ public:
+  static StepDeviceMaker watched_by(const std::function<void(const Batch&)>& look) {
+    return [=](const StepDeviceParts& parts) { return std::make_unique<WatchedDevice>(make_step_device(parts), look); };
+  }
+  WatchedDevice(std::unique_ptr<StepDevice> works, std::function<void(const Batch&)> look)
+      : works_(std::move(works)), look_(std::move(look)) {}
+  void launch(Step& step) override {
+    look_(step.batch);
+    works_->launch(step);
+  }
+  void finish(Step& step) override { works_->finish(step); }
+
+ private:
+  std::unique_ptr<StepDevice> works_;
+  std::function<void(const Batch&)> look_;
+};
+
+// A client may name every token of the vocabulary: a device that wants them sorted must not do so in each step.
+TEST_F(EngineTest, BiasesAreInTheOrderOfTheirTokensBeforeTheFirstStep) {
+  using Biases = std::vector<std::pair<int32_t, float>>;
+  int steps = 0;
+  Exec exec({.threads = 2});
+  Engine engine(model(), small_options(), exec, WatchedDevice::watched_by([&](const Batch& batch) {
+                  for (const Share& share : batch.shares)
+                    EXPECT_EQ(share.request->sampling.logit_bias, (Biases{{3, 2}, {3, 5}, {9, 1}, {9, -1}}));
+                  ++steps;
+                }));
+  Request request = greedy(ids(20, 1), 3);
+  request.sampling.logit_bias = {{9, 1}, {3, 2}, {9, -1}, {3, 5}};
+  engine.submit(request, [](const Output&) {});
+  while (engine.step()) {
+  }
+  EXPECT_GE(steps, 3);
+}
+
 // All is as it was before.
 TEST_F(EngineTest, AStepWithoutMemoryFailsAlone) {
   Exec exec({.threads = 2});

@@ -2,9 +2,15 @@
 // are its own, whatever is computed beside it and however its text came to be in the pages.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <map>
 #include <memory>
+#include <random>
+#include <thread>
 
 #include "engine/engine.h"
 #include "model/testing.h"
@@ -58,6 +64,7 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
       Heard& of = heard_[output.id];
       for (const TokenLogprob& logprob : output.prompt_logprobs) append(of.bits, logprob);
       if (output.token >= 0) append(of.bits, output.logprobs);
+      for (const float x : output.embedding) of.bits.emplace_back(-1, std::bit_cast<uint32_t>(x));
       of.cached = output.cached_tokens;
       of.finish = output.finish;
     }
@@ -113,13 +120,19 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
 
 // Other kernels, the same numbers but for rounding: of each token of a text, and after a prompt of many rows at once.
 // Quantised rows are 8 bits, and bf16 where the default has many of them.
+//
+// Rounding to bf16 moves a number between 1 and 2 by 2^-8 / sqrt(3) in the mean square, 0.17 % of numbers of any size.
+// Rounding to 8 bits moves those of a block of 32 by its largest, some two deviations, / 127 / sqrt(12): 0.48 %. A row
+// is rounded some 14 times on its way through two layers, so logits, taken to deviate from each other by 4, are
+// off by 4 sqrt(14) times that: 0.025, or 0.07. On an H200 it was 0.024 and 0.032, or 0.054 and 0.102, and the furthest
+// of 300 was 3.3 to 5.7 deviations off. Allowed are 1.6 times the larger deviation, and 5 times that for the furthest.
 TEST_P(GpuDeterministic, IsTheDefaultWithinRounding) {
   Request text = greedy(300, 0);
   text.top_logprobs = 0;
   text.prompt_logprobs_from = 0;
   Request prompt = greedy(1500, 1);
   prompt.top_logprobs = 0;
-  const float tolerance = GetParam().model.type == BlockType::bf16 ? 0.2f : 0.4f;
+  const double most_deviation = GetParam().model.type == BlockType::bf16 ? 0.05 : 0.16;
   EngineOptions fast = options(1, 8192);
   fast.deterministic = false;
   const auto by_default = engine(fast);
@@ -127,8 +140,16 @@ TEST_P(GpuDeterministic, IsTheDefaultWithinRounding) {
     const Bits expected = by_default->finish(request).bits, bits = alone(request);
     ASSERT_EQ(bits.size(), expected.size());
     ASSERT_GT(bits.size(), 0u);
-    for (size_t i = 0; i < bits.size(); ++i)
-      EXPECT_NEAR(std::bit_cast<float>(bits[i].second), std::bit_cast<float>(expected[i].second), tolerance) << i;
+    double squares = 0, furthest = 0;
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const double off = std::bit_cast<float>(bits[i].second) - std::bit_cast<float>(expected[i].second);
+      squares += off * off;
+      furthest = std::max(furthest, std::abs(off));
+    }
+    const double deviation = std::sqrt(squares / static_cast<double>(bits.size()));
+    std::printf("%zu logprobs: deviation %.4f, furthest %.4f\n", bits.size(), deviation, furthest);
+    EXPECT_LT(deviation, most_deviation);
+    EXPECT_LT(furthest, 5 * most_deviation);
   }
 }
 
@@ -222,6 +243,95 @@ TEST_P(GpuDeterministic, PenaltiesAreThoseOfOneStepAtATime) {
       EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i << ", " << depth << " steps in flight";
     }
   }
+}
+
+// Only tokens of a residue that changes with each token. Now and then it is late, and its row is computed again.
+class LateMask final : public TokenMask {
+ public:
+  explicit LateMask(int32_t vocabulary) : vocabulary_(vocabulary), words_((vocabulary + 31) / 32) {}
+  const uint32_t* next() override {
+    if (at_ % 5 == 4) std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    std::fill(words_.begin(), words_.end(), 0);
+    for (int32_t id = at_ % 7; id < vocabulary_; id += 7) words_[id / 32] |= uint32_t{1} << id % 32;
+    return words_.data();
+  }
+  void accept(int32_t token) override {
+    EXPECT_EQ(token % 7, at_ % 7);
+    ++at_;
+  }
+
+ private:
+  int32_t vocabulary_, at_ = 0;
+  std::vector<uint32_t> words_;
+};
+
+// Requests of every kind at once: masks that are late, penalties, biases, forbidden stops, more logprobs than a row's
+// results hold, scored and pooled prompts, prompts of exactly a chunk; they come and are cancelled while steps are in
+// flight, and pages are too few for them. Whoever was not cancelled has the bits that it has alone.
+TEST_P(GpuDeterministic, WhateverHappensAroundIt) {
+  constexpr int32_t kChunk = 48, kRequests = 24;
+  const int32_t vocabulary = model_->config().vocabulary;
+  const auto made = [&](uint64_t number) {
+    std::mt19937_64 random(number);
+    const auto below = [&](int32_t limit) { return static_cast<int32_t>(random() % static_cast<uint64_t>(limit)); };
+    const int32_t lengths[] = {1, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk, 5 + below(90)};
+    // Some share their beginnings, and half of them outgrow what is kept free for them when they are admitted.
+    Request request = greedy(lengths[below(6)], below(2) ? 110 + below(40) : 5 + below(20), number % 4);
+    request.top_logprobs = below(4) - 1;
+    ops::SamplingParams& sampling = request.sampling;
+    if (below(3) == 0) sampling.temperature = 0.8f, sampling.top_p = 0.9f, sampling.seed = number;
+    if (below(3) == 0) sampling.frequency_penalty = 0.4f, sampling.presence_penalty = 0.2f;
+    if (below(4) == 0) sampling.repetition_penalty = 1.3f;
+    if (below(4) == 0) sampling.logit_bias = {{below(vocabulary), -100.0f}, {below(vocabulary), 2.0f}};
+    if (below(4) == 0) request.stop_ids = ids(40, number), request.min_new_tokens = 1 + below(10);
+    if (below(4) == 0) request.mask = std::make_shared<LateMask>(vocabulary);
+    if (below(6) == 0) request.top_logprobs = 200;
+    if (below(5) == 0) request.prompt_logprobs_from = below(static_cast<int32_t>(request.prompt.size()));
+    if (below(8) == 0)
+      request = {.prompt = request.prompt, .max_new_tokens = 0, .pooling = below(2) ? Pooling::mean : Pooling::last};
+    return request;
+  };
+  EngineOptions one = options(1, 8192);
+  one.prefix_cache = false;
+  one.steps_in_flight = 0;
+  const auto alone_engine = engine(one);
+  std::vector<Bits> expected;
+  for (uint64_t i = 0; i < kRequests; ++i) expected.push_back(alone_engine->finish(made(i)).bits);
+
+  int64_t retractions = 0;
+  for (const int32_t depth : {0, 1, 2}) {
+    std::mt19937_64 random(static_cast<uint64_t>(depth));
+    EngineOptions tight = options(7, kChunk);
+    tight.mixed_chunk = 32;
+    tight.max_total_tokens = 272;
+    tight.context = 256;
+    tight.steps_in_flight = depth;
+    const auto stepped = engine(tight);
+    std::vector<RequestId> all;
+    std::map<RequestId, bool> cancelled;
+    for (int steps = 0; std::ssize(all) < kRequests || stepped->engine().step(); ++steps) {
+      ASSERT_LT(steps, 20000);
+      if (std::ssize(all) < kRequests) all.push_back(stepped->submit(made(all.size())));
+      if (std::ssize(all) < kRequests) stepped->engine().step();
+      if (random() % 200 != 0 || all.empty()) continue;
+      const RequestId id = all[random() % all.size()];
+      cancelled[id] = true;
+      stepped->engine().cancel(id);
+    }
+    EXPECT_LT(cancelled.size(), all.size() / 2);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Heard& heard = stepped->heard(all[i]);
+      if (heard.finish == Finish::cancelled) {
+        EXPECT_TRUE(cancelled[all[i]]);
+        continue;
+      }
+      EXPECT_EQ(heard.bits, expected[i]) << "request " << i << ", " << depth << " steps in flight";
+    }
+    const EngineStats stats = stepped->engine().stats();
+    EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+    retractions += stats.retractions;
+  }
+  EXPECT_GT(retractions, 0);
 }
 
 TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {

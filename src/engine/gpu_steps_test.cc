@@ -37,9 +37,14 @@ constexpr int32_t kContext = 256;
 // apart. Prompts of many rows are multiplied by dequantised weights, their rows, gates and ups rounded to bf16 instead:
 // up to 0.135 was seen.
 constexpr float kTolerance = 0.05f, kToleranceOfBlocks = 0.2f;
-// Of a trained model, whose largest activations make all steps of rounding wide: with 24 layers of SmolLM2, as Q4_1 and
-// as bf16, the one place of 12800 that was furthest off was 0.93.
-constexpr float kTrainedTolerance = 1.5f;
+// Of a trained model, where the CPU is no truth either: its rows are rounded to 8 bits before each product of Q4_1, by
+// steps as wide as the largest activation of a block makes them. Against float32 on the dequantised weights (SmolLM2,
+// 30 layers, 200 texts of 64 tokens like those below) the CPU's likeliest token was another one at 3 % of the places,
+// 0.97 less likely at the furthest and 0.52 at the next. The GPU's against the CPU's was 0.93 at the furthest: the same
+// size, at one place, because a number that lies between two steps may fall to either. So single places may be far off,
+// and no more than those.
+constexpr float kTrainedTolerance = 1.5f, kFar = 0.6f;
+constexpr int64_t kMostFar = 2;  // of 12800
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,
@@ -385,7 +390,7 @@ std::string trained_model() {
 }
 
 struct Agreement {
-  int64_t places = 0, same = 0;
+  int64_t places = 0, same = 0, far = 0;
   float widest_gap = 0;  // to the CPU, between its likeliest and the GPU's, where they differ
 
   void count(const TokenLogprob& on_gpu, const TokenLogprob& on_cpu) {
@@ -395,13 +400,17 @@ struct Agreement {
         std::find_if(on_cpu.top.begin(), on_cpu.top.end(), [&](const auto& e) { return e.first == token; });
     same += to_cpu == on_cpu.top.begin();
     ASSERT_NE(to_cpu, on_cpu.top.end()) << "the GPU's likeliest is none of the CPU's";
-    widest_gap = std::max(widest_gap, on_cpu.top[0].second - to_cpu->second);
+    const float gap = on_cpu.top[0].second - to_cpu->second;
+    far += gap > kFar;
+    widest_gap = std::max(widest_gap, gap);
   }
   void expect_the_same(const std::string& where, float tolerance) const {
     EXPECT_GE(static_cast<double>(same), 0.99 * static_cast<double>(places)) << where;
     EXPECT_LT(widest_gap, tolerance) << where;
-    std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others up to %.3f apart\n", where.c_str(),
-                static_cast<long long>(same), static_cast<long long>(places), static_cast<double>(widest_gap));
+    EXPECT_LE(far, kMostFar) << where;
+    std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others up to %.3f apart, %lld above %.1f\n",
+                where.c_str(), static_cast<long long>(same), static_cast<long long>(places),
+                static_cast<double>(widest_gap), static_cast<long long>(far), static_cast<double>(kFar));
   }
 };
 

@@ -51,7 +51,9 @@ double PrefillBudget::decoders_of(const Moments& steps, double decoding) const {
 int32_t PrefillBudget::rows(int32_t decoding) const {
   if (!row_ && had_prompts_) return 0;
   const double fit = kShare * (row_ ? decoders_of(moments(), decoding) / *row_ : decoding);
-  return static_cast<int32_t>(std::clamp<double>(fit, 1, most_));
+  const auto rows = static_cast<int32_t>(std::clamp<double>(fit, 1, most_));
+  const int32_t of_whole_tiles = (decoding + rows) / tile_ * tile_ - decoding;
+  return 2 * of_whole_tiles >= rows ? of_whole_tiles : rows;
 }
 
 void PrefillBudget::measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> time) {

@@ -5,6 +5,9 @@
 // A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
 // are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.
 // Until they are known a row of a prompt counts like a request that decodes, and every other step has none, to compare.
+//
+// A device that multiplies rows in tiles takes as long for a part of a tile as for a whole one. Its steps have whole
+// tiles where that leaves prompts at least half of their rows.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -16,7 +19,7 @@ class PrefillBudget {
  public:
   static constexpr double kShare = 0.9;  // below 1: steps vary
 
-  explicit PrefillBudget(int32_t most) : most_(most) {}
+  explicit PrefillBudget(int32_t most, int32_t tile = 1) : most_(most), tile_(tile) {}
 
   int32_t rows(int32_t decoding) const;  // decoding: requests, at least 1
   // A step in which somebody decoded.
@@ -28,7 +31,7 @@ class PrefillBudget {
   std::optional<double> row_of(const Moments& steps) const;
   double decoders_of(const Moments& steps, double decoding) const;
 
-  int32_t most_;
+  int32_t most_, tile_;
   std::optional<double> row_;  // seconds of a prompt's row, as they were last seen
   bool had_prompts_ = false;   // the last step
   double weight_ = 0;          // sums that forget: of steps, and over them

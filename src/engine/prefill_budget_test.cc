@@ -48,6 +48,30 @@ TEST(PrefillBudget, StretchesAStepAsFarAsItMay) {
     }
 }
 
+// A machine that reads its weights in 4 ms and multiplies whole tiles of rows meanwhile, or for longer: no part of a
+// tile is paid for and not used, and a second brings more rows of prompts than without tiles.
+TEST(PrefillBudget, FillsTilesOfRows) {
+  constexpr int32_t kTile = 128;
+  const auto seconds = [](int32_t decoding, int32_t rows) {
+    const double weights = 0.004 + 0.00002 * decoding;
+    return rows == 0 ? weights : std::max(weights, 0.0006 + 0.000024 * ((decoding + rows + kTile - 1) / kTile * kTile));
+  };
+  const auto settled = [&](PrefillBudget budget, int32_t decoding) {
+    for (int i = 0; i < 60; ++i) {
+      const int32_t rows = i < 5 ? 0 : budget.rows(decoding);
+      budget.measured(decoding, rows, std::chrono::duration<double>(seconds(decoding, rows)));
+    }
+    return budget.rows(decoding);
+  };
+  for (const int32_t decoding : {1, 8, 40, 64, 126, 200}) {
+    const int32_t rows = settled(PrefillBudget(512, kTile), decoding), any = settled(PrefillBudget(512), decoding);
+    EXPECT_EQ((decoding + rows) % kTile, 0) << rows << " rows beside " << decoding;
+    EXPECT_LE(seconds(decoding, rows), 2 * seconds(decoding, 0)) << rows << " rows beside " << decoding;
+    EXPECT_GE(rows / seconds(decoding, rows), any / seconds(decoding, any)) << "beside " << decoding;
+  }
+  EXPECT_EQ(PrefillBudget(512, kTile).rows(130), 117) << "whole tiles have no row for prompts";
+}
+
 // Requests that decode come and go, and their rows cost less or more than those of prompts.
 TEST(PrefillBudget, TellsRowsOfPromptsFromRequestsThatDecode) {
   for (const double row : {0.0001, 0.0005, 0.0025}) {

@@ -48,10 +48,9 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       store_(model::kv_layout(model.config(), limits.pages + 1, limits.page_size, kv_type),
              place_of(exec.device(), Place::host_huge_pages)),
       arena_(step_limits(model.config(), limits, exec), place_of(exec.device())),
-      upload_(arena_.limits(), kInputCopies, exec),
+      upload_(arena_.limits(), kInputCopies, exec, sampler ? sampler->drawn_tokens() : DrawnTokens{}),
       forward_(model, arena_.limits(), kv_type, deterministic, features),
       sampler_(sampler),
-      token_ids_(sampler ? limits.rows() * sizeof(int32_t) : 0, place_of(exec.device())),
       extend_captured_(0) {
   if (exec.device() == Device::cuda) {
     table_.keep_journal();
@@ -67,7 +66,8 @@ void Runner::capture() {
             [&](int context) { return decode_shape(size, context); });
   if (exec_.device() == Device::cpu) return;
   std::vector<int> sizes;
-  for (const int size : {16, 64, 128, 256, 512, 768, 1024})
+  for (const int size : {16, 64, 1 * kGpuRowTile, 2 * kGpuRowTile, 3 * kGpuRowTile, 4 * kGpuRowTile, 5 * kGpuRowTile,
+                         6 * kGpuRowTile, 8 * kGpuRowTile})
     if (size <= limits.query_rows) sizes.push_back(size);
   if (sizes.empty()) return;
   capture(extend_graphs_, sizes, [&](int rows) { return extend_shape(limits.batch, rows); });
@@ -98,6 +98,7 @@ uint32_t Runner::prepare(const Batch& batch) {
 
 // The table's changes in these inputs may not have been sent: all of it will be.
 void Runner::abandon() {
+  upload_.forget();
   if (mirror_) table_.keep_journal();
 }
 
@@ -106,8 +107,8 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
   const bool is_decode = step.mode == attn::Mode::decode;
   const Graphs& graphs = is_decode ? decode_graphs_.at(step.captured) : extend_graphs_;
   const int32_t size = is_decode ? step.context : step.query_rows;
-  upload_.send();
-  if (changes_table_) apply_journal();
+  const attn::StepInputs sent = upload_.send();
+  if (changes_table_) apply_journal(sent);
   if (is_decode || step.query_rows <= extend_captured_)
     (sampler_ && part == Part::forward ? graphs.forward : graphs.whole).replay(exec_, size);
   else
@@ -120,17 +121,8 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
 
 // Runs it now, or puts it into a graph.
 void Runner::record(const attn::StepShape& step, Part part) {
-  attn::StepInputs inputs = upload_.inputs();
-  if (sampler_) resolve_future_tokens(inputs, step);
-  forward_.run(step, inputs, arena_, store_, exec_);
+  forward_.run(step, upload_.inputs(), arena_, store_, exec_);
   if (sampler_ && part == Part::whole) sample(step.query_rows);
-}
-
-void Runner::resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& step) {
-  const auto tokens = reinterpret_cast<int32_t*>(token_ids_.data());
-  sampler_->resolve_future_tokens(
-      {.ids = inputs.input_ids, .count = inputs.query_rows, .most = step.query_rows, .tokens = tokens});
-  inputs.input_ids = tokens;
 }
 
 void Runner::sample(const Batch& batch) { sample(std::max(1, batch.with_logits())); }
@@ -143,12 +135,12 @@ void Runner::sample(int32_t most_rows) {
 
 // --- the mirror of the request table
 
-// A launch of its own before the step's graph: most steps of few sequences need no page, and so have none.
-void Runner::apply_journal() {
-  const attn::StepInputs inputs = upload_.inputs();
-  kv::apply_journal({.count = inputs.journal_count,
-                     .runs = inputs.journal_runs,
-                     .pages = inputs.journal_pages,
+// A launch of its own before the step's graph, from the host's memory: most steps of few sequences need no page, and so
+// have none.
+void Runner::apply_journal(const attn::StepInputs& sent) {
+  kv::apply_journal({.count = sent.journal_count,
+                     .runs = sent.journal_runs,
+                     .pages = sent.journal_pages,
                      .most_runs = arena_.limits().batch,
                      .mirror = mirror_->pages(),
                      .stride = mirror_->view().stride},
@@ -176,9 +168,8 @@ void Runner::send_changes_ahead(const attn::StepInputBuffers& inputs) {
     *count = 0;
   const attn::StepShape nobody = decode_shape(1, arena_.limits().context);
   attn::check_step(nobody, inputs.inputs(), arena_.limits());
-  upload_.send();
-  apply_journal();
-  attn::write_metadata(nobody, upload_.inputs(), arena_, exec_);  // which says that the inputs have arrived
+  apply_journal(upload_.send());
+  attn::write_metadata(nobody, upload_.inputs(), arena_, exec_);  // whose turn it is now
 }
 
 // --- one step
@@ -202,7 +193,7 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
     inputs.extend_lengths()[b] = {share.count};
     for (int32_t position = share.position; position < share.end(); ++position, ++row) {
       const int32_t id = batch.token_ids[row];
-      inputs.input_ids()[row] = id == kFutureToken ? ops::future_token(share.row) : id;
+      inputs.input_ids()[row] = id == kFutureToken ? future_token(share.row) : id;
       inputs.positions()[row] = position;
       inputs.slot_mapping()[row] = table_.slot(share.row, position);
     }

@@ -37,6 +37,9 @@
 
 namespace quire::engine {
 
+// Steps with prompts are padded to multiples of this where they are recorded: a part of a tile takes as long as all.
+inline constexpr int32_t kGpuRowTile = 128;
+
 class Runner {
  public:
   // The model, the table, exec, the sampler, which a GPU has, and the projection of features, outlive the runner.
@@ -67,8 +70,7 @@ class Runner {
   void sample(int32_t most_rows);
   void capture();
   void record(const attn::StepShape& shape, Part part);
-  void apply_journal();
-  void resolve_future_tokens(attn::StepInputs& inputs, const attn::StepShape& shape);
+  void apply_journal(const attn::StepInputs& sent);
   void send_changes_ahead(const attn::StepInputBuffers& inputs);
   const attn::StepInputBuffers& next_inputs();
   void check_room(const Batch& batch) const;
@@ -86,7 +88,6 @@ class Runner {
   attn::StepUpload upload_;
   model::Forward forward_;
   ops::DeviceSampler* sampler_;  // null: others draw
-  Buffer token_ids_;             // [query rows] with a sampler: those that it has looked up
   struct Graphs {
     GraphSet whole, forward;  // with and without the sampler, where there is one
   };

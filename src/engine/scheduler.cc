@@ -107,7 +107,8 @@ void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) 
 }
 
 Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter)
-    : Scheduler(limits, std::move(make_drafter), PrefillBudget(limits.mixed_chunk), DraftBudget(limits.drawn_rows())) {}
+    : Scheduler(limits, std::move(make_drafter), PrefillBudget(limits.mixed_chunk, limits.row_tile),
+                DraftBudget(limits.drawn_rows())) {}
 
 Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, const PrefillBudget& prefill_budget,
                      const DraftBudget& draft_budget)

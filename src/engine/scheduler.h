@@ -83,6 +83,7 @@ struct SchedulerLimits {
   bool device_counts = false;  // tokens for penalties, as it draws them: these need no token that the host has read
   int32_t drafts = 0;          // most of a request in a step; 0: nothing is drafted
   bool draft_model = false;    // drafts come from one as well: a token that is drawn has its slot at once
+  int32_t row_tile = 1;        // rows that a device multiplies in the time of one (prefill_budget.h)
 
   static constexpr int32_t kMostKeptRows = 64, kMostDraftRows = 64;  // their logits take memory
 

@@ -13,9 +13,11 @@ namespace {
 constexpr int32_t kApplyThreads = 128, kApplyBlocks = 64;
 
 __global__ void __launch_bounds__(kApplyThreads) apply_kernel(const __grid_constant__ ApplyJournalArgs a) {
+  // Both are asked for at once, also a run that is not there: over a bus each way counts.
+  PageRun run = a.runs[blockIdx.x];
   const int32_t runs = *a.count;
   for (int32_t i = blockIdx.x; i < runs; i += gridDim.x) {
-    const PageRun run = a.runs[i];
+    if (i >= static_cast<int32_t>(gridDim.x)) run = a.runs[i];
     PageId* to = a.mirror + run.row.value * a.stride + run.first;
     for (int32_t k = threadIdx.x; k < run.count; k += kApplyThreads) to[k] = a.pages[run.begin + k];
   }

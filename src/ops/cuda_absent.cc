@@ -33,7 +33,6 @@ void prepare_quantised_matmul(Exec&) { refuse(); }
 
 int32_t most_vocabulary() { refuse(); }
 void sample_rows(const SampleArgs&, Exec&) { refuse(); }
-void resolve_future_tokens(const FutureTokensArgs&, Exec&) { refuse(); }
 void recount(const RecountArgs&, Exec&) { refuse(); }
 
 }  // namespace quire::ops::cuda

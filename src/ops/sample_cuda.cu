@@ -415,20 +415,6 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_kernel(const __grid_
     RowSampler::say(args, __ldcg(args.number), -1, SampleStatus::fine, 0, 0);
 }
 
-__global__ void __launch_bounds__(kSampleThreads) resolve_kernel(const __grid_constant__ FutureTokensArgs args) {
-  quire::cuda::griddep_wait();
-  quire::cuda::griddep_launch_dependents();
-  const int32_t i = static_cast<int32_t>(blockIdx.x * kSampleThreads + threadIdx.x);
-  if (i == 0) {
-    const uint64_t now = device_clock();
-    args.clock->idle = now - __ldcg(&args.clock->ended);
-    args.clock->begun = now;
-  }
-  if (i >= __ldcg(args.count)) return;
-  const int32_t id = __ldcg(args.ids + i);
-  args.tokens[i] = id >= 0 ? id : __ldcg(args.token_of_row + (-1 - id));
-}
-
 constexpr int32_t kRecountThreads = 1024;
 __global__ void __launch_bounds__(kRecountThreads) recount_kernel(const __grid_constant__ RecountArgs args) {
   quire::cuda::griddep_wait();
@@ -480,12 +466,6 @@ void sample_rows(const SampleArgs& args, Exec& exec) {
                           "sampling by clusters of ", blocks, " blocks");
   quire::cuda::launch_after(sample_kernel, dim3(static_cast<uint32_t>(blocks), static_cast<uint32_t>(args.rows)),
                             kSampleThreads, bytes, quire::cuda::stream_of(exec), "sampling", args, blocks);
-}
-
-void resolve_future_tokens(const FutureTokensArgs& args, Exec& exec) {
-  const auto blocks = static_cast<uint32_t>((args.most + kSampleThreads - 1) / kSampleThreads);
-  quire::cuda::launch_after(resolve_kernel, dim3(blocks > 0 ? blocks : 1), kSampleThreads, 0,
-                            quire::cuda::stream_of(exec), "future tokens", args);
 }
 
 void recount(const RecountArgs& args, Exec& exec) {

@@ -143,7 +143,7 @@ DeviceSampler::~DeviceSampler() = default;
 
 DeviceSampler::Slot& DeviceSampler::slot(uint32_t number) const { return state_->slots[number % limits_.steps]; }
 
-const int32_t* DeviceSampler::token_of_row() const { return state_->token_of_row(); }
+DrawnTokens DeviceSampler::drawn_tokens() const { return {state_->token_of_row(), state_->clock(), limits_.request_rows}; }
 
 // --- before a step is launched
 
@@ -223,8 +223,9 @@ void DeviceSampler::draw(const SampleRow& row, RequestRow request_row, int32_t p
     std::transform(params.logit_bias.begin(), params.logit_bias.end(), list, [](const auto& each) {
       return LogitBias{each.first, each.second};
     });
-    std::stable_sort(list, list + drawn.bias_count,
-                     [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+    const auto comes_before = [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; };
+    if (!std::is_sorted(list, list + drawn.bias_count, comes_before))
+      std::stable_sort(list, list + drawn.bias_count, comes_before);
     drawn.bias = list;
   }
   if (row.mask) drawn.mask = own.masks.add(std::span(row.mask, (static_cast<size_t>(limits_.vocabulary) + 31) / 32));
@@ -267,16 +268,6 @@ void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> promp
 }
 
 // --- in the stream, or recorded
-
-void DeviceSampler::resolve_future_tokens(const FutureTokens& tokens) {
-  cuda::resolve_future_tokens({.ids = tokens.ids,
-                               .count = tokens.count,
-                               .most = tokens.most,
-                               .tokens = tokens.tokens,
-                               .token_of_row = state_->token_of_row(),
-                               .clock = state_->clock()},
-                              exec_);
-}
 
 void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number, const int32_t* live) {
   check(logits.rows > 0 && logits.rows <= limits_.rows && logits.dim >= limits_.vocabulary, "logits of ", logits.rows,

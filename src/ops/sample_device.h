@@ -3,13 +3,12 @@
 // memory, so a step costs no copy:
 //
 //   host    begin(number), then draw(), score() or skip() for each row of logits, in order: into the step's slot
-//   stream  resolve_future_tokens()   first in the step: ids < 0 become what was drawn for their request row
-//           ... the model ...
-//           launch()                  last in the step: reads the slot; writes token_of_row, counts of penalties, and
-//                                     into the slot its results, each with the step's number
+//   stream  ... the step's inputs, which find the newest tokens in drawn_tokens(); the model ...
+//           launch()   last in the step: reads the slot; writes drawn_tokens(), counts of penalties, and into the slot
+//                      its results, each with the step's number
 //   host    finished(number) or wait(number), then result(number, i) for each row
 //
-// A step names its slot by its number, which the kernel reads when it runs: both launches may be recorded into a graph,
+// A step names its slot by its number, which the kernel reads when it runs: the launch may be recorded into a graph,
 // padded to more rows than are live. `steps` slots: the results of step n have to be read before begin(n + steps).
 //
 // Penalties count the tokens of a text in a slot of the device's memory. recount() fills it from a text, once when the
@@ -20,7 +19,7 @@
 // read before another step is launched.
 //
 // Errors   a row that cannot be sampled, as in sample.h, fails alone: its result() throws CheckError with the words of
-//          the CPU's sampler, token_of_row stays and nothing is counted. Parameters outside their domain throw
+//          the CPU's sampler, its newest token stays and nothing is counted. Parameters outside their domain throw
 //          CheckError from draw() and score(), before any work.
 //
 // Not for several threads at a time.
@@ -31,6 +30,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/drawn_tokens.h"
 #include "base/exec.h"
 #include "base/tensor.h"
 #include "base/types.h"
@@ -43,9 +43,6 @@ struct SampleRecord;
 
 inline constexpr int32_t kMostTopLogprobs = 128;  // of a row, in the results
 inline constexpr int32_t kNoPenaltySlot = -1;
-
-// In place of a token that the host does not know yet: what was last drawn for this request row.
-constexpr int32_t future_token(RequestRow row) { return -1 - row.value; }
 
 struct DeviceSamplerLimits {
   int32_t vocabulary;
@@ -79,14 +76,6 @@ class DeviceSampler {
 
   // --- in the stream, or recorded
 
-  struct FutureTokens {
-    const int32_t* ids;    // [count] the device's or pinned: tokens, or future_token()
-    const int32_t* count;  // [1] the device's or pinned, read when it runs
-    int32_t most;
-    int32_t* tokens;  // [count] the device's; may be ids
-  };
-  // The step's device time begins here.
-  void resolve_future_tokens(const FutureTokens& tokens);
   // logits: of so many rows at most, always at the same address; those behind the rows that were given are not read.
   // number: the device's or pinned, read when it runs: the step that was begun. live: the device's, read when it runs:
   // how many rows were given; null: padding is found by its records, which takes longer.
@@ -96,12 +85,12 @@ class DeviceSampler {
 
   bool finished(uint32_t number) const;
   void wait(uint32_t number) const;       // spins; throws what a fault of the device left behind
-  double seconds(uint32_t number) const;  // of the device, from resolve_future_tokens() to the last token
+  double seconds(uint32_t number) const;  // of the device, from its inputs to the last token
   // From the last token of the step before to where this one's time begins: nothing but inputs is computed there.
   double idle_seconds(uint32_t number) const;
   Sampled result(uint32_t number, int32_t row);  // of a finished step; token -1: skipped
 
-  const int32_t* token_of_row() const;  // [request_rows] the device's: the newest token that was drawn for each
+  DrawnTokens drawn_tokens() const;
 
  private:
   struct Slot;

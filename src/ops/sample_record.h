@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/drawn_tokens.h"
 #include "base/exec.h"
 
 namespace quire::ops {
@@ -55,13 +56,6 @@ struct alignas(64) SampleOutcome {
   NumberedWord idle;         // of the first row: nanoseconds before that, since the step before had its last token
 };
 
-// Steps as the device's clock has them, in nanoseconds.
-struct StepClock {
-  unsigned long long begun;  // this one
-  unsigned long long ended;  // the newest that has a token
-  unsigned long long idle;   // between the two, as this one began
-};
-
 struct TopLogprob {
   int32_t token;
   float logprob;
@@ -84,15 +78,6 @@ struct SampleArgs {
 };
 inline constexpr uint32_t kInPrompt = uint32_t{1} << 31;
 
-struct FutureTokensArgs {
-  const int32_t* ids;
-  const int32_t* count;
-  int32_t most;
-  int32_t* tokens;
-  const int32_t* token_of_row;
-  StepClock* clock;
-};
-
 struct RecountArgs {
   const int32_t* text;  // pinned: the prompt, then what was generated
   int32_t prompt, generated;
@@ -105,7 +90,6 @@ struct RecountArgs {
 namespace cuda {
 int32_t most_vocabulary();  // that sample_rows can do
 void sample_rows(const SampleArgs& args, Exec& exec);
-void resolve_future_tokens(const FutureTokensArgs& args, Exec& exec);
 void recount(const RecountArgs& args, Exec& exec);
 }  // namespace cuda
 

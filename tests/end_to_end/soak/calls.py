@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 TEXTS = ["a", "Once upon a time", "The capital of France is", "\u00e9\u20ac\U0001f600 \u0000 \ufffd", "x" * 80, " \n\t "]
 SYSTEM = "You are a helpful assistant that answers in short sentences. " * 2
@@ -12,6 +13,31 @@ SCHEMAS = [
 REGEXES = ["[ab]{1,5}", "(yes|no)", "\\d{2,4}"]
 EBNF = 'root ::= "a" ("b" | "c")*'
 TOOL = {"type": "function", "function": {"name": "clock", "parameters": SCHEMAS[0]}}
+
+
+def keeps_constraint(path, body, answer):
+    """Whether an answer of /generate that ended by itself keeps its constraint; None: there is nothing to tell."""
+    params = body.get("sampling_params", {})
+    if path != "/generate" or not {"regex", "ebnf", "json_schema"} & params.keys():
+        return None
+    if {"stop", "stop_token_ids", "ignore_eos"} & params.keys():  # which end it early, or not at all
+        return None
+    answers = answer if isinstance(answer, list) else [answer]
+    ended = [one["text"] for one in answers if one["meta_info"]["finish_reason"]["type"] == "stop"]
+    return all(map(keeps(params), ended)) if ended else None
+
+
+def keeps(params):
+    if "json_schema" in params:
+        return lambda text: has_form(json.loads(params["json_schema"]), json.loads(text))
+    pattern = params.get("regex", "a(b|c)*")
+    return lambda text: re.fullmatch(pattern, text) is not None
+
+
+def has_form(schema, value):
+    if schema == SCHEMAS[0]:
+        return isinstance(value, dict) and list(value) == ["a"] and isinstance(value["a"], int)
+    return isinstance(value, list) and len(value) <= 3 and all(item in ("x", "y") for item in value)
 
 
 class Calls:

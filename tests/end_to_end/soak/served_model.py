@@ -53,6 +53,6 @@ def vocabulary_keys():
     }
 
 
-def write(path, **changes):
-    spec = Spec("llama", type="Q8_0", layers=2, width=64, ffn_width=96, tied=True, **changes)
+def write(path, type="Q8_0", **changes):
+    spec = Spec("llama", type=type, layers=2, width=64, ffn_width=96, tied=True, **changes)
     return tiny_models.write_gguf(spec, pathlib.Path(path), vocabulary_keys())

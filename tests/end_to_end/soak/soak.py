@@ -3,10 +3,14 @@
 of pages that is much too small for them.
 
     python tests/end_to_end/soak/soak.py --seconds 3600
-    QUIRE=build/cuda/app/quire python tests/end_to_end/soak/soak.py --seconds 480 --device cuda
+    QUIRE=build/cuda/app/quire python tests/end_to_end/soak/soak.py --seconds 480 --device cuda --deterministic
 
-At the end: every answer was one that may be given, no request is stuck, the pool is whole, resident memory has not
-grown since the first third, and the server ends when it is told to. A seed repeats what the clients do, not when.
+Beside them some clients ask the same greedy questions over and over, in different forms: the answers are always the
+first one's, to the bit of every logprob (on a GPU with --deterministic), whatever else runs, is cached or retracted.
+
+At the end: every answer was one that may be given, those under a constraint keep it, no request is stuck, the pool is
+whole, the counters agree with each other and with what clients have counted, memory has not grown since the first
+third, and the server ends when it is told to. A seed repeats what the clients do, not when. Needs numpy.
 """
 
 import argparse
@@ -26,11 +30,13 @@ import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import served_model  # noqa: E402
-from calls import Calls  # noqa: E402
-from program import QUIRE, environment  # noqa: E402
+from calls import Calls, keeps_constraint  # noqa: E402
+from metrics import Metrics  # noqa: E402
+from questions import CHUNK, Questions  # noqa: E402
 from raw_client import Client, Stuck, request_bytes  # noqa: E402
 
-CONTEXT, POOL, RUNNING, QUEUED, CLIENTS = 1024, 1024, 8, 8, 32
+QUIRE = os.environ.get("QUIRE", str(pathlib.Path(__file__).resolve().parents[3] / "build" / "cpu" / "app" / "quire"))
+CONTEXT, POOL, RUNNING, QUEUED, CLIENTS, ASKERS = 1024, 1024, 8, 8, 32, 4
 MEBIBYTE = 1 << 20
 
 
@@ -39,15 +45,15 @@ class Failure(Exception):
 
 
 class Server:
-    def __init__(self, model, log, device):
+    def __init__(self, model, log, device, *more):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [QUIRE, "serve", "--model", model, "--host", "127.0.0.1", "--port", self.port, "--log-level", "warn"]
         command += ["--context-length", CONTEXT, "--max-total-tokens", POOL, "--max-running-requests", RUNNING]
-        command += ["--max-queued-requests", QUEUED, "--device", device]
+        command += ["--max-queued-requests", QUEUED, "--chunked-prefill-size", CHUNK, "--device", device, *more]
         # The address sanitizer keeps freed memory for a while, up to a limit that would look like a leak.
-        settings = environment(ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16")
+        settings = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"}
         self.log = open(log, "wb")
         self.process = subprocess.Popen(list(map(str, command)), stdout=self.log, stderr=self.log, env=settings)
 
@@ -71,9 +77,11 @@ class Server:
 
 
 class Soak:
-    def __init__(self, server, seed):
+    def __init__(self, server, seed, same_bits):
         self.server, self.seed = server, seed
         self.client = Client(server.port)
+        self.metrics = Metrics(self.client)
+        self.questions = Questions(self.client, CONTEXT, same_bits)
         self.counts = collections.Counter()
         self.resident = []  # (time, bytes)
 
@@ -100,7 +108,11 @@ class Soak:
         if not body or path not in ("/v1/completions", "/v1/chat/completions", "/generate"):
             return
         if not body.get("stream"):
-            return self.expect(isinstance(answer.json(), (dict, list)), f"{path}: no object", body)
+            whole = answer.json()
+            self.expect(isinstance(whole, (dict, list)), f"{path}: no object", body)
+            kept = keeps_constraint(path, body, whole)
+            self.counts["constraints kept"] += kept is True
+            return self.expect(kept is not False, f"{path}: the constraint is not kept: {str(whole)[:500]}", body)
         events = answer.events()
         self.expect(events and b"data: [DONE]" in answer.body, f"{path}: a stream without its end", body)
         errors = [event for event in events if "error" in event]
@@ -192,6 +204,14 @@ class Soak:
 
     # --- all of them
 
+    async def one_asker(self, number, end):
+        """Asks what was asked before, in a random form."""
+        chance = random.Random(f"{self.seed}/asker {number}")
+        while time.monotonic() < end:
+            wrong = await self.questions.ask(chance)
+            self.expect(wrong is None, f"a question has another answer than before: {wrong}", "a repeated question")
+            self.counts["repeated questions"] += 1
+
     async def one_client(self, number, end):
         calls = Calls(f"{self.seed}/{number}", CONTEXT)
         actions, weights = zip(*self.ACTIONS)
@@ -218,8 +238,10 @@ class Soak:
 
     async def run(self, seconds):
         await self.wait_until_ready()
+        await self.questions.learn()
         end = time.monotonic() + seconds
         tasks = [asyncio.create_task(self.one_client(number, end)) for number in range(CLIENTS)]
+        tasks += [asyncio.create_task(self.one_asker(number, end)) for number in range(ASKERS)]
         tasks.append(asyncio.create_task(self.watch(end)))
         try:
             await asyncio.gather(*tasks)
@@ -228,6 +250,7 @@ class Soak:
                 task.cancel()
         await self.expect_idle()
         await self.expect_whole_pool()
+        await self.expect_counters()
         self.expect_flat_memory()
 
     # --- at the end
@@ -242,15 +265,11 @@ class Soak:
                 raise Failure(f"requests are left when all clients have gone: {load}")
             await asyncio.sleep(0.1)
 
-    async def metrics(self):
-        text = (await self.client.call("GET", "/metrics")).body.decode()
-        return {m[1]: float(m[2]) for m in re.finditer(r"^(\S+?)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE)}
-
     async def expect_whole_pool(self):
         await self.client.call("POST", "/flush_cache")
         deadline = time.monotonic() + 10
         while True:
-            metrics = await self.metrics()
+            metrics = await self.metrics.read()
             used, free = metrics["sglang:kv_used_tokens"], metrics["sglang:kv_available_tokens"]
             if used == 0 and free == metrics["sglang:max_total_num_tokens"]:
                 self.counts["retracted for lack of pages"] = int(metrics["sglang:num_retracted_requests_total"])
@@ -259,6 +278,12 @@ class Soak:
                 raise Failure(f"the pool is not whole: {used} tokens used, {free} free, "
                               f"{metrics['sglang:max_total_num_tokens']} in all")  # fmt: skip
             await asyncio.sleep(0.1)
+
+    async def expect_counters(self):
+        """Of all that happened, and to the last one of what is asked while nobody else is there."""
+        for wrong in (await self.metrics.contradictions(self.counts), await self.questions.miscounted(self.metrics)):
+            if wrong:
+                raise Failure(f"the counters do not add up: {wrong}")
 
     def expect_flat_memory(self):
         values = [size for _, size in self.resident]
@@ -269,14 +294,14 @@ class Soak:
             raise Failure(f"resident memory grows: {self.memory}")
 
 
-def soak(seconds, seed, model=None, device="cpu"):
+def soak(seconds, seed, model=None, device="cpu", deterministic=False, weights="Q8_0", options=()):
     """Runs it; raises Failure or Stuck. Gives the counts of what happened, and a line about memory."""
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log"
-        tiny = model or served_model.write(pathlib.Path(folder) / "tiny.gguf", head_dim=64)
-        server = Server(tiny, log, device)
+        tiny = model or served_model.write(pathlib.Path(folder) / "tiny.gguf", type=weights, head_dim=64)
+        server = Server(tiny, log, device, *(["--deterministic"] if deterministic else []), *options)
         try:
-            running = Soak(server, seed)
+            running = Soak(server, seed, same_bits=deterministic or device == "cpu")
             asyncio.run(running.run(seconds))
         except BaseException:
             server.end()
@@ -294,10 +319,14 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--device", default="cpu", help="as quire serve has it")
     parser.add_argument("--model", help="a model to serve; default: a tiny one, written for the purpose")
+    parser.add_argument("--weights", default="Q8_0", help="the type of the tiny model's weights")
+    parser.add_argument("--deterministic", action="store_true", help="the server's option")
+    parser.add_argument("--server-option", action="append", default=[], metavar="OPTION", help="one more for the server")
     args = parser.parse_args()
-    print(f"seed {args.seed}")
+    print(f"seed {args.seed}", flush=True)
     try:
-        counts, memory = soak(args.seconds, args.seed, args.model, args.device)
+        counts, memory = soak(args.seconds, args.seed, args.model, args.device, args.deterministic, args.weights,
+                              args.server_option)  # fmt: skip
     except (Failure, Stuck) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     for what, count in sorted(counts.items()):
