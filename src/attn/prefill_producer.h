@@ -1,5 +1,5 @@
 // What prefill's producer does with the tiles of its block: in which order it loads, and when it signals that a load
-// is there. The same text for the warps of prefill_cuda.cu and for the threads of prefill_producer_test.cc.
+// is there. The same text for the warps of prefill_load_cuda.cuh and for the threads of prefill_producer_test.cc.
 //
 //   TileScheduler   publish_first(), publish_next()           wait for a place in the ring of tiles; one thread's
 //   Tiles           take(), release()                         take() waits until the tile is published
@@ -28,11 +28,7 @@
 #pragma once
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define QUIRE_DEVICE __device__
-#else
-#define QUIRE_DEVICE
-#endif
+#include "base/device_code.h"
 
 namespace quire::attn::cuda {
 
@@ -105,5 +101,3 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
 }
 
 }  // namespace quire::attn::cuda
-
-#undef QUIRE_DEVICE
