@@ -109,7 +109,8 @@ bool is_for_the_shadow_alone(const BufferSpec& buffer) {
 // Of what blocks leave for each other, all that split keys over several of them read the arrivals, and prefill its
 // tiles' counter.
 bool is_read_by(GpuKernel kernel, const BufferSpec& buffer) {
-  if (buffer.id == Buf::split_arrivals) return kernel != GpuKernel::general && kernel != GpuKernel::decode_cluster;
+  if (buffer.id == Buf::split_arrivals)
+    return kernel != GpuKernel::general && kernel != GpuKernel::decode_cluster && kernel != GpuKernel::decode_parts;
   return buffer.id != Buf::split_next_tile || kernel == GpuKernel::prefill;
 }
 

@@ -49,6 +49,7 @@ constexpr int32_t part_index(int32_t position) {
   const int32_t shift = part_shift(position);
   return (position >> shift) + (shift - 8) * 8;
 }
+constexpr int32_t begin_of_part(int32_t index) { return index < 16 ? index << 8 : (8 + index % 8) << (7 + index / 8); }
 static_assert(part_index(4095) == 15 && part_index(4096) == 16 && part_index(8191) == 23 && part_index(8192) == 24);
 
 // --- what is cut
