@@ -13,6 +13,9 @@
 //               a warp takes for it: so it has no maximum where none is needed (stale_softmax()), and all that is not
 //               a power of two is done in the time that powers of two take.
 //
+// A block takes its place, reads what the step says and finds its first tile while the kernel before it in the stream
+// ends (see decode_kernel_cuda.cuh); for all else it waits.
+//
 // The kernel is persistent: a block's tile scheduler takes the next tile from a counter when it has done with one,
 // heaviest tiles of a sequence first, and the producer is at the next tile's keys while the consumers write their
 // results. Where tiles are few, those that are longer than their share are split over keys (split-KV): each split
@@ -68,19 +71,18 @@ __global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim, kSplit
   const Memory memory;
   SharedStorage& storage = *reinterpret_cast<SharedStorage*>(shared + Memory::kBytes);
   const KeyView& keys = p.args.keys;
-  const int32_t live = *keys.live;
+  if (!p.args.keys_are_settled) griddep_wait();
+  const int32_t live = read_early(keys.live);
   const bool cached = live < kMostCached;
-  for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads) storage.first_rows[b] = keys.cu_q[b];
+  if (!cached) griddep_wait();  // more are read where they lie
+  for (int32_t b = threadIdx.x; cached && b <= live; b += Memory::kThreads)
+    storage.first_rows[b] = read_early(keys.cu_q + b);
   if (threadIdx.x == 0) init_barriers<Memory>(storage, p.box > 0);
   __syncthreads();
   const bool splits = kSplits && live < kMostCached / 2;
   int32_t* const plan = storage.first_rows + kMostCached / 2;
   if (splits) plan_splits<Memory>(p, live, storage, plan);
   const Work<Memory> work{p, cached ? storage.first_rows : keys.cu_q, splits ? plan : nullptr, live};
-  write_empty_rows(
-      p.args, live, [&](int32_t b) { return live ? work.first_rows[b] : 0; },
-      [](int32_t) { return false; },  // of those without keys, tiles
-      threadIdx.x, blockDim.x);
   const int32_t warpgroup = uniform(threadIdx.x / kWarpgroup);
   if (warpgroup == 0) {
     hopper::warpgroup_reg_dealloc<Memory::kProducerRegisters>();
@@ -105,6 +107,12 @@ __global__ void __launch_bounds__(LayoutOf<T, Stored, kKeyDim, kValueDim, kSplit
     }
   } else {
     hopper::warpgroup_reg_alloc<Memory::kConsumerRegisters>();
+    griddep_wait();
+    if (warpgroup == 1)
+      write_empty_rows(
+          p.args, live, [&](int32_t b) { return live ? work.first_rows[b] : 0; },
+          [](int32_t) { return false; },  // of those without keys, tiles
+          threadIdx.x % kWarpgroup, kWarpgroup);
     consume<T, Product, kKeyDim, kValueDim>(p, memory, storage, warpgroup - 1);
   }
 }
@@ -123,8 +131,7 @@ void launch_kernel(Prefill p, int32_t blocks, cudaStream_t stream) {
   static_assert(kShared <= 227 * 1024);
   static const auto kernel =
       kernel_from_base(prefill_kernel<T, Stored, kKeyDim, kValueDim, kSplits>, kShared, kPrefillSharedBase);
-  kernel<<<blocks, Memory::kThreads, kShared, stream>>>(p);
-  check_cuda(cudaGetLastError(), "attention was not launched");
+  launch_after(kernel, dim3(static_cast<uint32_t>(blocks)), Memory::kThreads, kShared, stream, "attention", p);
 }
 
 template <class T, class Stored, bool kSplits>

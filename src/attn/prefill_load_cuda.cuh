@@ -357,7 +357,11 @@ template <int32_t kKeys, class Work, class Loader>
 __device__ void produce_tiles(const Work& work, SharedStorage& storage, Loader& loader) {
   Tiles tiles(storage);
   TileScheduler scheduler(work, storage);
-  produce<Source, Steps<kKeys>>(tiles, scheduler, threadIdx.x == 0, loader);
+  const bool publishes = threadIdx.x == 0;
+  if (publishes) scheduler.publish_first();
+  griddep_wait();
+  griddep_launch_dependents();
+  produce<Source, Steps<kKeys>>(tiles, scheduler, publishes, loader);
 }
 
 }  // namespace quire::attn::cuda::prefill_kernels

@@ -141,6 +141,26 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   hopper::fence_proxy_async();
 }
 
+// --- what the step says
+
+// It may be read while the kernel before still runs, which is too early to trust L1: that may have what an earlier step
+// wrote.
+template <class T>
+__device__ T read_early(const T* of_step) {
+  return __ldcg(of_step);
+}
+
+// first_rows: cu_q, or a copy of it.
+inline __device__ Sequence read_sequence(const KeyView& keys, const int32_t* first_rows, int32_t b) {
+  const int64_t first_page = keys.first_page ? read_early(keys.first_page + b) : 0;
+  const int64_t start = keys.starts_at_first_page ? first_page << keys.page_size.shift() : 0;
+  return {.pages = keys.pages + (keys.rows ? read_early(&keys.rows[b].value) : b) * keys.stride + first_page,
+          .start = start,
+          .end = start + read_early(keys.lengths + b),
+          .first_row = first_rows[b],
+          .last_row = first_rows[b + 1]};
+}
+
 // --- split-KV
 
 // Which tiles are split (prefill_cut.h). By all threads; plan: SplitsBefore of [live + 1] sequences.
@@ -152,7 +172,8 @@ __device__ void plan_splits(const Prefill& p, int32_t live, SharedStorage& stora
   const auto b = static_cast<int32_t>(threadIdx.x);
   int32_t tiles = 0, steps = 0, total;  // of the sequence; the steps of its last tile, which are the most
   if (b < live) {
-    const int32_t queries = keys.cu_q[b + 1] - keys.cu_q[b], length = keys.lengths[b];
+    const int32_t queries = read_early(keys.cu_q + b + 1) - read_early(keys.cu_q + b);
+    const int32_t length = read_early(keys.lengths + b);
     const int32_t first = p.args.window < 0 || !keys.causal ? 0 : max(0, length - queries - p.args.window);
     tiles = (queries * p.group + Memory::kRows - 1) / Memory::kRows;
     steps = (length + Memory::kKeys - 1) / Memory::kKeys - first / Memory::kKeys;
@@ -222,7 +243,7 @@ struct Work {
     tile.first = number * kRows;
     tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group - tile.first;
     if (tile.rows <= 0) return false;
-    const Sequence sequence = sequence_at(args.keys, b);
+    const Sequence sequence = read_sequence(args.keys, first_rows, b);
     tile.pages = sequence.pages;
     tile.query_row = sequence.first_row + tile.first / p.group;
     tile.head = tile.first % p.group;
@@ -260,27 +281,37 @@ struct Steps {
 
 using Tiles = Taker<Tile, kTileRing>;
 
-// The dynamic tile scheduler: decides which tiles the block takes; one thread's. The first place is the block's own;
-// every place that was taken, one without rows included, is followed by one count, so the counter wraps to zero.
+// The dynamic tile scheduler: decides which tiles the block takes; one thread's. The first place is the block's own, so
+// its tile is found while the kernel before ends; every place that was taken, one without rows included, is followed by
+// one count, so the counter wraps to zero.
 template <class Work>
 class TileScheduler {
  public:
   __device__ TileScheduler(const Work& work, SharedStorage& storage) : work_(work), publisher_(storage) {}
 
-  __device__ void publish_first() { publish(blockIdx.x); }
-  __device__ void publish_next() { publish(next_index()); }
-
- private:
-  __device__ int32_t next_index() const {
-    return gridDim.x + atomicInc(reinterpret_cast<unsigned*>(work_.p.next), static_cast<unsigned>(work_.count() - 1));
+  __device__ void publish_first() {
+    publisher_.publish([&](Tile& tile) {
+      const auto own = static_cast<int32_t>(blockIdx.x);
+      if (own >= work_.count()) return false;
+      if (work_.find(own, tile)) return true;
+      griddep_wait();  // that kernel counts, too
+      return find_next(tile);
+    });
+  }
+  __device__ void publish_next() {
+    publisher_.publish([&](Tile& tile) { return find_next(tile); });
   }
 
-  __device__ void publish(int32_t index) {
-    publisher_.publish([&](Tile& tile) {
-      const int32_t count = work_.count();
-      while (index < count && !work_.find(index, tile)) index = next_index();
-      return index < count;
-    });
+ private:
+  __device__ bool find_next(Tile& tile) const {
+    const int32_t count = work_.count();
+    int32_t index = next_index();
+    while (index < count && !work_.find(index, tile)) index = next_index();
+    return index < count;
+  }
+
+  __device__ int32_t next_index() const {
+    return gridDim.x + atomicInc(reinterpret_cast<unsigned*>(work_.p.next), static_cast<unsigned>(work_.count() - 1));
   }
 
   const Work& work_;
