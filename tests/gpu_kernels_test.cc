@@ -207,10 +207,15 @@ INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManyRows, ::testing::ValuesIn(kDecode
 
 class DecodeByClusters : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
  protected:
+  // By both of its kernels.
   void expect_right(Case c) {
     c = GetParam().applied_to(c);
-    SCOPED_TRACE(to_string(c));
-    expect_dense(run(c.world(), c, GpuKernel::decode_cluster), expected_of(c), kGpuTolerance);
+    const Attention expected = expected_of(c);
+    for (const GpuKernel kernel : {GpuKernel::decode_cluster, GpuKernel::decode_parts}) {
+      c.deterministic = kernel == GpuKernel::decode_parts;
+      SCOPED_TRACE(to_string(c));
+      expect_dense(run(c.world(), c, kernel), expected, kGpuTolerance);
+    }
   }
   void expect_right_of(int32_t length, int32_t context) {
     expect_right({.page_size = kPageSizes[length % std::size(kPageSizes)], .lengths = {length}, .context = context});
@@ -356,7 +361,9 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
     for (const int32_t length : {1, 17, 2063, 2079}) {
       expect_waited_for(problem, {.lengths = {length}, .context = 4096}, GpuKernel::decode_cluster);
       expect_waited_for(problem, {.lengths = {length, 5, 2000}, .context = 4096}, GpuKernel::decode_cluster);
-      expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true}, GpuKernel::decode);
+      expect_waited_for(problem, {.lengths = {length}, .context = 4096, .deterministic = true},
+                        GpuKernel::decode_parts);
+      expect_waited_for(problem, {.lengths = {length}, .context = 9000, .deterministic = true}, GpuKernel::decode);
       expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length), .context = 16384}, GpuKernel::decode);
       if (problem.key_dim == 64)
         for (const int32_t sequences : length < 100 ? std::vector{50, 128, 400} : std::vector{50, 128})
@@ -369,8 +376,12 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
 TEST_F(KeysOfTheStep, AreWaitedForByClustersWhereverTheyLie) {
   const GpuProblem problem{"bf16_128", Dtype::bf16, Dtype::bf16, 4, 4, 128, 128};
   for (const int32_t length : {2, 20, 33, 2049, 4600, 8192})
-    for (const int32_t window : {-1, 0, 40, 5000})
-      expect_waited_for(problem, {.lengths = {length}, .window = window, .context = 8192}, GpuKernel::decode_cluster);
+    for (const int32_t window : {-1, 0, 40, 5000}) {
+      Case c{.lengths = {length}, .window = window, .context = 8192};
+      expect_waited_for(problem, c, GpuKernel::decode_cluster);
+      c.deterministic = true;
+      expect_waited_for(problem, c, GpuKernel::decode_parts);
+    }
 }
 
 // --- the one reduction over many keys, where parts are longer and blocks share them in other ways
@@ -397,6 +408,21 @@ TEST_P(OneReductionOfManyKeys, SameBitsAloneInABatchAndInAChunk) {
                                            .draft_tokens = 8,
                                            .deterministic = true});
   EXPECT_TRUE(row_bits(run(tree.world(), tree, GpuKernel::decode), 5) == alone) << "in a tree";
+}
+
+// Of one sequence and no long context another kernel takes the parts: its blocks have none, one of kLeastPart keys,
+// several of them, or a longer one.
+TEST_P(OneReductionOfManyKeys, SameBitsByClustersOfBlocks) {
+  const bool is_narrow = GetParam().kv_type == Dtype::f8e4m3;
+  for (const int32_t length : {1, 130, 257, 3000, 4096, 4097, 5555, 8192})
+    for (const int32_t window : {-1, 700}) {
+      Case c = GetParam().applied_to({.lengths = {length}, .window = window, .context = 9000, .deterministic = true});
+      SCOPED_TRACE(to_string(c));
+      const std::string bits = row_bits(run(c.world(), c, GpuKernel::decode), 0);
+      c.context = 8192;
+      const Result by_clusters = run(c.world(), c, is_narrow ? GpuKernel::decode : GpuKernel::decode_parts);
+      EXPECT_TRUE(row_bits(by_clusters, 0) == bits);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Problems, OneReductionOfManyKeys, ::testing::ValuesIn(kDecodeProblems),

@@ -299,6 +299,9 @@ void attend(const AttendArgs& args, Exec& exec) {
     case GpuKernel::decode_cluster:
       decode_cluster(args, choice, exec);
       break;
+    case GpuKernel::decode_parts:
+      decode_parts(args, choice, exec);
+      break;
     case GpuKernel::decode_many:
       decode_many(args, choice, exec);
       break;

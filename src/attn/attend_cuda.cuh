@@ -171,6 +171,7 @@ auto kernel_from_base(void (*kernel)(Args), size_t shared, uint32_t base) {
 // Launches of what choose_gpu() chose.
 void decode(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void decode_cluster(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
+void decode_parts(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void decode_many(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec);
 void prefill(const AttendArgs& args, const GpuChoice& choice, Exec& exec);

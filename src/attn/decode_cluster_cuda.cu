@@ -22,6 +22,7 @@
 #include <cstring>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/cluster_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
 #include "base/hopper.cuh"
 
@@ -99,15 +100,6 @@ __device__ Stretch stretch_of(const ClusterDecode& d, int32_t b, int32_t rank) {
 }
 
 // --- loading
-
-__device__ uint4 load_piece(const std::byte* from, uint64_t policy) {
-  uint4 piece;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-               : "l"(from), "l"(policy)
-               : "memory");
-  return piece;
-}
 
 // Eight keys are loaded by fours, a line of each at a time. Lane t has of key t / 4 % 4 of a four the piece t % 4 of
 // each line if t < 16, else t % 4 + 4. Two words of each are a product's operand, whose columns are thus the first
@@ -324,33 +316,6 @@ __device__ void add_values(const ClusterStorage<E>& storage, int32_t count, Runn
 }
 
 // --- the cluster's results
-
-__device__ void cluster_arrive() {
-#if QUIRE_HOPPER
-  asm volatile("fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ void cluster_wait() {
-#if QUIRE_HOPPER
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-__device__ uint32_t address_in([[maybe_unused]] uint32_t block, uint32_t here) {
-  uint32_t there = here;
-#if QUIRE_HOPPER
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
-#endif
-  return there;
-}
-// Both addresses are another block's, whose barrier counts the bytes.
-__device__ void send([[maybe_unused]] uint32_t to, [[maybe_unused]] float first, [[maybe_unused]] float second,
-                     [[maybe_unused]] uint32_t barrier) {
-#if QUIRE_HOPPER
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-               "f"(first), "f"(second), "r"(barrier)
-               : "memory");
-#endif
-}
 
 constexpr int32_t kSendBytes = 8;
 

@@ -1,13 +1,13 @@
-// How decode cuts its work, in numbers alone: the same text for the blocks of decode_cuda.cu and for tests on any
-// machine.
+// How decode cuts its work, in numbers alone: the same text for the blocks of decode_kernel_cuda.cuh and for tests on
+// any machine.
 //
 //   row      a (query row, head) pair of one kv head; a sequence's rows are its queries' heads, one query after the
-//   other tile     some rows of a sequence, 2^tile_shift at most, and the line of their keys place    of a key in a
-//   tile's line: its position, as long as the key is in pages. Behind these come the branches of
+//            other
+//   tile     some rows of a sequence, 2^tile_shift at most, and the line of their keys
+//   place    of a key in a tile's line: its position, as long as the key is in pages. Behind these come the branches of
 //            the tile's queries, each seen by its own query's rows alone
 //   unit     kUnit places of a tile, by which the work is shared out (stream_k.h); a sequence's tiles follow each
-//   other,
-//            and behind a tile's last place there may be units with nothing
+//            other, and behind a tile's last place there may be units with nothing
 //   worker   as many blocks as there are kv heads; each has the worker's units for one kv head
 //   split    what a worker has of one tile
 //
@@ -49,6 +49,7 @@ constexpr int32_t part_index(int32_t position) {
   const int32_t shift = part_shift(position);
   return (position >> shift) + (shift - 8) * 8;
 }
+constexpr int32_t begin_of_part(int32_t index) { return index < 16 ? index << 8 : (8 + index % 8) << (7 + index / 8); }
 static_assert(part_index(4095) == 15 && part_index(4096) == 16 && part_index(8191) == 23 && part_index(8192) == 24);
 
 // --- what is cut

@@ -23,6 +23,7 @@ TEST(Parts, AreFixedAndGrowWithThePosition) {
   int32_t index = 0;
   for (int32_t at = 0; at < 1 << 20; at = part_end(at), ++index) {
     ASSERT_EQ(part_index(at), index);
+    ASSERT_EQ(begin_of_part(index), at);
     ASSERT_EQ(part_begin(part_end(at) - 1), at);
     ASSERT_EQ(part_index(part_end(at) - 1), index);
   }

@@ -327,13 +327,12 @@ __device__ void rescale_out(float factor, int32_t row_tile, Sums<E>& sums) {
     for (int32_t i = 0; i < 4; ++i) sums.out[row_tile][d][i] *= factors[i % 2];
 }
 
-// keys, values: where they lie, of kKeysAtOnce keys. hide(scores) sets those that are not seen to -infinity.
+// Of kKeysAtOnce keys: what products of theirs become, and their values, which lie at `values`. mask(scores) sets those
+// that are not seen to -infinity.
 template <class E, class Mask>
-__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t keys, uint32_t values, const Mask& mask,
-                          Sums<E>& sums) {
+__device__ void fold_scores(const AttendArgs& args, const Queries<E>& q, Scores<E>& scores, uint32_t values,
+                            const Mask& mask, Sums<E>& sums) {
   using Product = typename E::Product;
-  Scores<E> scores = {};
-  mma_qk<E>(q, keys, scores);
   scale_scores<E>(q, args.softcap * kLog2e, scores);
   mask(scores);
   float rescale[E::kRowTiles];
@@ -359,6 +358,15 @@ __device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t 
       }
     mma_pv<E>(probs, values, first, sums);
   }
+}
+
+// keys, values: where they lie, of kKeysAtOnce keys.
+template <class E, class Mask>
+__device__ void fold_tile(const AttendArgs& args, const Queries<E>& q, uint32_t keys, uint32_t values, const Mask& mask,
+                          Sums<E>& sums) {
+  Scores<E> scores = {};
+  mma_qk<E>(q, keys, scores);
+  fold_scores<E>(args, q, scores, values, mask, sums);
 }
 
 // --- results

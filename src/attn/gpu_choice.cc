@@ -147,6 +147,14 @@ std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice&
       .kernel = GpuKernel::decode_cluster, .blocks = static_cast<int32_t>(clusters * cluster), .cluster = cluster};
 }
 
+// Clusters whose blocks take the parts of a fixed cut, of one sequence.
+std::optional<GpuChoice> parts_choice(const AttendArgs& args, const GpuDevice& device) {
+  if (args.q.rows != 1) return {};
+  std::optional<GpuChoice> choice = cluster_choice(args, device);
+  if (choice) choice->kernel = GpuKernel::decode_parts;
+  return choice;
+}
+
 // --- decode of many sequences
 
 // Its stages are as many on every device: 192 KiB, and where warps meet.
@@ -287,7 +295,8 @@ std::string to_string(const GpuDevice& device) {
 }
 
 const char* to_string(GpuKernel kernel) {
-  constexpr const char* kNames[] = {"general", "decode", "decode_cluster", "decode_many", "latent", "prefill"};
+  constexpr const char* kNames[] = {"general",     "decode", "decode_cluster", "decode_parts",
+                                    "decode_many", "latent", "prefill"};
   static_assert(std::size(kNames) == kGpuKernels.size());
   return kNames[static_cast<size_t>(kernel)];
 }
@@ -303,7 +312,8 @@ std::string to_string(const GpuChoice& choice) {
     if (choice.pair > 1) text += ", in pairs";
   }
   if (choice.kernel == GpuKernel::prefill && choice.splits_keys) text += ", keys split";
-  if (choice.kernel == GpuKernel::decode_cluster) text += cat(", clusters of ", choice.cluster);
+  if (choice.kernel == GpuKernel::decode_cluster || choice.kernel == GpuKernel::decode_parts)
+    text += cat(", clusters of ", choice.cluster);
   if (choice.kernel == GpuKernel::decode_many) text += cat(", teams of ", choice.team);
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
@@ -320,7 +330,9 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
     std::optional<GpuChoice> (*choice_of)(const AttendArgs&, const GpuDevice&);
     const char* why;
   };
-  constexpr Candidate kOfOneReduction[] = {{decode_choice, "it is deterministic: keys are split at fixed positions"}};
+  constexpr Candidate kOfOneReduction[] = {
+      {parts_choice, "it is deterministic: one query of one sequence, whose keys are split at fixed positions"},
+      {decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
       {cluster_choice, "one query of each of few sequences, and no long context: what counts is latency"},
       {many_choice, "one query of each of many sequences, and no long context: nobody's keys need be split"},

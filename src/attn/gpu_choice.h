@@ -8,13 +8,16 @@
 //   decode_cluster
 //             one query of each of few sequences, where latency is all: 16 bits, dims 64 and 128, no long contexts, on
 //             Hopper
+//   decode_parts
+//             one query of one sequence, likewise, where the one reduction is asked for
 //   decode_many
 //             one query of each of many sequences, 16 bits, dim 64, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
 //   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, of dims that decode is not for
 //
-// The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h) and by general. Which
-// of them is taken depends on types, dims, strides and the kind of layer alone, never on a step.
+// The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h), by decode_parts,
+// whose bits are the same, and by general. Which of decode and general is taken depends on types, dims, strides and the
+// kind of layer alone, never on a step.
 //
 // Before   check_args() has let the call pass.
 // Errors   CheckError that prints the problem and the device, where not even the general kernel fits.
@@ -37,9 +40,10 @@ struct GpuDevice {
 };
 std::string to_string(const GpuDevice& device);
 
-enum class GpuKernel : uint8_t { general, decode, decode_cluster, decode_many, latent, prefill };
-inline constexpr std::array kGpuKernels = {GpuKernel::general,     GpuKernel::decode, GpuKernel::decode_cluster,
-                                           GpuKernel::decode_many, GpuKernel::latent, GpuKernel::prefill};
+enum class GpuKernel : uint8_t { general, decode, decode_cluster, decode_parts, decode_many, latent, prefill };
+inline constexpr std::array kGpuKernels = {GpuKernel::general,      GpuKernel::decode,      GpuKernel::decode_cluster,
+                                           GpuKernel::decode_parts, GpuKernel::decode_many, GpuKernel::latent,
+                                           GpuKernel::prefill};
 const char* to_string(GpuKernel kernel);
 
 struct GpuChoice {
@@ -47,7 +51,7 @@ struct GpuChoice {
   const char* why = "";
   int32_t blocks = 0;   // which share the work; of the general kernel every tile is a block's
   int32_t box = 0;      // slots that TMA brings at once; 0: keys come row by row
-  int32_t cluster = 0;  // decode_cluster: blocks that have one sequence and kv head together
+  int32_t cluster = 0;  // decode_cluster, decode_parts: blocks that have one sequence and kv head together
   // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what
   // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
   // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where

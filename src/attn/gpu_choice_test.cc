@@ -97,6 +97,8 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   EXPECT_EQ(chosen(c, kH200, unaligned).kernel, GpuKernel::decode);
   Case other = c;
   other.deterministic = true;
+  EXPECT_EQ(to_string(chosen(other)), "decode_parts, 128 blocks, row by row, clusters of 16");
+  other.context = 8193;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
   other = c;
   other.mode = Mode::verify;

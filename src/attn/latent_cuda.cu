@@ -68,6 +68,7 @@ struct Latent {
   Place place;
   Cut cut;
   bool splits_keys, deals_tiles;
+  bool reads_once;         // no two blocks have the same keys, but those of a pair
   float factor;            // of scores, to powers of two
   float cap_scale;         // with a softcap: of scores, to its argument
   int32_t split_rows;      // room for each split in the workspace
@@ -149,7 +150,10 @@ class BoxLoader {
   static constexpr int32_t kAhead = 2;  // tiles
 
   __device__ explicit BoxLoader(const Job& job)
-      : job_(job), warp_(uniform(threadIdx.x / kWarp)), rank_(job.d.place.rank()) {}
+      : job_(job),
+        warp_(uniform(threadIdx.x / kWarp)),
+        rank_(job.d.place.rank()),
+        policy_(job.d.reads_once ? evict_first_policy() : evict_normal_policy()) {}
 
   __device__ Pages look_up(const Split& split, int32_t tile) const { return page_of(job_, split, tile * kKeys); }
 
@@ -158,7 +162,8 @@ class BoxLoader {
     if (tile < end && elect_one()) {
 #pragma unroll
       for (int32_t i = 0; i < kTurns; ++i)
-        if (has(i) && is_own(i)) tma_prefetch(&job_.d.map, panel_at(turn(i)) * kPanelColumns, 0, slot);
+        if (has(i) && is_own(i))
+          tma_prefetch_by_policy(&job_.d.map, panel_at(turn(i)) * kPanelColumns, 0, slot, policy_);
     }
     __syncwarp();
   }
@@ -190,13 +195,14 @@ class BoxLoader {
     arrive_expect_tx(full, exists ? kPanelBytes : 0);
     if (!exists || !is_own) return;
     if (job_.d.shares_loads())
-      tma_load_multicast(to, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3);
+      tma_load_multicast(to, &job_.d.map, full, panel * kPanelColumns, 0, slot, 3, policy_);
     else
       tma_load(to, &job_.d.map, full, panel * kPanelColumns, 0, slot);
   }
 
   const Job& job_;
   const int32_t warp_, rank_;
+  const uint64_t policy_;
 };
 
 // Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them.
@@ -339,9 +345,9 @@ __device__ void release(const Job& job, int32_t stage) {
 
 // Values that no row sees become zeros, each consumer's own columns: what lies there may be NaN, and 0 times that is
 // NaN. Scores of such keys may be anything.
-__device__ void clear_unseen(const Job& job, const Split& split, int32_t tile, int32_t stage) {
+__device__ void clear_unseen(const Job& job, const Keys& loaded, int32_t tile, int32_t stage) {
   constexpr int32_t kLinePieces = kColumnPanels * kPieces;
-  const int32_t first = split.loaded.first - tile * kKeys, end = split.loaded.end - tile * kKeys;
+  const int32_t first = loaded.first - tile * kKeys, end = loaded.end - tile * kKeys;
   if (first <= 0 && end >= kKeys) return;
   std::byte* const own = job.shared.keys[stage] + half_of_columns() * kColumnPanels * kPanelBytes;
 #pragma unroll 1
@@ -435,6 +441,7 @@ class Consumer {
     fence_proxy_async();
     const SeenByTwo seen = seen_by(job_, split);
     whole_ = whole_tiles(split);
+    loaded_ = {uniform(split.loaded.first), uniform(split.loaded.end)};
     Softmax softmax;
     const int32_t end = uniform(split.end);
 #pragma unroll 1
@@ -471,14 +478,14 @@ class Consumer {
       make_probs(split, seen, tile, softmax, scores, probs, rescale);
     }
     publish(probs, softmax, rescale, kEvenReady);
-    clear_unseen(job_, split, tile, 0);
+    clear_unseen(job_, loaded_, tile, 0);
     if (must_rescale(rescale)) rescale_rows(out, rescale);
     issue_pv<T, kHalf>(0, probs, out);
     end_products(0);
     if (tile + 1 == end) return;
-    take(softmax, rescale, kOddReady);
     wait_for_values(1);
-    clear_unseen(job_, split, tile + 1, 1);
+    take(softmax, rescale, kOddReady);
+    clear_unseen(job_, loaded_, tile + 1, 1);
     if (must_rescale(rescale)) rescale_rows(out, rescale);
     issue_pv_shared<T, kHalf>(1, out);
     end_products(1);
@@ -495,9 +502,9 @@ class Consumer {
       wgmma_wait<0>();
     }
     if (tile + 2 >= end) release_queries();
-    take(softmax, rescale, kEvenReady);
     wait_for_values(0);
-    clear_unseen(job_, split, tile, 0);
+    take(softmax, rescale, kEvenReady);
+    clear_unseen(job_, loaded_, tile, 0);
     if (must_rescale(rescale)) rescale_rows(out, rescale);
     issue_pv_shared<T, kHalf>(0, out);
     if (has_odd) {
@@ -506,7 +513,7 @@ class Consumer {
     end_products(0);
     if (!has_odd) return;
     publish(probs, softmax, rescale, kOddReady);
-    clear_unseen(job_, split, tile + 1, 1);
+    clear_unseen(job_, loaded_, tile + 1, 1);
     if (must_rescale(rescale)) rescale_rows(out, rescale);
     issue_pv<T, kHalf>(1, probs, out);
     end_products(1);
@@ -559,7 +566,8 @@ class Consumer {
     return __any_sync(~0u, rescale[0] != 1 || rescale[1] != 1);
   }
 
-  // The other one's scores saw all panels; that does not make them seen here.
+  // The other one's scores saw all panels; that does not make them seen here. Before its probabilities are there: they
+  // are what is waited for.
   __device__ void wait_for_values(int32_t stage) const {
 #pragma unroll
     for (int32_t panel = kHalf * kColumnPanels; panel < (kHalf + 1) * kColumnPanels; ++panel)
@@ -590,6 +598,7 @@ class Consumer {
 
   const Job& job_;
   Tiles whole_;
+  Keys loaded_;  // the split's, in registers: what lies in shared memory is read again after every wait
   Phases phases_;
   uint32_t queries_phase_ = 0;
 };
@@ -746,7 +755,7 @@ __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_consta
   attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
 }
 
-// A block may take its place while the kernel before it in the stream ends; see decode_cuda.cu.
+// A block may take its place while the kernel before it in the stream ends; see decode_kernel_cuda.cuh.
 template <class T>
 void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
   static const auto kernel = kernel_from_base(latent_kernel<T>, sizeof(Shared), kSharedBase);
@@ -770,6 +779,7 @@ void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) 
       .cut = latent::Cut::of(args.q.heads, choice.row_blocks, !choice.deals_tiles, args.window, args.keys.causal),
       .splits_keys = choice.splits_keys,
       .deals_tiles = choice.deals_tiles,
+      .reads_once = !choice.deals_tiles && choice.row_blocks == choice.pair,
       .factor = args.softcap > 0 ? kLog2e : scale * kLog2e,
       .cap_scale = args.softcap > 0 ? scale / args.softcap : 0,
       .split_rows = latent_split_rows(args),

@@ -15,12 +15,7 @@
 
 #include "attn/gpu_sizes.h"
 #include "attn/stream_k.h"
-
-#ifdef __CUDACC__
-#define QUIRE_DEVICE __device__
-#else
-#define QUIRE_DEVICE
-#endif
+#include "base/device_code.h"
 
 namespace quire::attn::cuda::latent {
 
@@ -145,5 +140,3 @@ QUIRE_DEVICE inline WorkPlan plan_work(const Line& line, int32_t live, int32_t m
 }
 
 }  // namespace quire::attn::cuda::latent
-
-#undef QUIRE_DEVICE

@@ -1,16 +1,12 @@
-// How prefill splits tiles over keys, in numbers alone: the same text for the blocks of prefill_cuda.cu and for tests
-// on any machine. A tile's keys are so many steps; where all tiles' steps are shared out among the places for partial
-// results, a tile that is longer than its share becomes several splits.
+// How prefill splits tiles over keys, in numbers alone: the same text for the blocks of prefill_tile_cuda.cuh and for
+// tests on any machine. A tile's keys are so many steps; where all tiles' steps are shared out among the places for
+// partial results, a tile that is longer than its share becomes several splits.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define QUIRE_DEVICE __device__
-#else
-#define QUIRE_DEVICE
-#endif
+#include "base/device_code.h"
 
 namespace quire::attn::cuda {
 
@@ -40,5 +36,3 @@ struct SplitsBefore {
 };
 
 }  // namespace quire::attn::cuda
-
-#undef QUIRE_DEVICE

@@ -1,7 +1,7 @@
 // What prefill's producer does with the tiles of its block: in which order it loads, and when it signals that a load
-// is there. The same text for the warps of prefill_cuda.cu and for the threads of prefill_producer_test.cc.
+// is there. The same text for the warps of prefill_load_cuda.cuh and for the threads of prefill_producer_test.cc.
 //
-//   TileScheduler   publish_first(), publish_next()           wait for a place in the ring of tiles; one thread's
+//   TileScheduler   publish_next()                            waits for a place in the ring of tiles; one thread's
 //   Tiles           take(), release()                         take() waits until the tile is published
 //   Loader          look_up(), load_keys(), load_values()     loads wait until their stage is free, or until that of
 //                                                             the load before is, which they then signal
@@ -28,11 +28,7 @@
 #pragma once
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define QUIRE_DEVICE __device__
-#else
-#define QUIRE_DEVICE
-#endif
+#include "base/device_code.h"
 
 namespace quire::attn::cuda {
 
@@ -64,11 +60,10 @@ class DeferredSignal {
 };
 
 // Keys of a step come before the values of the step before it: they are wanted first. Where the next step's keys lie is
-// looked up a step ahead, also across tiles.
+// looked up a step ahead, also across tiles. The first tile is published already.
 //   Source, Steps   of a tile: where its keys come from; its steps end - 1, end - 2, ... first, or none
 template <class Source, class Steps, class Tiles, class TileScheduler, class Loader>
 QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes, Loader& loader) {
-  if (publishes) scheduler.publish_first();
   auto* tile = tiles.take();
   if (!tile) return;
   Source source(*tile);
@@ -105,5 +100,3 @@ QUIRE_DEVICE void produce(Tiles& tiles, TileScheduler& scheduler, bool publishes
 }
 
 }  // namespace quire::attn::cuda
-
-#undef QUIRE_DEVICE

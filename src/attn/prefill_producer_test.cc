@@ -174,11 +174,7 @@ class Tiles {
 class TileScheduler {
  public:
   explicit TileScheduler(Block& block) : block_(block) {}
-  void publish_first() { publish(); }
-  void publish_next() { publish(); }
-
- private:
-  void publish() {
+  void publish_next() {
     block_.wait(block_.tile_empty[turn_.stage], turn_.phase ^ 1);
     block_.published[turn_.stage] = next_ < block_.tiles.size() ? &block_.tiles[next_] : nullptr;
     ++next_;
@@ -186,6 +182,7 @@ class TileScheduler {
     turn_.next(kTileRing);
   }
 
+ private:
   Block& block_;
   PipelineState turn_;
   size_t next_ = 0;
@@ -225,6 +222,7 @@ void produce_all(Block& block, bool publishes) {
   Tiles tiles(block);
   TileScheduler scheduler(block);
   Loader loader(block);
+  if (publishes) scheduler.publish_next();
   produce<Source, Steps>(tiles, scheduler, publishes, loader);
 }
 

@@ -175,11 +175,14 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
       : "memory");
 #endif
 }
-// The same box into the second cache.
-inline __device__ void tma_prefetch(const CUtensorMap* map, int32_t column, int32_t head, int32_t slot) {
+// The same box into the second cache, with a policy for it (evict_first_policy() and such).
+inline __device__ void tma_prefetch_by_policy([[maybe_unused]] const CUtensorMap* map, [[maybe_unused]] int32_t column,
+                                              [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot,
+                                              [[maybe_unused]] uint64_t policy) {
 #if QUIRE_HOPPER
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(reinterpret_cast<uint64_t>(map)),
-               "r"(column), "r"(head), "r"(slot)
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.L2::cache_hint [%0, {%1, %2, %3}], %4;" ::"l"(
+                   reinterpret_cast<uint64_t>(map)),
+               "r"(column), "r"(head), "r"(slot), "l"(policy)
                : "memory");
 #endif
 }
@@ -380,14 +383,18 @@ inline __device__ void arrive_at([[maybe_unused]] Barrier* barrier, [[maybe_unus
       : "memory");
 #endif
 }
-// As tma_load, into the shared memory of all blocks in `ranks`, a bit each; the barrier of each counts the bytes.
-inline __device__ void tma_load_multicast(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column,
-                                          int32_t head, int32_t slot, uint16_t ranks) {
+// As tma_load, with a policy for the second cache, into the shared memory of all blocks in `ranks`, a bit each; the
+// barrier of each counts the bytes.
+inline __device__ void tma_load_multicast([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
+                                          [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
+                                          [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot,
+                                          [[maybe_unused]] uint16_t ranks, [[maybe_unused]] uint64_t policy) {
 #if QUIRE_HOPPER
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot), "h"(ranks)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot), "h"(ranks),
+      "l"(policy)
       : "memory");
 #endif
 }

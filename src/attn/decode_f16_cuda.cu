@@ -1,0 +1,8 @@
+// Decode's kernels for keys and values of f16.
+#include "attn/decode_kernel_cuda.cuh"
+
+namespace quire::attn::cuda::decode_kernels {
+
+template void launch_for<__half>(const Decode&, const GpuChoice&, cudaStream_t);
+
+}  // namespace quire::attn::cuda::decode_kernels

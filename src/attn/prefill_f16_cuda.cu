@@ -1,0 +1,8 @@
+// Prefill's kernels for queries of f16.
+#include "attn/prefill_kernel_cuda.cuh"
+
+namespace quire::attn::cuda::prefill_kernels {
+
+template void launch<__half, false>(const Prefill&, int32_t, cudaStream_t);
+
+}  // namespace quire::attn::cuda::prefill_kernels

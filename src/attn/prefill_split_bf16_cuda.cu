@@ -1,0 +1,8 @@
+// Prefill's kernels for queries of bf16, of tiles that may be split.
+#include "attn/prefill_kernel_cuda.cuh"
+
+namespace quire::attn::cuda::prefill_kernels {
+
+template void launch<__nv_bfloat16, true>(const Prefill&, int32_t, cudaStream_t);
+
+}  // namespace quire::attn::cuda::prefill_kernels
