@@ -269,14 +269,14 @@ class LateMask final : public TokenMask {
 // results hold, scored and pooled prompts, prompts of exactly a chunk; they come and are cancelled while steps are in
 // flight, and pages are too few for them. Whoever was not cancelled has the bits that it has alone.
 TEST_P(GpuDeterministic, WhateverHappensAroundIt) {
-  constexpr int32_t kChunk = 48, kRequests = 24;
+  constexpr int32_t kChunk = 48, kRequests = 30;
   const int32_t vocabulary = model_->config().vocabulary;
   const auto made = [&](uint64_t number) {
     std::mt19937_64 random(number);
     const auto below = [&](int32_t limit) { return static_cast<int32_t>(random() % static_cast<uint64_t>(limit)); };
     const int32_t lengths[] = {1, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk, 5 + below(90)};
-    // Some share their beginnings, and half of them outgrow what is kept free for them when they are admitted.
-    Request request = greedy(lengths[below(6)], below(2) ? 110 + below(40) : 5 + below(20), number % 4);
+    // Some share their beginnings, and most outgrow what is kept free for them when they are admitted.
+    Request request = greedy(lengths[below(6)], below(6) ? 120 + below(30) : 5 + below(20), number % 4);
     request.top_logprobs = below(4) - 1;
     ops::SamplingParams& sampling = request.sampling;
     if (below(3) == 0) sampling.temperature = 0.8f, sampling.top_p = 0.9f, sampling.seed = number;
