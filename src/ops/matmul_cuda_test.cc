@@ -350,8 +350,8 @@ TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
   }
 }
 
-// The stream, where blocks have two or three tiles and the last one fewer; rows in one piece or two, stages of 16, 8 and
-// 4 weight rows.
+// The stream, where blocks have two or three tiles and the last one fewer; rows in one piece or two, stages of 16, 8
+// and 4 weight rows.
 TEST_F(MatmulCuda, StreamsSeveralTilesOfABlock) {
   const auto expect_streamed = [](const CudaProduct& product, Store store, bool biased) {
     SCOPED_TRACE(cat(product.weights.outputs(), " x ", product.weights.inputs()));
@@ -539,10 +539,9 @@ struct PinnedNumbers {
 // Rooms that products fuse for, with those that fall between two kernels' sizes.
 constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 33, 64}, kMostFusedRoom = 64;
 // outputs, inputs: of the small kernel (one round, two, a loop) and, at up to 8 rows, of the stream
-constexpr int64_t kFusedShapes[][3] = {
-    {48, 48, 0},     {80, 576, 0},    {96, 1536, 0}, {48, 4096, 0}, {656, 4096, 0},
-    {208, 14336, 0}, {1296, 2112, 0}, {4240, 640, 0},  // three tiles a block
-    {96, 640, 1},    {32, 14336, 1}};  // the last number: weights of F8_E4M3
+constexpr int64_t kFusedShapes[][3] = {{48, 48, 0},     {80, 576, 0},    {96, 1536, 0},  {48, 4096, 0}, {656, 4096, 0},
+                                       {208, 14336, 0}, {1296, 2112, 0}, {4240, 640, 0},  // three tiles a block
+                                       {96, 640, 1},    {32, 14336, 1}};  // the last number: weights of F8_E4M3
 CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
   if (!is_fp8) return stack_of(outputs, inputs, kMostFusedRoom);
   return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
@@ -578,7 +577,7 @@ TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
 
 // The bits of the operations that it stands for.
 TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
-  constexpr int64_t kInputs = 2304, kOutputs = 90;
+  constexpr int64_t kInputs = 14336, kOutputs = 90;
   Buffer memory(2 * kInputs * sizeof(float) + sizeof(int32_t), Place::pinned);
   auto* x = reinterpret_cast<float*>(memory.data());
   float* norm = x + kInputs;
@@ -590,12 +589,12 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
   }
   *live = 1;
   const ActivationBuffer buffer(1, kInputs, Place::pinned);
-  const ActivationRows quantised = buffer.view(kInputs, {.q8 = true});
-  const Rows<const float> row{x, 1, kInputs, kInputs};
-  for (const BlockType type : {BlockType::q4_k, BlockType::q5_k, BlockType::q6_k})
-    for (const bool normed : {false, true}) {
+  for (const BlockType type : testing::kQuantised)
+    for (const auto& [inputs, normed] : {std::pair(kInputs, false), std::pair(int64_t{2304}, true)}) {
       SCOPED_TRACE(cat(type, normed ? ", normed" : ""));
-      const PackedMatrix matrix = packed_on_gpu({Weights(type, kOutputs, kInputs, 1)}, Join::stack);
+      const ActivationRows quantised = buffer.view(inputs, {.q8 = true});
+      const Rows<const float> row{x, 1, inputs, inputs};
+      const PackedMatrix matrix = packed_on_gpu({Weights(type, kOutputs, inputs, 1)}, Join::stack);
       ASSERT_TRUE(cuda::quantises_rows(matrix, 1));
       EXPECT_FALSE(cuda::quantises_rows(matrix, 2));
       const CudaOutput apart(1, kOutputs), together(1, kOutputs);
@@ -605,7 +604,7 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
         quantise({.in = row, .out = quantised, .live_rows = live}, product_gpu());
       MatmulArgs args{.weights = &matrix, .in = quantised, .out = apart.view(), .live_rows = live};
       matmul(args, product_gpu());
-      args.in = {.forms = {.f32 = true}, .rows = 1, .dim = kInputs, .f32 = x};
+      args.in = {.forms = {.f32 = true}, .rows = 1, .dim = inputs, .f32 = x};
       args.out = together.view();
       args.fusions = {.norm_eps = 1e-5f, .quantise = true, .quantise_norm = normed ? norm : nullptr};
       matmul(args, product_gpu());
@@ -613,6 +612,36 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
       EXPECT_NE(apart.data()[0], kCudaUntouched);
       EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.memory.size()), 0);
     }
+}
+
+// Rings and the places of sums are used again by every replay; a row that is not alive leaves nothing.
+TEST_F(MatmulCuda, OneRowOfQuantisedWeightsReplaysWithTheLiveRowOfItsTime) {
+  constexpr int64_t kInputs = 2560, kOutputs = 5000;
+  const PackedMatrix matrix = packed_on_gpu({Weights(BlockType::q4_k, kOutputs, kInputs, 1)}, Join::stack);
+  const PinnedNumbers<float> x(kInputs, 1, 5);
+  const PinnedNumbers<int32_t> live(1, 1, 6);
+  const CudaOutput direct(1, kOutputs), replayed(1, kOutputs);
+  MatmulArgs args{.weights = &matrix,
+                  .in = {.forms = {.f32 = true}, .rows = 1, .dim = kInputs, .f32 = x.data()},
+                  .out = direct.view(),
+                  .live_rows = live.data()};
+  args.fusions.quantise = true;
+  live.data()[0] = 1;
+  matmul(args, product_gpu());
+  product_gpu().wait();
+  args.out = replayed.view();
+  gpu_stream().begin_capture();
+  for (int i = 0; i < 20; ++i) matmul(args, product_gpu());
+  const auto graph = gpu_stream().end_capture();
+  live.data()[0] = 0;
+  gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_EQ(replayed.data()[0], kCudaUntouched);
+  live.data()[0] = 1;
+  for (int i = 0; i < 5; ++i) gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_NE(replayed.data()[0], kCudaUntouched);
+  EXPECT_EQ(std::memcmp(direct.data(), replayed.data(), direct.memory.size()), 0);
 }
 
 // x is what Store::add alone makes of it; rows past the live ones stay as they are.
