@@ -111,7 +111,8 @@ class PackedMatrix {
     int64_t outputs;       // the last tile is filled up to 16 columns with zeros
     int64_t inputs;
     const std::byte* tiles;  // 64-byte aligned, as is every tile; on a GPU the part's first tile or row
-    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; on a GPU of blocks alone
+    int64_t tile_stride;     // bytes from one tile to the next: gate and up tiles alternate; of blocks on a GPU from
+                             // one panel to the next
 
     int64_t tile_count() const;
   };

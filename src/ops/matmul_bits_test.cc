@@ -177,6 +177,9 @@ TEST_P(MatmulBits, AreTheReferencesWithRoomForOneRow) {
   if (!GetParam().is_gpu()) return;
   for (const int64_t units : {200, 300, 413})
     expect_bits({.outputs = 16 * units, .inputs = some_inputs(3), .bias = true}, rows, type);
+  // More than a ring holds, of one panel and of several.
+  expect_bits({.outputs = 45, .inputs = 14336}, rows, type);
+  expect_bits({.outputs = 9001, .inputs = 2304, .store = Store::add}, rows, type);
   for (const bool q8x2 : {false, true})
     expect_bits({.outputs = 8 * 300,
                  .inputs = some_inputs(2),
@@ -250,10 +253,12 @@ TEST_P(MatmulDequantised, ProductsAreNearTheReferences) {
   for (const bool biased : {false, true})
     for (const Store store : {Store::set, Store::add}) {
       Output expected = product(ref::matmul, Join::stack, store, biased, team(Isa::plain, 2));
-      Output got = product(matmul, Join::stack, store, biased, gpu());
-      for (int64_t row = 0; row < kLive; ++row)
-        for (int64_t c = 0; c < 2 * kOutputs; ++c)
-          ASSERT_NEAR(got.view().row(row)[c], expected.view().row(row)[c], slack(row, c) + 1e-4) << row << ", " << c;
+      for (const Join join : {Join::stack, Join::gate_and_up}) {
+        Output got = product(matmul, join, store, biased, gpu());
+        for (int64_t row = 0; row < kLive; ++row)
+          for (int64_t c = 0; c < 2 * kOutputs; ++c)
+            ASSERT_NEAR(got.view().row(row)[c], expected.view().row(row)[c], slack(row, c) + 1e-4) << row << ", " << c;
+      }
     }
 }
 

@@ -1,5 +1,5 @@
-// Products of quantised weights with the bits of ref::matmul. A unit is 16 outputs, two tiles, over all inputs: the M
-// side of int8 tensor cores, rows of activations the N side:
+// Products of quantised weights with the bits of ref::matmul. A unit is 16 outputs, two tiles of a panel, over all
+// inputs: the M side of int8 tensor cores, rows of activations the N side:
 //
 //   m16n8k32   lane t has of the result output t / 4 of both tiles, rows t % 4 * 2 and t % 4 * 2 + 1
 //
@@ -9,8 +9,8 @@
 // on by the warp that has the group before. With more rows a warp has a unit alone.
 //
 // Weights come through a ring of shared memory of the warp's own, filled before the kernel before has ended;
-// activations and their scales, which all warps read, are brought to shared memory once a block. One row of types with
-// blocks of 256 has a kernel of its own, matmul_blocks_row_cuda.cu.
+// activations and their scales, which all warps read, are brought to shared memory once a block. One row has a kernel
+// of its own on a Hopper, matmul_blocks_row_cuda.cu.
 #include <algorithm>
 
 #include "ops/matmul_blocks_cuda.cuh"
@@ -27,7 +27,7 @@ constexpr int32_t most_group_bytes() {
   for (const BlockType type : kBlockTypes) most = std::max(most, device_layout(type).group_bytes());
   return most;
 }
-constexpr int32_t kCopyRounds = (most_group_bytes() + 511) / 512;
+constexpr int32_t kCopyRounds = (2 * most_group_bytes() + 511) / 512;
 
 // --- single instructions
 
@@ -322,7 +322,7 @@ class Groups {
     if (more()) begin_unit();
     settle();
   }
-  __device__ bool more() const { return unit_ < p_.units; }
+  __device__ bool more() const { return unit_ < p_.units(); }
   __device__ void advance() {
     group_ += team_;
     settle();
@@ -331,10 +331,9 @@ class Groups {
   __device__ bool is_last() const { return group_ + 1 == groups_; }
   __device__ const BlockPart& part() const { return p_.parts[part_]; }
   __device__ int32_t in_part() const { return in_part_; }  // the unit
-  __device__ int32_t bytes() const { return group_bytes_; }
+  __device__ int32_t bytes() const { return 2 * group_bytes_; }
   __device__ BlockType type() const { return type_; }
-  __device__ const std::byte* first() const { return first_ + group_ * group_bytes_; }
-  __device__ const std::byte* second() const { return second_ + group_ * group_bytes_; }
+  __device__ const std::byte* at() const { return first_ + group_ * kPanelTiles * group_bytes_; }
 
  private:
   __device__ void settle() {
@@ -347,20 +346,18 @@ class Groups {
   __device__ void begin_unit() {
     part_ = 0;
     in_part_ = unit_;
-    while (!p_.pairs && in_part_ >= part().units) in_part_ -= p_.parts[part_++].units;
-    const int64_t tile_bytes = part().tile_bytes;
-    first_ = part().tiles + in_part_ * tile_bytes * (p_.pairs ? 1 : 2);
-    second_ = p_.pairs ? p_.parts[1].tiles + in_part_ * tile_bytes : first_ + tile_bytes;
+    while (in_part_ >= 2 * p_.panels[part_]) in_part_ -= 2 * p_.panels[part_++];
     groups_ = part().groups;
     group_bytes_ = part().group_bytes;
     type_ = part().type;
+    first_ = part().panels + in_part_ / 2 * part().panel_bytes + in_part_ % 2 * 2 * group_bytes_;
   }
 
   const BlockProduct& p_;
   int32_t unit_, step_, group_, team_;
   int32_t part_ = 0, in_part_ = 0, groups_ = 0, group_bytes_ = 0;
   BlockType type_ = BlockType::q8_0;
-  const std::byte *first_ = nullptr, *second_ = nullptr;
+  const std::byte* first_ = nullptr;
 };
 
 class Ring {
@@ -385,14 +382,13 @@ class Ring {
   __device__ void fetch() {
     if (next_.more()) {
       const uint32_t to = quire::cuda::shared_address(memory_ + slot_ * slot_bytes_);
-      const std::byte* from[2] = {next_.first(), next_.second()};
+      const std::byte* from = next_.at();
       const int32_t bytes = next_.bytes();
 #pragma unroll
       for (int32_t round = 0; round < kCopyRounds; ++round) {
         const int32_t at = (round * kWarp + threadIdx.x % kWarp) * 16;
         if (at >= bytes) break;
-        quire::cuda::cp_async(to + at, from[0] + at);
-        quire::cuda::cp_async(to + bytes + at, from[1] + at);
+        quire::cuda::cp_async(to + at, from + at);
       }
       next_.advance();
     }
@@ -409,9 +405,10 @@ class Ring {
 
 __device__ void put_row(const BlockProduct& p, const Groups& groups, int64_t row, const float (&sums)[2]) {
   const int32_t in_tile = threadIdx.x % kWarp / 4,
-                first = groups.in_part() * kTileOutputs * (p.pairs ? 1 : 2) + in_tile;
+                first = groups.in_part() * kTileOutputs * (p.joined ? 1 : 2) + in_tile;
   if (p.pairs) return put_silu(p, row, first, sums[0], sums[1]);
   put_output(p, groups.part(), row, first, sums[0]);
+  if (p.joined) return put_output(p, p.parts[1], row, first, sums[1]);
   put_output(p, groups.part(), row, first + kTileOutputs, sums[1]);
 }
 
@@ -488,8 +485,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
 BlockProduct product_of(const MatmulArgs& args) {
   const PackedMatrix& weights = *args.weights;
   BlockProduct p{.parts = {},
+                 .panels = {},
+                 .joined = weights.join() == PackedMatrix::Join::gate_and_up,
                  .pairs = args.store == Store::silu_mul,
-                 .units = 0,
                  .team = 1,
                  .q = args.in.q,
                  .scale = args.in.scale,
@@ -512,17 +510,15 @@ BlockProduct product_of(const MatmulArgs& args) {
   for (size_t i = 0; i < weights.parts().size(); ++i) {
     const PackedMatrix::Part& part = weights.parts()[i];
     const DeviceLayout layout = device_layout(part.type);
-    const int64_t tiles = device_tiles(part.outputs);
-    p.parts[i] = {.tiles = part.tiles,
-                  .tile_bytes = part.tile_stride,
+    p.parts[i] = {.panels = part.tiles,
+                  .panel_bytes = part.tile_stride,
                   .groups = static_cast<int32_t>(layout.groups(part.inputs)),
                   .group_bytes = layout.group_bytes(),
-                  .units = static_cast<int32_t>(tiles / 2),
                   .outputs = static_cast<int32_t>(part.outputs),
                   .first_output = static_cast<int32_t>(part.first_output),
                   .type = part.type};
-    p.units =
-        p.pairs ? static_cast<int32_t>((part.outputs + kTileOutputs - 1) / kTileOutputs) : p.units + p.parts[i].units;
+    const int64_t outputs = p.joined ? (i == 0 ? 2 * part.outputs : 0) : part.outputs;
+    p.panels[i] = static_cast<int32_t>((outputs + kPanelOutputs - 1) / kPanelOutputs);
     p.slot_bytes = std::max(p.slot_bytes, 2 * layout.group_bytes());
   }
   return p;
@@ -546,11 +542,11 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
   constexpr int32_t kRows = RowShape<kTiles, kColumns>::kRows;
   check((fits<kTiles, kColumns>(p)), "a product of ", p.blocks * 32,
         " inputs needs more memory than a GPU's block has");
-  const int32_t blocks = std::min(p.units, multiprocessors());
+  const int32_t blocks = std::min(p.units(), multiprocessors());
   const int64_t ring_bytes = int64_t{kStages} * p.slot_bytes;
   const auto most = static_cast<int32_t>(
       std::min<int64_t>(kMostWarps, (kMostShared - fixed_bytes<kTiles, kColumns>(p)) / ring_bytes));
-  const int32_t teams = std::min(most, (p.units + blocks - 1) / blocks);
+  const int32_t teams = std::min(most, (p.units() + blocks - 1) / blocks);
   // Warps that have no weights to read help to bring the activations.
   const int32_t alone = std::min(most, std::max(teams, 4));
   p.team = kTiles == 1 ? std::min({most / teams, kMostTeam, p.parts[0].groups}) : 1;

@@ -15,20 +15,20 @@ constexpr int32_t kMagic = 0x4b400000;
 constexpr float kMagicNumber = 12582912.0f;
 
 struct BlockPart {
-  const std::byte* tiles;
-  int64_t tile_bytes;
+  const std::byte* panels;
+  int64_t panel_bytes;
   int32_t groups, group_bytes;  // of a tile
-  int32_t units;                // pairs of tiles that follow each other
   int32_t outputs, first_output;
   BlockType type;
 };
 
 struct BlockProduct {
   BlockPart parts[kMostParts];
-  bool pairs;  // a unit is a tile of the gate and one of the up, else two tiles of a part
-  int32_t units;
-  int32_t team;     // warps of a unit
-  const int8_t* q;  // [rows << halves]
+  int32_t panels[kMostParts];  // of each part; of a gate and its up, which share theirs, the first alone has any
+  bool joined;                 // they are a gate and its up
+  bool pairs;                  // that are multiplied
+  int32_t team;                // warps of a unit
+  const int8_t* q;             // [rows << halves]
   const float* scale;
   const int32_t* sums;
   int64_t q_stride;
@@ -41,12 +41,16 @@ struct BlockProduct {
   int32_t halves;  // 1: a row of the product is two of the activations (q8x2), which are added
   const int32_t* live_rows;
   int32_t room;
-  int32_t slot_bytes;  // of a ring
+  int32_t slot_bytes;  // of a ring: half a panel's group
   // Of one row that is quantised here, and normed before that where there are weights of a norm.
   const float* row;  // [32 blocks] in place of q, scale and sums; null: they are there
   const float* norm;
   float norm_eps;
+
+  __host__ __device__ int32_t all_panels() const { return panels[0] + panels[1] + panels[2] + panels[3]; }
+  __host__ __device__ int32_t units() const { return 2 * all_panels(); }  // of 16 outputs
 };
+static_assert(kMostParts == 4);
 
 // The CPU's bits (cpu::silu): fma(min(0, x), e, max(0, x)) / (1 + e) with e = 2^-|x log2(e)| by a polynomial.
 inline __device__ float exact_silu(float x) {
@@ -84,7 +88,7 @@ inline __device__ void put_silu(const BlockProduct& p, int64_t row, int32_t outp
   p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
 }
 
-// With room for one row, which has no halves; the types have groups of 256 inputs, and the device is a Hopper.
+// With room for one row, which has no halves, on a Hopper.
 bool suits_blocks_row(const BlockProduct& p);
 void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream);
 

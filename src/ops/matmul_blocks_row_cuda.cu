@@ -1,16 +1,16 @@
-// One row times quantised weights whose blocks have 256 elements, with the bits of ref::matmul: what a decode step of
-// one sequence does. The weights are the M side of int8 tensor cores; the columns of the N side, which other products
-// have rows for, are the eight blocks of 32 inputs of a group:
+// One row times quantised weights, with the bits of ref::matmul: what a decode step of one sequence does. Reading the
+// weights is what takes the time; so they stream through a ring of shared memory, filled before the kernel before has
+// ended, and the rest must not be in their way.
 //
-//   m16n8   sum of output o and block b of the group: products of block b are given activations in column b alone, and
-//           the eight are added up in one accumulator. So a lane has two outputs of two blocks, nothing twice.
+//   a block   some neighbouring panels of 32 outputs (packed_blocks.h)
+//   a step    256 inputs of a panel, one or two groups: contiguous, one copy, one slot of the ring
 //
-//   kMultipliers warps   multiply: each takes two groups at a time of the block's units (16 outputs, two tiles) in turn
-//                        and makes terms of them, what is to be multiplied and added for each output
-//   one warp             adds the terms up in ascending order, a lane an output, two units at a time, and finishes
-//
-// Weights come through a ring of shared memory of each warp's own by bulk copies, filled before the kernel before has
-// ended.
+//   kMultipliers warps   take steps in turn and put terms in the place of the weights: what is to be multiplied and
+//                        added for each block and output. A lane has an output; sums of integers are __dp4a's, and
+//                        the row's numbers come to all lanes at once
+//   one warp             adds the terms up in ascending order, a lane an output: two dependent instructions a block,
+//                        which is the longest chain that there is, so it does nothing else
+//   one warp             asks for weights
 #include <algorithm>
 
 #include "base/hopper.cuh"
@@ -22,38 +22,45 @@ namespace {
 
 using namespace quire::cuda::hopper;
 
-constexpr int32_t kMultipliers = 8, kRowThreads = (kMultipliers + 1) * kWarp;
-constexpr int32_t kUnitOutputs = 2 * kTileOutputs, kGroupBlocks = 8;
-constexpr int32_t kStepGroups = 2, kStepBlocks = kStepGroups * kGroupBlocks;
-constexpr int32_t kMostStages = 12;
+constexpr int32_t kMultipliers = 10, kAdder = kMultipliers, kFeeder = kMultipliers + 1;
+constexpr int32_t kRowThreads = (kMultipliers + 2) * kWarp;
+constexpr int32_t kStepBlocks = 8, kMostSlots = 32;
 constexpr int64_t kRowShared = 112 << 10;  // two such blocks fit a multiprocessor
 
 struct RowProduct {
   BlockProduct product;
-  int32_t groups, steps;  // of a tile; a step is two groups, the last one may be one
-  int32_t stages;
+  int32_t steps;  // of a panel
+  int32_t step_groups[kMostParts];
+  int32_t panels, more;  // of a block; so many of the first blocks have one more
+  int32_t slots, slot_bytes;
+
+  __device__ int32_t first_panel() const {
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    return block * panels + min(block, more);
+  }
+  __device__ int32_t own_panels() const { return panels + (static_cast<int32_t>(blockIdx.x) < more ? 1 : 0); }
 };
 
-// Two fused products and sums for each block of an output: sum = fma(x, y, sum); sum = fma(z, w, sum). The stride keeps
-// lanes that read or write at once in banks of their own.
-constexpr int32_t kTermStride = kStepBlocks + 1;  // float4
 struct RowMemory {
-  Barrier full[kMultipliers][kMostStages], terms_full[kMultipliers], terms_empty[kMultipliers];
-  float4 terms[kMultipliers][kUnitOutputs][kTermStride];
+  Barrier full[kMostSlots], terms[kMostSlots], empty[kMostSlots];
+  // Steps whose copies were asked for: barriers tell one round of the ring from the next, but no further.
+  alignas(16) int32_t asked;
 };
-static_assert(sizeof(RowMemory) % 16 == 0);
 
-// The row, in shared memory.
+__host__ __device__ constexpr int32_t steps_of(int32_t blocks) { return (blocks + kStepBlocks - 1) / kStepBlocks; }
+__host__ __device__ constexpr int32_t step_groups(BlockType type) {
+  return kStepBlocks / device_layout(type).group_blocks();
+}
+
+// The row, in shared memory, filled up to whole steps with zeros.
 struct RowInput {
-  float* scale;    // [blocks]
-  float* sum;      // [blocks] scale * sum of q
-  int32_t* sums;   // [blocks, 2] of q, where the row is quantised here
+  float2* scales;  // [blocks] (scale, scale * sum of q)
   std::byte* q;    // [blocks, 32]
   float4* normed;  // [blocks, 8] of a row that is normed here
 };
 int64_t row_input_bytes(const BlockProduct& p) {
-  const auto block_bytes = static_cast<int64_t>(sizeof(float) * 4 + 32 + (p.norm ? 32 * sizeof(float) : 0));
-  return p.blocks * block_bytes;
+  const auto block_bytes = static_cast<int64_t>(sizeof(float2) + 32 + (p.norm ? 32 * sizeof(float) : 0));
+  return steps_of(p.blocks) * kStepBlocks * block_bytes;
 }
 
 // --- single instructions
@@ -66,343 +73,397 @@ __device__ void bulk_load([[maybe_unused]] uint32_t to, [[maybe_unused]] const s
                : "memory");
 #endif
 }
-__device__ void add_16_unsigned(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
+__device__ int32_t dot_unsigned(uint32_t a, uint32_t b, int32_t c) {
+  int32_t d;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
-__device__ void add_16(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
-}
-__device__ void add_32(int32_t (&d)[4], uint2 a_first, uint2 a_second, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a_first.x), "r"(a_second.x), "r"(a_first.y), "r"(a_second.y), "r"(b0), "r"(b1));
+__device__ int32_t dot(uint32_t a, uint32_t b, int32_t c) {
+  return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), c);
 }
 
-// --- the block's share
+// --- the block's steps
 
-// Where a unit lies.
-struct UnitPlace {
-  int32_t part, in_part;
-};
-__device__ UnitPlace place_of(const BlockProduct& p, int32_t unit) {
-  UnitPlace place{0, unit};
-  while (!p.pairs && place.in_part >= p.parts[place.part].units) place.in_part -= p.parts[place.part++].units;
-  return place;
-}
-
-// Units of a block lie a grid apart; two of them take turns, group by group.
-__device__ int32_t unit_count(const BlockProduct& p) {
-  return (p.units - static_cast<int32_t>(blockIdx.x) + static_cast<int32_t>(gridDim.x) - 1) /
-         static_cast<int32_t>(gridDim.x);
-}
-__device__ int32_t unit_number(int32_t i) { return static_cast<int32_t>(blockIdx.x + i * gridDim.x); }
-
-// A multiplier's steps: of two units every eighth, so that it stays with one of them; of a last one alone too.
+// Every `stride`-th of the block's steps, from `number` on.
 class RowSteps {
  public:
-  __device__ RowSteps(const RowProduct& r, int32_t multiplier) : r_(r), units_(unit_count(r.product)), at_(multiplier) {
-    begin_pair();
+  __device__ RowSteps(const RowProduct& r, int32_t number, int32_t stride)
+      : r_(r), stride_(stride), panel_(r.first_panel()), end_(panel_ + r.own_panels()), step_(number) {
+    find();
   }
-  __device__ bool more() const { return pair_ < units_; }
+  __device__ bool more() const { return panel_ < end_; }
   __device__ void advance() {
-    at_ += kMultipliers;
     step_ += stride_;
-    if (step_ >= r_.steps) begin_pair();
+    if (step_ >= r_.steps) find();
   }
-  __device__ int32_t first_block() const { return step_ * kStepBlocks; }
-  __device__ int32_t bytes() const {
-    return min(kStepGroups, r_.groups - step_ * kStepGroups) * group_bytes_;
-  }  // a tile's
+  __device__ int32_t step() const { return step_; }
   __device__ BlockType type() const { return type_; }
-  __device__ const std::byte* first() const { return first_ + step_ * kStepGroups * group_bytes_; }
-  __device__ const std::byte* second() const { return second_ + step_ * kStepGroups * group_bytes_; }
+  __device__ int32_t groups() const { return min(step_groups_, groups_ - step_ * step_groups_); }
+  __device__ int32_t bytes() const { return groups() * group_bytes_; }
+  __device__ const std::byte* at() const { return panel_at_ + step_ * step_groups_ * group_bytes_; }
+  __device__ int32_t part() const { return part_; }
+  __device__ int32_t panel_of_part() const { return in_part_; }
 
  private:
-  __device__ void begin_pair() {
-    for (;; pair_ += 2) {
-      if (!more()) return;
-      const bool has_two = pair_ + 1 < units_;
-      const int32_t span = has_two ? 2 * r_.steps : r_.steps;
-      if (at_ < span) return begin_unit(pair_ + (has_two ? at_ & 1 : 0), has_two);
-      at_ -= span;
-    }
-  }
-  __device__ void begin_unit(int32_t i, bool has_two) {
+  __device__ void find() {
+    for (; step_ >= r_.steps; step_ -= r_.steps) ++panel_;
+    if (!more()) return;
     const BlockProduct& p = r_.product;
-    const UnitPlace place = place_of(p, unit_number(i));
-    const BlockPart& part = p.parts[place.part];
-    step_ = has_two ? at_ >> 1 : at_;
-    stride_ = has_two ? kMultipliers / 2 : kMultipliers;
+    part_ = 0;
+    in_part_ = panel_;
+    while (in_part_ >= p.panels[part_]) in_part_ -= p.panels[part_++];
+    const BlockPart& part = p.parts[part_];
     type_ = part.type;
-    group_bytes_ = part.group_bytes;
-    first_ = part.tiles + place.in_part * part.tile_bytes * (p.pairs ? 1 : 2);
-    second_ = p.pairs ? p.parts[1].tiles + place.in_part * part.tile_bytes : first_ + part.tile_bytes;
+    groups_ = part.groups;
+    step_groups_ = r_.step_groups[part_];
+    group_bytes_ = part.group_bytes * kPanelTiles;
+    panel_at_ = part.panels + in_part_ * part.panel_bytes;
   }
 
   const RowProduct& r_;
-  int32_t units_, pair_ = 0, at_, step_ = 0, stride_ = 0, group_bytes_ = 0;
+  int32_t stride_, panel_, end_, step_, part_ = 0, in_part_ = 0, groups_ = 0, step_groups_ = 0, group_bytes_ = 0;
   BlockType type_ = BlockType::q4_k;
-  const std::byte *first_ = nullptr, *second_ = nullptr;
+  const std::byte* panel_at_ = nullptr;
+};
+
+// A step's place in the ring.
+struct RingPlace {
+  int32_t slot = 0;
+  uint32_t phase = 0;
+  __device__ void advance(int32_t steps, int32_t slots) {
+    for (slot += steps; slot >= slots; slot -= slots) phase ^= 1;
+  }
+};
+
+struct RowRing {
+  RowMemory& memory;
+  std::byte* slots;
+  int32_t slot_bytes, count;
+
+  __device__ std::byte* at(int32_t slot) const { return slots + slot * slot_bytes; }
 };
 
 // --- from weights to terms
 
+// What a step adds to the lane's output, in ascending order.
 template <BlockType T>
-__device__ void add_block(int32_t (&sums)[2][4], const Quad<T> (&weights)[2], int32_t i, uint32_t b0, uint32_t b1) {
-  if constexpr (T == BlockType::q4_k) {  // the upper ones are left where they are, 16 times as large
-    constexpr uint32_t kBelow = 0x0f0f0f0f, kAbove = 0xf0f0f0f0;
-    const uint32_t first = weights[0].nibbles(i), second = weights[1].nibbles(i);
-    add_16_unsigned(sums[0], first & kBelow, second & kBelow, b0);
-    add_16_unsigned(sums[1], first & kAbove, second & kAbove, b1);
-  } else {
-    const uint2 first = weights[0].words(i), second = weights[1].words(i);
-    if constexpr (T == BlockType::q6_k) {
-      add_16(sums[0], first.x, second.x, b0);
-      add_16(sums[1], first.y, second.y, b1);
-    } else {
-      add_32(sums[0], first, second, b0, b1);
+struct RowTerms {
+  static constexpr int32_t kHalves = T == BlockType::q6_k ? 2 : 1;
+  static constexpr bool kHasMinimum = device_layout(T).has_minimum;
+  float number[kStepBlocks][kHalves], factor[kStepBlocks][kHalves];
+  float minimum[kStepBlocks], row_sum[kStepBlocks];
+
+  // As the adder takes block i: sum = fma(x, y, sum); sum = fma(z, w, sum).
+  __device__ float4 of(int32_t i) const {
+    if constexpr (kHalves == 2) return {number[i][0], factor[i][0], number[i][1], factor[i][1]};
+    return {number[i][0], factor[i][0], kHasMinimum ? minimum[i] : -0.0f, kHasMinimum ? row_sum[i] : 0};
+  }
+};
+
+// The lane's output of a tile, in one of its quads.
+template <BlockType T>
+class LaneQuad {
+ public:
+  __device__ LaneQuad(const std::byte* quad, int32_t output) : weights_(quad + output * kBlockBytes) {
+    if constexpr (kBits == 5) above_[0] = load_16(quad + 512 + output * 16);
+    if constexpr (kBits == 6) {
+      above_[0] = load_16(quad + 512 + output * 32);
+      above_[1] = load_16(quad + 512 + output * 32 + 16);
     }
   }
-}
-
-// What the lane has of a tile: `head` is of its group, the sums are those of its output and two blocks.
-template <BlockType T>
-__device__ void terms_of_tile(float4 (&terms)[2], const std::byte* head, const int32_t (&first)[2],
-                              const int32_t (&second)[2], float2 scale, float2 sum) {
-  const int32_t output = threadIdx.x % kWarp / 4, pair = threadIdx.x % 4;
-  const float own_scale[2] = {scale.x, scale.y}, own_sum[2] = {sum.x, sum.y};
-  constexpr float kTwoTo23 = 8388608.0f;
-  if constexpr (T == BlockType::q6_k) {
-    const float d = __half2float(*reinterpret_cast<const __half*>(head + output * 2));
-    const uint32_t scales = load_4(head + 16 + output * 16 + pair * 4);
+  // The sums of block i as numbers. `q`: the row's block.
+  __device__ void sums(float (&numbers)[RowTerms<T>::kHalves], int32_t i, const std::byte* q) const {
+    const uint4 weights = load_16(weights_ + i * kTileOutputs * kBlockBytes), first = load_16(q),
+                second = load_16(q + 16);
     constexpr float kUnit = 1.0f / static_cast<float>(1 << Quad<T>::kShift);
+    int32_t low = kMagic, high = RowTerms<T>::kHalves == 2 ? kMagic : 0;
+    if constexpr (kBits == 8) {
+      const uint4 more = load_16(weights_ + i * kTileOutputs * kBlockBytes + 16);
 #pragma unroll
-    for (int32_t e = 0; e < 2; ++e) {
-      const auto number = [](int32_t bits) { return __fmaf_rn(__int_as_float(bits), kUnit, -kMagicNumber * kUnit); };
-      const auto factor = [&](uint32_t byte) {
-        return __fmul_rn(__fmul_rn(d, __fsub_rn(above_two_to_23(scales, byte), kTwoTo23 + 128.0f)), own_scale[e]);
-      };
-      terms[e] = {number(first[e]), factor(2 * e), number(second[e]), factor(2 * e + 1)};
-    }
-  } else {
-    const float2 d = floats_of(load_4(head + output * 4));
-    const uint32_t bytes = load_4(head + 32 + output * 16 + pair * 4);
-    const float2 below = {__fmul_rn(d.x, -kTwoTo23), __fmul_rn(d.y, -kTwoTo23)};
+      for (int32_t c = 0; c < 4; ++c) {
+        low = dot(word_of(weights, c), word_of(first, c), low);
+        high = dot(word_of(more, c), word_of(second, c), high);
+      }
+      numbers[0] = number(low + high, kUnit);
+    } else if constexpr (kBits == 4 && RowTerms<T>::kHasMinimum) {  // the upper ones stay where they are, times 16
 #pragma unroll
-    for (int32_t e = 0; e < 2; ++e) {
-      float number;
-      if constexpr (T == BlockType::q4_k)
-        number =
-            __fsub_rn(__fmaf_rn(__int_as_float(second[e]), 0.0625f, __int_as_float(first[e])), kMagicNumber * 1.0625f);
-      else
-        number = __fsub_rn(__int_as_float(first[e]), kMagicNumber);
-      const float factor = __fmaf_rn(d.x, above_two_to_23(bytes, e), below.x);
-      const float least = __fmaf_rn(d.y, above_two_to_23(bytes, 2 + e), below.y);
-      terms[e] = {number, __fmul_rn(factor, own_scale[e]), -least, own_sum[e]};
+      for (int32_t c = 0; c < 4; ++c) {
+        const uint4& row = c < 2 ? first : second;
+        const uint32_t word = word_of(weights, c);
+        high = dot_unsigned(word & 0x0f0f0f0fu, word_of(row, c % 2 * 2), high);
+        low = dot_unsigned(word & 0xf0f0f0f0u, word_of(row, c % 2 * 2 + 1), low);
+      }
+      numbers[0] = number(high * 16 + low, 1.0f / 16);
+    } else {
+      constexpr bool kOfHalves = RowTerms<T>::kHalves == 2;
+#pragma unroll
+      for (int32_t c = 0; c < 4; ++c) {
+        const uint2 words = Quad<T>::unpacked(word_of(weights, c), above(c, i), i);
+        const uint4& row = c < 2 ? first : second;
+        low = dot(words.x, kOfHalves ? word_of(first, c) : word_of(row, c % 2 * 2), low);
+        high = dot(words.y, kOfHalves ? word_of(second, c) : word_of(row, c % 2 * 2 + 1), high);
+      }
+      numbers[0] = number(kOfHalves ? low : low + high, kUnit);
+      if constexpr (kOfHalves) numbers[1] = number(high, kUnit);
     }
   }
-}
 
-// A group of both tiles; its first block is `block`.
-template <BlockType T>
-__device__ void terms_of_group(float4 (&terms)[2][2], const std::byte* const (&tiles)[2], int32_t block,
-                               const RowInput& in) {
+ private:
+  static constexpr int32_t kBits = device_layout(T).bits, kBlockBytes = kBits == 8 ? 32 : 16;
+
+  static __device__ float number(int32_t sum, float unit) {
+    return __fmaf_rn(__int_as_float(sum), unit, -kMagicNumber * unit);
+  }
+  __device__ uint32_t above(int32_t c, int32_t i) const {
+    if constexpr (kBits == 5) return word_of(above_[0], c);
+    if constexpr (kBits == 6) return word_of(above_[c / 2], c % 2 * 2 + i / 2);
+    return 0;
+  }
+
+  const std::byte* weights_;
+  uint4 above_[2];
+};
+
+// Of the lane's output in a group, which are blocks [kFirst, ...) of its step.
+template <BlockType T, int32_t kFirst>
+__device__ void add_group_terms(RowTerms<T>& terms, const std::byte* group, int32_t step_block, const RowInput& in) {
   constexpr DeviceLayout kLayout = device_layout(T);
-  const int32_t own = threadIdx.x % kWarp / 4, c = threadIdx.x % 4;
-  const std::byte* q = in.q + (block + own) * 32;
-  uint2 b;
-  if constexpr (T == BlockType::q6_k)
-    b = {load_4(q + 4 * c), load_4(q + 16 + 4 * c)};
-  else
-    b = load_8(q + 8 * c);
-  int32_t sums[2][4] = {{kMagic, kMagic, kMagic, kMagic}, {kMagic, kMagic, kMagic, kMagic}};
+  const int32_t lane = threadIdx.x % kWarp, output = lane % kTileOutputs;
+  const std::byte* tile = group + lane / kTileOutputs * kLayout.group_bytes();
+  const Scales<T> scales(tile, output);
+#pragma unroll
+  for (int32_t i = 0; i < kLayout.group_blocks(); i += 2) {
+    const float4 two = *reinterpret_cast<const float4*>(in.scales + step_block + kFirst + i);
+    const float scale[2] = {two.x, two.z}, sum[2] = {two.y, two.w};
+#pragma unroll
+    for (int32_t k = 0; k < 2; ++k) {
+      const int32_t block = kFirst + i + k;
+#pragma unroll
+      for (int32_t half = 0; half < terms.kHalves; ++half)
+        terms.factor[block][half] = __fmul_rn(scales.scale(i + k, half), scale[k]);
+      if constexpr (terms.kHasMinimum) {
+        terms.minimum[block] = Scales<T>::kOf256 ? -scales.minimum(i + k) : scales.minimum(i + k);
+        terms.row_sum[block] = sum[k];
+      }
+    }
+  }
 #pragma unroll
   for (int32_t quad = 0; quad < kLayout.quads; ++quad) {
-    const int32_t at = kLayout.head_bytes + quad * kLayout.quad_bytes();
-    const Quad<T> weights[2] = {Quad<T>(tiles[0] + at), Quad<T>(tiles[1] + at)};
+    const LaneQuad<T> weights(tile + kLayout.head_bytes + quad * kLayout.quad_bytes(), output);
 #pragma unroll
     for (int32_t i = 0; i < kQuadBlocks; ++i) {
-      const bool mine = own == quad * kQuadBlocks + i;
-      add_block<T>(sums, weights, i, mine ? b.x : 0, mine ? b.y : 0);
+      const int32_t block = kFirst + quad * kQuadBlocks + i;
+      weights.sums(terms.number[block], i, in.q + (step_block + block) * 32);
     }
   }
-  const float2 scale = *reinterpret_cast<const float2*>(in.scale + block + 2 * c);
-  const float2 sum = *reinterpret_cast<const float2*>(in.sum + block + 2 * c);
-#pragma unroll
-  for (int32_t x = 0; x < 2; ++x)
-    terms_of_tile<T>(terms[x], tiles[x], {sums[0][2 * x], sums[0][2 * x + 1]}, {sums[1][2 * x], sums[1][2 * x + 1]},
-                     scale, sum);
 }
 
-// Of both groups, whether the second is there or not: nobody adds up what is not. Tiles lie `bytes` apart.
-struct StepTerms {
-  float4 of[kStepGroups][2][2];  // of both tiles, the lane's two blocks
-};
+// Groups that are not there add nothing.
 template <BlockType T>
-__device__ StepTerms terms_of_step(const std::byte* slot, int32_t bytes, int32_t block, const RowInput& in) {
-  StepTerms terms;
-#pragma unroll
-  for (int32_t group = 0; group < kStepGroups; ++group) {
-    const std::byte* first = slot + group * device_layout(T).group_bytes();
-    terms_of_group<T>(terms.of[group], {first, first + bytes}, block + group * kGroupBlocks, in);
-  }
+__device__ RowTerms<T> terms_of_step(const std::byte* slot, int32_t groups, int32_t step_block, const RowInput& in) {
+  constexpr DeviceLayout kLayout = device_layout(T);
+  RowTerms<T> terms = {};
+  add_group_terms<T, 0>(terms, slot, step_block, in);
+  if constexpr (step_groups(T) == 2)
+    if (groups == 2)
+      add_group_terms<T, kStepBlocks / 2>(terms, slot + kPanelTiles * kLayout.group_bytes(), step_block, in);
   return terms;
-}
-
-__device__ StepTerms terms_of_type(BlockType type, const std::byte* slot, int32_t bytes, int32_t block,
-                                   const RowInput& in) {
-  if (type == BlockType::q4_k) return terms_of_step<BlockType::q4_k>(slot, bytes, block, in);
-  if (type == BlockType::q5_k) return terms_of_step<BlockType::q5_k>(slot, bytes, block, in);
-  return terms_of_step<BlockType::q6_k>(slot, bytes, block, in);
 }
 
 // --- the warps' roles
 
-class Multiplier {
- public:
-  __device__ Multiplier(const RowProduct& r, RowMemory& memory, std::byte* rings)
-      : r_(r),
-        memory_(memory),
-        warp_(threadIdx.x / kWarp),
-        ring_(rings + warp_ * r.stages * r.product.slot_bytes * kStepGroups),
-        next_(r, warp_) {}
-
-  // The barriers and the first weights, which nobody on the stream writes.
-  __device__ void begin() {
-    if (elect_one()) {
-#pragma unroll 1
-      for (int32_t stage = 0; stage < r_.stages; ++stage) init_barrier(&memory_.full[warp_][stage], 1);
-      init_barrier(&memory_.terms_full[warp_], 1);
-      init_barrier(&memory_.terms_empty[warp_], 1);
-      fence_proxy_async();
-    }
-    __syncwarp();
-#pragma unroll 1
-    for (int32_t stage = 0; stage < r_.stages; ++stage) fetch(stage);
-  }
-
-  __device__ void run(const RowInput& in) {
-    const int32_t lane = threadIdx.x % kWarp;
-    PipelineState place;
-    uint32_t phase = 0;
-    for (RowSteps steps(r_, warp_); steps.more(); steps.advance(), phase ^= 1) {
-      wait(&memory_.full[warp_][place.stage], place.phase);
-      const StepTerms terms = terms_of_type(steps.type(), ring_ + place.stage * r_.product.slot_bytes * kStepGroups,
-                                            steps.bytes(), steps.first_block(), in);
-      __syncwarp();
-      fetch(place.stage);
-      place.next(r_.stages);
-      wait(&memory_.terms_empty[warp_], phase ^ 1);
-#pragma unroll
-      for (int32_t group = 0; group < kStepGroups; ++group)
-#pragma unroll
-        for (int32_t x = 0; x < 2; ++x)
-#pragma unroll
-          for (int32_t e = 0; e < 2; ++e)
-            memory_.terms[warp_][x * kTileOutputs + lane / 4][group * kGroupBlocks + lane % 4 * 2 + e] =
-                terms.of[group][x][e];
-      __syncwarp();
-      if (lane == 0) arrive(&memory_.terms_full[warp_]);
-    }
-  }
-
- private:
-  __device__ void fetch(int32_t stage) {
-    if (!next_.more()) return;
-    if (elect_one()) {
-      const int32_t bytes = next_.bytes();
-      const uint32_t to = quire::cuda::shared_address(ring_ + stage * r_.product.slot_bytes * kStepGroups);
-      Barrier* full = &memory_.full[warp_][stage];
-      arrive_expect_tx(full, 2 * bytes);
-      bulk_load(to, next_.first(), bytes, full);
-      bulk_load(to + bytes, next_.second(), bytes, full);
-    }
-    next_.advance();
-  }
-
-  const RowProduct& r_;
-  RowMemory& memory_;
-  int32_t warp_;
-  std::byte* ring_;
-  RowSteps next_;
-};
-
-// The output of a lane of the adding warp: what is added to its sum, and where it goes.
+// The output of a lane: what is added to its sum, and where it goes.
 class RowOutput {
  public:
-  __device__ RowOutput(const BlockProduct& p, int32_t unit, bool exists) : p_(p) {
-    const UnitPlace place = place_of(p, unit);
-    const BlockPart& part = p.parts[place.part];
-    const int32_t in_unit = threadIdx.x % kUnitOutputs;
-    output_ = p.pairs ? place.in_part * kTileOutputs + in_unit % kTileOutputs : place.in_part * kUnitOutputs + in_unit;
-    is_up_ = p.pairs && in_unit >= kTileOutputs;
-    exists_ = exists && output_ < part.outputs;
-    column_ = part.first_output + output_ + (is_up_ ? part.outputs : 0);
+  __device__ RowOutput(const BlockProduct& p, const RowSteps& steps, bool alive) : p_(&p) {
+    const int32_t lane = threadIdx.x % kWarp, tile = lane / kTileOutputs;
+    is_up_ = p.joined && tile % 2;
+    const BlockPart& part = p.parts[is_up_ ? 1 : steps.part()];
+    output_ = p.joined ? (steps.panel_of_part() * 2 + tile / 2) * kTileOutputs + lane % kTileOutputs
+                       : steps.panel_of_part() * kPanelOutputs + lane;
+    exists_ = alive && output_ < part.outputs;
+    column_ = part.first_output + output_;
     if (exists_ && p.bias) bias_ = p.bias[column_];
     if (exists_ && p.store == Store::add) old_ = p.out[column_];
   }
   __device__ void put(float sum) const {
-    if (p_.bias) sum = __fadd_rn(sum, bias_);
-    if (p_.pairs) {
+    if (p_->bias) sum = __fadd_rn(sum, bias_);
+    if (p_->pairs) {
       const float up = __shfl_down_sync(kAllLanes, sum, kTileOutputs);
-      if (exists_ && !is_up_) p_.out[output_] = __fmul_rn(exact_silu(sum), up);
+      if (exists_ && !is_up_) p_->out[output_] = __fmul_rn(exact_silu(sum), up);
       return;
     }
-    sum = __fmul_rn(sum, p_.out_scale);
-    if (exists_) p_.out[column_] = p_.store == Store::add ? __fadd_rn(old_, sum) : sum;
+    sum = __fmul_rn(sum, p_->out_scale);
+    if (exists_) p_->out[column_] = p_->store == Store::add ? __fadd_rn(old_, sum) : sum;
   }
 
  private:
-  const BlockProduct& p_;
+  const BlockProduct* p_;
   int32_t output_, column_;
   bool is_up_, exists_;
   float bias_ = 0, old_ = 0;
 };
 
-// `writes`: the row is alive.
-__device__ void add_up(const RowProduct& r, RowMemory& memory, bool writes) {
-  const int32_t lane = threadIdx.x % kWarp, units = unit_count(r.product);
-  int32_t next = 0;  // multiplier
-  uint32_t phase = 0;
-  for (int32_t pair = 0; pair < units; pair += 2) {
-    const bool two = pair + 1 < units, exists = two || lane < kUnitOutputs;
-    const int32_t own = two ? lane / kUnitOutputs : 0;
-    const RowOutput output(r.product, unit_number(pair + own), exists && writes);
-    float sum = 0;
-#pragma unroll 1
-    for (int32_t group = 0; group < r.groups; group += kStepGroups) {
-      const int32_t from = next + own;
-      wait(&memory.terms_full[from], phase);
-#pragma unroll
-      for (int32_t which = 0; which < kStepGroups; ++which) {
-        if (group + which == r.groups) break;
-        float4 terms[kGroupBlocks];
-#pragma unroll
-        for (int32_t block = 0; block < kGroupBlocks; ++block)
-          terms[block] = memory.terms[from][lane % kUnitOutputs][which * kGroupBlocks + block];
-#pragma unroll
-        for (int32_t block = 0; block < kGroupBlocks; ++block)
-          sum = __fmaf_rn(terms[block].z, terms[block].w, __fmaf_rn(terms[block].x, terms[block].y, sum));
+class Multiplier {
+ public:
+  __device__ Multiplier(const RowRing& ring, const RowInput& in) : ring_(ring), in_(in) {}
+
+  __device__ void run(const RowProduct& r) const {
+    int32_t number = threadIdx.x / kWarp;
+    RingPlace place;
+    place.advance(number, ring_.count);
+    for (RowSteps steps(r, number, kMultipliers); steps.more(); steps.advance()) {
+      const volatile int32_t* asked = &ring_.memory.asked;
+      while (*asked <= number) {
       }
+      wait(&ring_.memory.full[place.slot], place.phase);
+      make_terms(steps, ring_.at(place.slot));
       __syncwarp();
-      if (exists && lane % kUnitOutputs == 0) arrive(&memory.terms_empty[from]);
-      next += two ? 2 : 1;
-      if (next == kMultipliers) {
-        next = 0;
-        phase ^= 1;
+      if (threadIdx.x % kWarp == 0) arrive(&ring_.memory.terms[place.slot]);
+      number += kMultipliers;
+      place.advance(kMultipliers, ring_.count);
+    }
+  }
+
+ private:
+  __device__ void make_terms(const RowSteps& steps, std::byte* slot) const {
+    switch (steps.type()) {
+      case BlockType::q8_0:
+        return make_terms_of<BlockType::q8_0>(steps, slot);
+      case BlockType::q4_0:
+        return make_terms_of<BlockType::q4_0>(steps, slot);
+      case BlockType::q4_1:
+        return make_terms_of<BlockType::q4_1>(steps, slot);
+      case BlockType::q5_0:
+        return make_terms_of<BlockType::q5_0>(steps, slot);
+      case BlockType::q5_1:
+        return make_terms_of<BlockType::q5_1>(steps, slot);
+      case BlockType::q4_k:
+        return make_terms_of<BlockType::q4_k>(steps, slot);
+      case BlockType::q5_k:
+        return make_terms_of<BlockType::q5_k>(steps, slot);
+      default:
+        return make_terms_of<BlockType::q6_k>(steps, slot);
+    }
+  }
+  template <BlockType T>
+  __device__ void make_terms_of(const RowSteps& steps, std::byte* slot) const {
+    const RowTerms<T> terms = terms_of_step<T>(slot, steps.groups(), steps.step() * kStepBlocks, in_);
+    __syncwarp();  // the weights are read
+    auto* to = reinterpret_cast<float4*>(slot) + threadIdx.x % kWarp;
+#pragma unroll
+    for (int32_t i = 0; i < kStepBlocks; ++i) to[i * kWarp] = terms.of(i);
+  }
+
+  const RowRing& ring_;
+  const RowInput& in_;
+};
+
+class Adder {
+ public:
+  __device__ explicit Adder(const RowRing& ring) : ring_(ring) {}
+
+  __device__ void run(const RowProduct& r, bool alive) {
+    RowSteps panel(r, 0, r.steps);
+    if (!panel.more()) return;
+    RowOutput output(r.product, panel, alive);
+    float4 first[kHalf], second[kHalf];  // of a step, on their way while the others are added
+    wait_for_terms();
+    load(first, 0);
+    load(second, kHalf);
+    give_back();
+    float sum = 0;
+    int32_t step = 0;
+    for (int32_t left = r.own_panels() * r.steps - 1;; --left) {
+      sum = added(sum, first);
+      if (left > 0) {
+        wait_for_terms();
+        load(first, 0);
+      }
+      sum = added(sum, second);
+      if (left > 0) {
+        load(second, kHalf);
+        give_back();
+      }
+      if (++step == r.steps) {
+        output.put(sum);
+        if (left == 0) return;
+        panel.advance();
+        output = RowOutput(r.product, panel, alive);
+        sum = 0;
+        step = 0;
       }
     }
-    output.put(sum);
+  }
+
+ private:
+  static constexpr int32_t kHalf = kStepBlocks / 2;
+
+  static __device__ float added(float sum, const float4 (&terms)[kHalf]) {
+#pragma unroll
+    for (const float4& block : terms) sum = __fmaf_rn(block.z, block.w, __fmaf_rn(block.x, block.y, sum));
+    return sum;
+  }
+  __device__ void wait_for_terms() const { wait(&ring_.memory.terms[place_.slot], place_.phase); }
+  __device__ void load(float4 (&terms)[kHalf], int32_t block) const {
+    const auto* from = reinterpret_cast<const float4*>(ring_.at(place_.slot)) + threadIdx.x % kWarp;
+#pragma unroll
+    for (int32_t i = 0; i < kHalf; ++i) terms[i] = from[(block + i) * kWarp];
+  }
+  __device__ void give_back() {
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) arrive(&ring_.memory.empty[place_.slot]);
+    place_.advance(1, ring_.count);
+  }
+
+  const RowRing& ring_;
+  RingPlace place_;
+};
+
+// One thread, before and after the row is there.
+class Feeder {
+ public:
+  __device__ Feeder(const RowProduct& r, const RowRing& ring) : r_(r), ring_(ring) {}
+
+  // All that the ring holds at once.
+  __device__ void fill() const {
+    int32_t slot = 0;
+    for (RowSteps next(r_, 0, 1); slot < ring_.count && next.more(); next.advance()) ask(next, slot++);
+    ring_.memory.asked = slot;
+  }
+  __device__ void run() const {
+    RingPlace place{0, 0};
+    int32_t asked = ring_.count;
+    for (RowSteps next(r_, asked, 1); next.more(); next.advance(), place.advance(1, ring_.count)) {
+      wait(&ring_.memory.empty[place.slot], place.phase);
+      fence_proxy_async();  // terms were written where weights come now
+      ask(next, place.slot);
+      *const_cast<volatile int32_t*>(&ring_.memory.asked) = ++asked;
+    }
+  }
+
+ private:
+  __device__ void ask(const RowSteps& next, int32_t slot) const {
+    Barrier* full = &ring_.memory.full[slot];
+    arrive_expect_tx(full, next.bytes());
+    bulk_load(quire::cuda::shared_address(ring_.at(slot)), next.at(), next.bytes(), full);
+  }
+
+  const RowProduct& r_;
+  const RowRing& ring_;
+};
+
+// --- the row
+
+__device__ void fill_up_row(const BlockProduct& p, const RowInput& to) {
+  const int32_t padded = steps_of(p.blocks) * kStepBlocks;
+  for (int32_t i = p.blocks + static_cast<int32_t>(threadIdx.x) / 8; i < padded; i += kRowThreads / 8) {
+    reinterpret_cast<uint32_t*>(to.q + i * 32)[threadIdx.x % 8] = 0;
+    to.scales[i] = {};
   }
 }
 
-// --- the kernel
-
-// All is asked for before any of it is waited for. A row that is not alive is brought too, and nobody reads the sums.
+// A row that is not alive is brought too, and nobody reads the sums.
 __device__ void bring_row(const BlockProduct& p, const RowInput& to) {
   for (int32_t i = threadIdx.x; i < 2 * p.blocks; i += kRowThreads)
     quire::cuda::cp_async(quire::cuda::shared_address(to.q + 16 * i), p.q + 16 * i);
@@ -410,10 +471,22 @@ __device__ void bring_row(const BlockProduct& p, const RowInput& to) {
   for (int32_t i = threadIdx.x; i < p.blocks; i += kRowThreads) {
     const auto sums = reinterpret_cast<const int2*>(p.sums)[i];
     const float scale = p.scale[i];
-    to.scale[i] = scale;
-    to.sum[i] = __fmul_rn(scale, static_cast<float>(sums.x + sums.y));
+    to.scales[i] = {scale, __fmul_rn(scale, static_cast<float>(sums.x + sums.y))};
   }
   quire::cuda::cp_async_wait<0>();
+}
+
+// Of the numbers' magnitudes; NaN where one is.
+__device__ float largest_magnitude(float x, float y) {
+  float largest;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(x), "f"(fabsf(y)));
+  return largest;
+}
+// As scale_of_block() has it.
+__device__ BlockScale scale_of_largest(float largest) {
+  if (!(largest < __uint_as_float(0x7f800000u))) return {__uint_as_float(0x7fc00000u), 0};
+  if (largest < 0x1p-119f) return {0, 0};
+  return {__fdiv_rn(largest, 127.0f), __fdiv_rn(127.0f, largest)};
 }
 
 // What the row is multiplied by before it meets the norm's weights; the row is in `normed` then.
@@ -433,61 +506,110 @@ __device__ float norm_factor(const BlockProduct& p, const RowInput& to) {
   return factor;
 }
 
-// As rms_norm and quantise do it, with their bits.
-__device__ void quantise_row(const BlockProduct& p, const RowInput& to) {
-  constexpr int32_t kBatch = 4;  // on their way at a time
-  const float factor = p.norm ? norm_factor(p, to) : 1;
-  const float4* from = p.norm ? to.normed : reinterpret_cast<const float4*>(p.row);
-  const auto* weights = reinterpret_cast<const float4*>(p.norm);
-  const int32_t fours = p.blocks * 8;
-#pragma unroll 1
-  for (int32_t first = threadIdx.x; first - static_cast<int32_t>(threadIdx.x) % kWarp < fours;
-       first += kBatch * kRowThreads) {
-    float4 x[kBatch];
+// Sixteen numbers of a block that two threads have, with quantise's bits: number `part` of the row's half blocks.
+__device__ void quantise_half(const float4 (&x)[4], int32_t part, bool exists, const RowInput& to) {
+  constexpr float kRounding = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer, as by rint
+  float largest = 0;
 #pragma unroll
-    for (int32_t k = 0; k < kBatch; ++k) {
-      const int32_t i = first + k * kRowThreads;
-      x[k] = i < fours ? from[i] : float4{};
-      if (weights && i < fours) x[k] = normed(x[k], factor, weights[i]);
-    }
+  for (const float4& four : x)
 #pragma unroll
-    for (int32_t k = 0; k < kBatch; ++k) {
-      const int32_t i = first + k * kRowThreads;
-      quantise_block(x[k], i * kFour, i < fours, reinterpret_cast<int8_t*>(to.q), to.scale, to.sums);
-    }
+    for (const float number : {four.x, four.y, four.z, four.w}) largest = largest_magnitude(largest, number);
+  largest = largest_magnitude(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+  const BlockScale block = scale_of_largest(largest);
+  uint32_t words[4];
+  int32_t sum = 0;
+#pragma unroll
+  for (int32_t i = 0; i < 4; ++i) {
+    const auto rounded = [&](float number) {
+      return __float_as_uint(__fadd_rn(__fmul_rn(number, block.inverse), kRounding));
+    };
+    const uint32_t low = __byte_perm(rounded(x[i].x), rounded(x[i].y), 0x0040);
+    const uint32_t high = __byte_perm(rounded(x[i].z), rounded(x[i].w), 0x0040);
+    words[i] = block.inverse == 0 ? 0 : __byte_perm(low, high, 0x5410);
+    sum = dot(words[i], 0x01010101u, sum);
   }
-  __syncthreads();
-  for (int32_t i = threadIdx.x; i < p.blocks; i += kRowThreads)
-    to.sum[i] = __fmul_rn(to.scale[i], static_cast<float>(to.sums[2 * i] + to.sums[2 * i + 1]));
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  if (!exists) return;
+  *reinterpret_cast<uint4*>(to.q + part * 16) = {words[0], words[1], words[2], words[3]};
+  if (part % 2 == 0) to.scales[part / 2] = {block.scale, __fmul_rn(block.scale, static_cast<float>(sum))};
 }
 
-// grid: blocks that share the units
+// As rms_norm and quantise do it, with their bits.
+class RowQuantiser {
+ public:
+  // Before the kernel before has ended: the norm's weights, which nobody on the stream writes.
+  __device__ explicit RowQuantiser(const BlockProduct& p) : p_(p), halves_(p.row ? p.blocks * 2 : 0) {
+    if (p.norm) load(weights_, reinterpret_cast<const float4*>(p.norm), static_cast<int32_t>(threadIdx.x));
+  }
+  __device__ void run(const RowInput& to) {
+    const float factor = p_.norm ? norm_factor(p_, to) : 1;
+    const float4* from = p_.norm ? to.normed : reinterpret_cast<const float4*>(p_.row);
+    float4 next[4];
+    auto part = static_cast<int32_t>(threadIdx.x);
+    load(next, from, part);
+#pragma unroll 1
+    for (int32_t first = 0; first < halves_; first += kRowThreads, part += kRowThreads) {
+      float4 x[4];
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) x[i] = p_.norm ? normed(next[i], factor, weights_[i]) : next[i];
+      load(next, from, part + kRowThreads);
+      if (p_.norm && first + kRowThreads < halves_)
+        load(weights_, reinterpret_cast<const float4*>(p_.norm), part + kRowThreads);
+      quantise_half(x, part, part < halves_, to);
+    }
+  }
+
+ private:
+  __device__ void load(float4 (&to)[4], const float4* from, int32_t part) const {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) to[i] = part < halves_ ? from[part * 4 + i] : float4{};
+  }
+
+  const BlockProduct& p_;
+  int32_t halves_;
+  float4 weights_[4];
+};
+
+// --- the kernel
+
+// grid: blocks that share the panels
 __global__ void __launch_bounds__(kRowThreads, 2) blocks_row_kernel(const __grid_constant__ RowProduct r) {
   extern __shared__ uint4 row_kernel_memory[];
   RowMemory& memory = *reinterpret_cast<RowMemory*>(row_kernel_memory);
   const BlockProduct& p = r.product;
-  float* numbers = reinterpret_cast<float*>(&memory + 1);
-  const RowInput in{.scale = numbers,
-                    .sum = numbers + p.blocks,
-                    .sums = reinterpret_cast<int32_t*>(numbers + 2 * p.blocks),
-                    .q = reinterpret_cast<std::byte*>(numbers + 4 * p.blocks),
-                    .normed = reinterpret_cast<float4*>(numbers + 12 * p.blocks)};
-  std::byte* rings = in.q + p.blocks * 32 + (p.norm ? p.blocks * 128 : 0);
-  griddep_launch_dependents();
-  const bool multiplies = threadIdx.x < kMultipliers * kWarp;
-  Multiplier multiplier(r, memory, rings);
-  if (multiplies) multiplier.begin();
+  RowInput in{.scales = reinterpret_cast<float2*>(&memory + 1), .q = nullptr, .normed = nullptr};
+  const int32_t padded = r.steps * kStepBlocks;
+  in.q = reinterpret_cast<std::byte*>(in.scales + padded);
+  in.normed = reinterpret_cast<float4*>(in.q + padded * 32);
+  std::byte* slots = reinterpret_cast<std::byte*>(in.normed) + (p.norm ? padded * 128 : 0);
+  const int32_t warp = threadIdx.x / kWarp;
+  const RowRing ring{memory, slots, r.slot_bytes, r.slots};
+  const Feeder feeder(r, ring);
+  if (threadIdx.x == kFeeder * kWarp) {
+    for (int32_t i = 0; i < r.slots; ++i) init_barrier(&memory.full[i], 1);
+    fence_proxy_async();
+    feeder.fill();
+    for (int32_t i = 0; i < r.slots; ++i) {
+      init_barrier(&memory.terms[i], 1);
+      init_barrier(&memory.empty[i], 1);
+    }
+  }
+  fill_up_row(p, in);
+  RowQuantiser quantiser(p);
   griddep_wait();
   const bool live = *reinterpret_cast<const volatile int32_t*>(p.live_rows) > 0;
   if (p.row)
-    quantise_row(p, in);
+    quantiser.run(in);
   else
     bring_row(p, in);
   __syncthreads();
-  if (multiplies)
-    multiplier.run(in);
-  else
-    add_up(r, memory, live);
+  griddep_launch_dependents();  // not before the row is there: the next kernel's copies would be in its way
+  if (warp < kMultipliers)
+    Multiplier(ring, in).run(r);
+  else if (warp == kAdder)
+    Adder(ring).run(r, live);
+  else if (threadIdx.x == kFeeder * kWarp)
+    feeder.run();
 }
 
 bool is_hopper() {
@@ -500,31 +622,39 @@ bool is_hopper() {
   return found;
 }
 
-int64_t row_stages(const BlockProduct& p) {
+int32_t row_slot_bytes(const BlockProduct& p) {
+  int32_t most = 0;
+  for (const BlockPart& part : p.parts)
+    if (part.groups > 0) most = std::max(most, step_groups(part.type) * kPanelTiles * part.group_bytes);
+  return most;
+}
+int64_t row_slots(const BlockProduct& p) {
   const int64_t fixed = int64_t{sizeof(RowMemory)} + row_input_bytes(p);
-  return std::min<int64_t>(kMostStages, (kRowShared - fixed) / (int64_t{kMultipliers} * kStepGroups * p.slot_bytes));
+  return std::min<int64_t>(kMostSlots, (kRowShared - fixed) / row_slot_bytes(p));
 }
 
 }  // namespace
 
 bool suits_blocks_row(const BlockProduct& p) {
-  if (p.room != 1 || p.halves || !is_hopper() || row_stages(p) < 1) return false;
-  return std::all_of(p.parts, p.parts + kMostParts, [](const BlockPart& part) {
-    return part.groups == 0 || device_layout(part.type).group_blocks() == kGroupBlocks;
-  });
+  constexpr int32_t kFewSlots = 4;
+  return p.room == 1 && !p.halves && is_hopper() && row_slots(p) >= kFewSlots;
 }
 
 void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream) {
-  const int32_t groups = p.parts[0].groups;
-  const RowProduct r{.product = p,
-                     .groups = groups,
-                     .steps = (groups + kStepGroups - 1) / kStepGroups,
-                     .stages = static_cast<int32_t>(row_stages(p))};
-  const int64_t shared =
-      int64_t{sizeof(RowMemory)} + row_input_bytes(p) + int64_t{r.stages} * kMultipliers * kStepGroups * p.slot_bytes;
+  const int32_t panels = p.all_panels(), blocks = std::min(panels, 2 * multiprocessors());
+  RowProduct r{.product = p,
+               .steps = steps_of(p.blocks),
+               .step_groups = {},
+               .panels = panels / blocks,
+               .more = panels % blocks,
+               .slots = static_cast<int32_t>(row_slots(p)),
+               .slot_bytes = row_slot_bytes(p)};
+  for (int32_t i = 0; i < kMostParts; ++i)
+    if (p.parts[i].groups > 0) r.step_groups[i] = step_groups(p.parts[i].type);
+  const int64_t shared = int64_t{sizeof(RowMemory)} + row_input_bytes(p) + int64_t{r.slots} * r.slot_bytes;
   allow_shared(blocks_row_kernel, shared, "matmul");
-  const auto blocks = static_cast<uint32_t>(std::min(p.units, 2 * multiprocessors()));
-  launch_after(blocks_row_kernel, dim3(blocks), kRowThreads, static_cast<size_t>(shared), stream, "matmul", r);
+  launch_after(blocks_row_kernel, dim3(static_cast<uint32_t>(blocks)), kRowThreads, static_cast<size_t>(shared), stream,
+               "matmul", r);
 }
 
 }  // namespace quire::ops::cuda

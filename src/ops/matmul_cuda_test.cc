@@ -581,7 +581,7 @@ TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
 
 // The bits of the operations that it stands for.
 TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
-  constexpr int64_t kInputs = 2304, kOutputs = 90;
+  constexpr int64_t kInputs = 14336, kOutputs = 90;
   Buffer memory(2 * kInputs * sizeof(float) + sizeof(int32_t), Place::pinned);
   auto* x = reinterpret_cast<float*>(memory.data());
   float* norm = x + kInputs;
@@ -593,12 +593,12 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
   }
   *live = 1;
   const ActivationBuffer buffer(1, kInputs, Place::pinned);
-  const ActivationRows quantised = buffer.view(kInputs, {.q8 = true});
-  const Rows<const float> row{x, 1, kInputs, kInputs};
-  for (const BlockType type : {BlockType::q4_k, BlockType::q5_k, BlockType::q6_k})
-    for (const bool normed : {false, true}) {
+  for (const BlockType type : testing::kQuantised)
+    for (const auto& [inputs, normed] : {std::pair(kInputs, false), std::pair(int64_t{2304}, true)}) {
       SCOPED_TRACE(cat(type, normed ? ", normed" : ""));
-      const PackedMatrix matrix = packed_on_gpu({Weights(type, kOutputs, kInputs, 1)}, Join::stack);
+      const ActivationRows quantised = buffer.view(inputs, {.q8 = true});
+      const Rows<const float> row{x, 1, inputs, inputs};
+      const PackedMatrix matrix = packed_on_gpu({Weights(type, kOutputs, inputs, 1)}, Join::stack);
       ASSERT_TRUE(cuda::quantises_rows(matrix, 1));
       EXPECT_FALSE(cuda::quantises_rows(matrix, 2));
       const CudaOutput apart(1, kOutputs), together(1, kOutputs);
@@ -608,7 +608,7 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
         quantise({.in = row, .out = quantised, .live_rows = live}, product_gpu());
       MatmulArgs args{.weights = &matrix, .in = quantised, .out = apart.view(), .live_rows = live};
       matmul(args, product_gpu());
-      args.in = {.forms = {.f32 = true}, .rows = 1, .dim = kInputs, .f32 = x};
+      args.in = {.forms = {.f32 = true}, .rows = 1, .dim = inputs, .f32 = x};
       args.out = together.view();
       args.fusions = {.norm_eps = 1e-5f, .quantise = true, .quantise_norm = normed ? norm : nullptr};
       matmul(args, product_gpu());
@@ -616,6 +616,36 @@ TEST_F(MatmulCuda, AProductOfQuantisedWeightsNormsAndQuantisesItsRow) {
       EXPECT_NE(apart.data()[0], kCudaUntouched);
       EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.memory.size()), 0);
     }
+}
+
+// Rings and the places of sums are used again by every replay; a row that is not alive leaves nothing.
+TEST_F(MatmulCuda, OneRowOfQuantisedWeightsReplaysWithTheLiveRowOfItsTime) {
+  constexpr int64_t kInputs = 2560, kOutputs = 5000;
+  const PackedMatrix matrix = packed_on_gpu({Weights(BlockType::q4_k, kOutputs, kInputs, 1)}, Join::stack);
+  const PinnedNumbers<float> x(kInputs, 1, 5);
+  const PinnedNumbers<int32_t> live(1, 1, 6);
+  const CudaOutput direct(1, kOutputs), replayed(1, kOutputs);
+  MatmulArgs args{.weights = &matrix,
+                  .in = {.forms = {.f32 = true}, .rows = 1, .dim = kInputs, .f32 = x.data()},
+                  .out = direct.view(),
+                  .live_rows = live.data()};
+  args.fusions.quantise = true;
+  live.data()[0] = 1;
+  matmul(args, product_gpu());
+  product_gpu().wait();
+  args.out = replayed.view();
+  gpu_stream().begin_capture();
+  for (int i = 0; i < 20; ++i) matmul(args, product_gpu());
+  const auto graph = gpu_stream().end_capture();
+  live.data()[0] = 0;
+  gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_EQ(replayed.data()[0], kCudaUntouched);
+  live.data()[0] = 1;
+  for (int i = 0; i < 5; ++i) gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_NE(replayed.data()[0], kCudaUntouched);
+  EXPECT_EQ(std::memcmp(direct.data(), replayed.data(), direct.memory.size()), 0);
 }
 
 // x is what Store::add alone makes of it; rows past the live ones stay as they are.

@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(kThreadsOfEight) widen_rows_kernel(const __gri
 // --- weights
 
 struct TilesToWiden {
-  const std::byte* tiles[2];  // even ones and odd ones
-  int64_t stride;             // from one even tile to the next
+  const std::byte* panels;
+  int64_t panel_bytes;
+  int32_t first_tile, step;  // of the panels' tiles: every one, or every second where gate and up are apart
   int32_t tile_count, groups, blocks;
   uint16_t* out;  // [8 tile_count, 32 blocks]
 };
@@ -106,7 +107,9 @@ __global__ void __launch_bounds__(kThreadsOfEight) widen_tiles_kernel(const __gr
   const int32_t index = (blockIdx.x * kThreadsOfEight + threadIdx.x) / kWarp;
   const int32_t tile = index / w.groups, group = index % w.groups;
   if (tile >= w.tile_count) return;
-  const std::byte* from = w.tiles[tile % 2] + tile / 2 * w.stride + group * kLayout.group_bytes();
+  const int32_t place = w.first_tile + tile * w.step;
+  const std::byte* from = w.panels + place / kPanelTiles * w.panel_bytes +
+                          (group * kPanelTiles + place % kPanelTiles) * kLayout.group_bytes();
   const int64_t row = tile * kTileOutputs + threadIdx.x % kWarp / 4;
   const Scales<T> scales(from);
 #pragma unroll
@@ -176,19 +179,18 @@ class Slices {
     launch_after(widen_rows_kernel, dim3(static_cast<uint32_t>(count), static_cast<uint32_t>(eights)), kThreadsOfEight,
                  0, stream_, "matmul", widen);
     const auto parts = args_.weights->parts();
-    if (args_.store == Store::silu_mul) return multiply_part(parts[0], &parts[1], first_row, count);
-    for (const PackedMatrix::Part& part : parts) multiply_part(part, nullptr, first_row, count);
+    if (args_.store == Store::silu_mul) return multiply_part(parts[0], true, first_row, count);
+    for (const PackedMatrix::Part& part : parts) multiply_part(part, false, first_row, count);
   }
 
-  // The part's outputs, or with an up those of both.
-  void multiply_part(const PackedMatrix::Part& part, const PackedMatrix::Part* up, int64_t first_row,
-                     int64_t count) const {
-    const int64_t in_unit = up ? kTileOutputs : 2 * kTileOutputs, units = (part.outputs + in_unit - 1) / in_unit;
+  // The part's outputs, or of a gate those of its up too.
+  void multiply_part(const PackedMatrix::Part& part, bool pairs, int64_t first_row, int64_t count) const {
+    const int64_t in_unit = pairs ? kTileOutputs : 2 * kTileOutputs, units = (part.outputs + in_unit - 1) / in_unit;
     const int64_t unit_bytes = 2 * kTileOutputs * inputs_ * int64_t{sizeof(uint16_t)},
                   at_once = kWeightBytes / unit_bytes;
     for (int64_t first = 0; first < units; first += at_once) {
       const int64_t taken = std::min(at_once, units - first);
-      widen_units(part, up, first, taken);
+      widen_units(part, pairs, first, taken);
       const int64_t column = first * in_unit, outputs = std::min(taken * in_unit, part.outputs - column);
       multiply_by_library({.weights = weights(),
                            .in = rows(),
@@ -197,23 +199,25 @@ class Slices {
                            .live_rows = live_of_slice(),
                            .in_stride = inputs_,
                            .out_stride = args_.out.stride,
-                           .outputs = static_cast<int32_t>(up ? 2 * outputs : outputs),
+                           .outputs = static_cast<int32_t>(pairs ? 2 * outputs : outputs),
                            .inputs = static_cast<int32_t>(inputs_),
                            .room = static_cast<int32_t>(count),
                            .scale = args_.scale,
                            .norm_eps = 0,
                            .store = args_.store,
-                           .join = up ? PackedMatrix::Join::gate_and_up : PackedMatrix::Join::stack,
+                           .join = pairs ? PackedMatrix::Join::gate_and_up : PackedMatrix::Join::stack,
                            .bf16_out = false},
                           stream_);
     }
   }
 
-  void widen_units(const PackedMatrix::Part& part, const PackedMatrix::Part* up, int64_t first, int64_t units) const {
-    const int64_t bytes = part.tile_stride;
-    const std::byte* even = part.tiles + first * bytes * (up ? 1 : 2);
-    const TilesToWiden widen{.tiles = {even, up ? up->tiles + first * bytes : even + bytes},
-                             .stride = up ? bytes : 2 * bytes,
+  void widen_units(const PackedMatrix::Part& part, bool pairs, int64_t first, int64_t units) const {
+    const bool joined = args_.weights->join() == PackedMatrix::Join::gate_and_up;
+    const int32_t step = joined && !pairs ? 2 : 1;
+    const TilesToWiden widen{.panels = part.tiles,
+                             .panel_bytes = part.tile_stride,
+                             .first_tile = static_cast<int32_t>(2 * first * step),
+                             .step = step,
                              .tile_count = static_cast<int32_t>(2 * units),
                              .groups = static_cast<int32_t>(device_layout(part.type).groups(inputs_)),
                              .blocks = static_cast<int32_t>(inputs_ / 32),

@@ -3,10 +3,11 @@
 // N side. For many rows they become bf16 in memory of the stream's own, a slice of rows at a time, and the library
 // multiplies them.
 //
-// A strip of 16 weight rows is one block's. Its pieces of 128 inputs are dealt to eight warps in turn, each with a ring
-// of its own, filled before the kernel before has ended. An output is eight sums, each in ascending order of its
-// pieces, sum = fma(sum of the piece, its scale, sum), then added in the order of the warps: a row's bits depend on
-// nothing but the row and the weights.
+// A strip of 16 weight rows is one block's, which has some that lie side by side. Its pieces of 128 inputs are dealt to
+// eight warps in turn; eight neighbours are a stage of the ring, one copy that a warp of its own asks for, and the ring
+// is full before the kernel before has ended. An output is eight sums, each in ascending order of its pieces, sum =
+// fma(sum of the piece, its scale, sum), then added in the order of the warps: a row's bits depend on nothing but the
+// row and the weights.
 #include <algorithm>
 
 #include "base/hopper.cuh"
@@ -21,7 +22,9 @@ namespace {
 
 using namespace quire::cuda::hopper;
 
-constexpr int32_t kPieceWarps = 8, kFp8Threads = kPieceWarps * kWarp, kMostPieceStages = 12;
+constexpr int32_t kPieceWarps = 8, kMultiplying = kPieceWarps * kWarp, kFp8Threads = kMultiplying + kWarp;
+constexpr int32_t kMostPieceStages = 12;
+constexpr int32_t kFp8StageBytes = kPieceWarps * static_cast<int32_t>(kFp8PieceBytes);
 constexpr int32_t kFewRowsStages = 4;                             // at least
 constexpr int64_t kTwoBlocks = 112 << 10, kOneBlock = 224 << 10;  // of shared memory
 constexpr int32_t kTokenTile = 8;
@@ -39,18 +42,18 @@ struct Fp8Product {
 };
 
 struct Fp8Memory {
-  Barrier full[kPieceWarps][kMostPieceStages];
+  Barrier full[kMostPieceStages], empty[kMostPieceStages];
   float4 sums[2][kPieceWarps][kWarp];     // of two strips in turn
   alignas(16) float factors[kTokenTile];  // of the tokens' norms
 };
 
 // --- single instructions
 
-__device__ void bulk_load_piece([[maybe_unused]] uint32_t to, [[maybe_unused]] const std::byte* from,
-                                [[maybe_unused]] Barrier* barrier) {
+__device__ void bulk_load_pieces([[maybe_unused]] uint32_t to, [[maybe_unused]] const std::byte* from,
+                                 [[maybe_unused]] int32_t bytes, [[maybe_unused]] Barrier* barrier) {
 #if QUIRE_HOPPER
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "n"(kFp8PieceBytes), "r"(quire::cuda::shared_address(barrier))
+               "l"(from), "r"(bytes), "r"(quire::cuda::shared_address(barrier))
                : "memory");
 #endif
 }
@@ -71,85 +74,44 @@ __device__ WidePairs widened(uint32_t bytes) {
 
 // --- few rows
 
-// A warp's pieces of the block's strips.
-class Pieces {
- public:
-  __device__ Pieces(const Fp8Product& f, int32_t warp)
-      : f_(f),
-        warp_(warp),
-        piece_(warp),
-        strip_(warp < f.pieces ? static_cast<int32_t>(blockIdx.x) : f.strip_count),
-        at_(address()) {}
-  __device__ bool more() const { return strip_ < f_.strip_count; }
-  __device__ const std::byte* at() const { return at_; }
-  __device__ void advance() {
-    piece_ += kPieceWarps;
-    at_ += kPieceWarps * kFp8PieceBytes;
-    if (piece_ < f_.pieces) return;
-    piece_ = warp_;
-    strip_ += static_cast<int32_t>(gridDim.x);
-    at_ = address();
-  }
-
- private:
-  __device__ const std::byte* address() const {
-    return f_.strips + (static_cast<int64_t>(strip_) * f_.pieces + piece_) * kFp8PieceBytes;
-  }
-
-  const Fp8Product& f_;
-  int32_t warp_, piece_, strip_;
-  const std::byte* at_;
+// The block's strips.
+struct StripRange {
+  int32_t first, end;
 };
+__device__ StripRange own_strips(const Fp8Product& f) {
+  const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+  const int32_t each = f.strip_count / blocks, more = f.strip_count % blocks;
+  const int32_t first = block * each + min(block, more);
+  return {first, first + each + (block < more ? 1 : 0)};
+}
 
-class PieceRing {
- public:
-  __device__ PieceRing(const Fp8Product& f, Fp8Memory& memory, std::byte* rings)
-      : warp_(threadIdx.x / kWarp),
-        stages_(f.stages),
-        full_(memory.full[warp_]),
-        ring_(rings + warp_ * f.stages * kFp8PieceBytes),
-        next_(f, warp_) {
-    if (elect_one()) {
+// By one thread: stage after stage of the block's strips.
+__device__ void feed_strips(const Fp8Product& f, Fp8Memory& memory, std::byte* ring) {
+  PipelineState place;
+  int32_t filled = 0;
+  const StripRange own = own_strips(f);
 #pragma unroll 1
-      for (int32_t stage = 0; stage < stages_; ++stage) init_barrier(&full_[stage], 1);
-      fence_proxy_async();
-    }
-    __syncwarp();
+  for (int32_t strip = own.first; strip < own.end; ++strip)
 #pragma unroll 1
-    for (int32_t stage = 0; stage < stages_; ++stage) fetch(stage);
-  }
-  __device__ const std::byte* take() const {
-    wait(&full_[place_.stage], place_.phase);
-    return ring_ + place_.stage * kFp8PieceBytes;
-  }
-  __device__ void give_back() {
-    __syncwarp();
-    fetch(place_.stage);
-    place_.next(stages_);
-  }
-
- private:
-  __device__ void fetch(int32_t stage) {
-    if (!next_.more()) return;
-    if (elect_one()) {
-      arrive_expect_tx(&full_[stage], kFp8PieceBytes);
-      bulk_load_piece(quire::cuda::shared_address(ring_ + stage * kFp8PieceBytes), next_.at(), &full_[stage]);
+    for (int32_t piece = 0; piece < f.pieces; piece += kPieceWarps) {
+      Barrier* full = &memory.full[place.stage];
+      if (filled < f.stages)
+        ++filled;
+      else
+        wait(&memory.empty[place.stage], place.phase ^ 1);
+      const int32_t bytes = min(kPieceWarps, f.pieces - piece) * static_cast<int32_t>(kFp8PieceBytes);
+      arrive_expect_tx(full, bytes);
+      bulk_load_pieces(quire::cuda::shared_address(ring + place.stage * kFp8StageBytes),
+                       f.strips + (static_cast<int64_t>(strip) * f.pieces + piece) * kFp8PieceBytes, bytes, full);
+      place.next(f.stages);
     }
-    next_.advance();
-  }
-
-  int32_t warp_, stages_;
-  Barrier* full_;
-  std::byte* ring_;
-  Pieces next_;
-  PipelineState place_;
-};
+}
 
 // Tokens [first, first + count) of the rows to shared memory.
 __device__ void bring_tokens(const Fp8Product& f, std::byte* tokens, int32_t first, int32_t count) {
   const int32_t sixteens = f.product.inputs / 8;
   for (int32_t token = 0; token < count; ++token)
-    for (int32_t i = threadIdx.x; i < sixteens; i += kFp8Threads)
+    for (int32_t i = threadIdx.x; i < sixteens; i += kMultiplying)
       quire::cuda::cp_async(quire::cuda::shared_address(tokens + token * f.token_stride() + i * 16),
                             f.product.in + (first + token) * f.product.in_stride + i * 8);
   quire::cuda::cp_async_commit();
@@ -186,8 +148,20 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
   std::byte* tokens = reinterpret_cast<std::byte*>(&memory + 1);
   const Product& p = f.product;
   const int32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  std::byte* ring = tokens + f.rows * f.token_stride();
   griddep_launch_dependents();
-  PieceRing ring(f, memory, tokens + f.rows * f.token_stride());
+  if (threadIdx.x == kMultiplying) {
+    for (int32_t i = 0; i < f.stages; ++i) {
+      init_barrier(&memory.full[i], 1);
+      init_barrier(&memory.empty[i], kPieceWarps);
+    }
+    fence_proxy_async();
+  }
+  __syncthreads();
+  if (warp == kPieceWarps) {
+    if (lane == 0) feed_strips(f, memory, ring);
+    return;
+  }
   griddep_wait();
   // Nothing but its stores waits for the number of live rows: all of the room are brought. Columns past them are given
   // the last one, and their results are nobody's.
@@ -199,12 +173,14 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
     const float factor = RowFactor<kGroupsAhead>(p, warp < there ? first_token + warp : p.room).value(p);
     if (lane == 0) memory.factors[warp] = factor;
   }
-  __syncthreads();
+  quire::cuda::named_barrier_sync(1, kMultiplying);
   const std::byte* token = tokens + min(lane / 4, there - 1) * f.token_stride();
 
   int32_t turn = 0;
+  PipelineState place;
+  const StripRange own = own_strips(f);
 #pragma unroll 1
-  for (int32_t strip = blockIdx.x; strip < f.strip_count; strip += gridDim.x, ++turn) {
+  for (int32_t strip = own.first; strip < own.end; ++strip, ++turn) {
     // What this thread stores in the end, if it does: the lane's pair of outputs for two tokens.
     const int32_t row = strip * static_cast<int32_t>(kRowGroup) + lane / 4, at = lane % 4 * 2;
     const bool finishes = turn % kPieceWarps == warp;
@@ -218,13 +194,18 @@ __global__ void __launch_bounds__(kFp8Threads, 2) fp8_kernel(const __grid_consta
     }
     float sums[4] = {};
 #pragma unroll 1
-    for (int32_t piece = warp; piece < f.pieces; piece += kPieceWarps) {
-      multiply_piece(sums, ring.take(), token + piece * kFp8PieceInputs * 2);
-      ring.give_back();
+    for (int32_t piece = warp; piece - warp < f.pieces; piece += kPieceWarps) {
+      wait(&memory.full[place.stage], place.phase);
+      if (piece < f.pieces)
+        multiply_piece(sums, ring + place.stage * kFp8StageBytes + warp * kFp8PieceBytes,
+                       token + piece * kFp8PieceInputs * 2);
+      __syncwarp();
+      if (lane == 0) arrive(&memory.empty[place.stage]);
+      place.next(f.stages);
     }
     float4(&parts)[kPieceWarps][kWarp] = memory.sums[turn % 2];
     parts[warp][lane] = {sums[0], sums[1], sums[2], sums[3]};
-    __syncthreads();
+    quire::cuda::named_barrier_sync(1, kMultiplying);
     if (!finishes) continue;
     float4 sum = parts[0][lane];
 #pragma unroll

@@ -51,12 +51,12 @@ void put_lane_numbers(const Numbers& numbers, BlockType type, int32_t output, in
     const int32_t lane = output * 4 + c;
     const int32_t first = bits == 6 ? 4 * c : 8 * c, second = bits == 6 ? 16 + 4 * c : 8 * c + 4;
     if (bits == 8) {
-      std::byte* words = quad + block / 2 * 512 + lane * 16 + block % 2 * 8;
+      std::byte* words = quad + block * 256 + lane * 8;
       std::memcpy(words, numbers + first, 4);
       std::memcpy(words + 4, numbers + second, 4);
       continue;
     }
-    std::byte* nibbles = quad + lane * 16 + block * 4;
+    std::byte* nibbles = quad + block * 128 + lane * 4;
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t low = numbers[first + i], high = numbers[second + i];
       nibbles[i] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
@@ -99,18 +99,16 @@ void put_scales_of_q6_k(const std::byte* block, int32_t output, std::byte* head)
     head[16 + output * 16 + g] = static_cast<std::byte>(byte_of(block, 192 + g) ^ 0x80);  // plus 128
 }
 
-}  // namespace
-
-void pack_device_tile(const WeightView& weights, int64_t first, std::byte* tile) {
+// Outputs [first, first + 8) of the weights. `tile` has zeros, and its groups lie a panel's group apart.
+void pack_tile_of_panel(const WeightView& weights, int64_t first, std::byte* tile) {
   const DeviceLayout layout = device_layout(weights.type);
   const BlockShape shape = shape_of(weights.type);
   const int64_t row_bytes = bytes_of(weights.type, weights.inputs), runs = weights.inputs / kRun;
-  std::memset(tile, 0, static_cast<size_t>(layout.tile_bytes(weights.inputs)));
   for (int32_t output = 0; output < kTileOutputs && first + output < weights.outputs; ++output) {
     const std::byte* row = weights.data + (first + output) * row_bytes;
     for (int64_t run = 0; run < runs; ++run) {
       const auto in_group = static_cast<int32_t>(run % layout.group_blocks());
-      std::byte* group = tile + run / layout.group_blocks() * layout.group_bytes();
+      std::byte* group = tile + run / layout.group_blocks() * kPanelTiles * layout.group_bytes();
       const std::byte* block = row + run * kRun / shape.elements * shape.bytes;
       Numbers numbers;
       if (shape.elements == kRun) {
@@ -126,16 +124,25 @@ void pack_device_tile(const WeightView& weights, int64_t first, std::byte* tile)
   }
 }
 
+}  // namespace
+
 bool suits_packed_blocks(std::span<const WeightView> parts, PackedMatrix::Join join) {
   if (join == PackedMatrix::Join::gate_and_up && parts[0].type != parts[1].type) return false;
   return std::none_of(parts.begin(), parts.end(),
                       [](const WeightView& part) { return shape_of(part.type).elements == 1; });
 }
 
-Buffer packed_blocks(const WeightView& part, Exec& exec) {
+void BlockPanels::pack(int64_t panel, std::byte* to) const {
+  std::memset(to, 0, static_cast<size_t>(bytes()));
+  for (int64_t tile = 0; tile < kPanelTiles; ++tile) {
+    const int64_t first = (panel * kPanelTiles + tile) / joined_ * kTileOutputs;
+    pack_tile_of_panel(parts_[tile % joined_], first, to + tile * device_layout(parts_[0].type).group_bytes());
+  }
+}
+
+Buffer BlockPanels::on_device(Exec& exec) const {
   cuda::prepare_quantised_matmul(exec);
-  return filled_on_device(device_tiles(part.outputs), device_layout(part.type).tile_bytes(part.inputs), exec,
-                          [&](int64_t tile, std::byte* to) { pack_device_tile(part, tile * kTileOutputs, to); });
+  return filled_on_device(count(), bytes(), exec, [&](int64_t panel, std::byte* to) { pack(panel, to); });
 }
 
 }  // namespace quire::ops

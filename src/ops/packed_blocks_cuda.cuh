@@ -40,8 +40,15 @@ struct Quad {
 
   __device__ explicit Quad(const std::byte* quad) {
     const int32_t lane = threadIdx.x % kWarp;
-    low = load_16(quad + lane * 16);
-    if constexpr (kBits == 8) more = load_16(quad + 512 + lane * 16);
+    if constexpr (kBits == 8) {
+      const uint2 first = load_8(quad + lane * 8), second = load_8(quad + 256 + lane * 8);
+      const uint2 third = load_8(quad + 512 + lane * 8), fourth = load_8(quad + 768 + lane * 8);
+      low = {first.x, first.y, second.x, second.y};
+      more = {third.x, third.y, fourth.x, fourth.y};
+    } else {
+      low = {load_4(quad + lane * 4), load_4(quad + 128 + lane * 4), load_4(quad + 256 + lane * 4),
+             load_4(quad + 384 + lane * 4)};
+    }
     if constexpr (kBits == 5) more.x = load_4(quad + 512 + lane * 4);
     if constexpr (kBits == 6) {
       const uint2 pairs = load_8(quad + 512 + lane * 8);
@@ -50,30 +57,31 @@ struct Quad {
     }
   }
 
-  __device__ uint32_t nibbles(int32_t i) const { return word_of(low, i); }  // of block i, both words
-
   // i is known when this is compiled.
   __device__ uint2 words(int32_t i) const {
     if constexpr (kBits == 8) {
       const uint4& two = i < 2 ? low : more;
       return i % 2 ? uint2{two.z, two.w} : uint2{two.x, two.y};
     } else {
-      const uint32_t nibbles = word_of(low, i);
-      constexpr uint32_t kNibbles = 0x0f0f0f0fu << kShift;
-      uint2 result = {nibbles << kShift & kNibbles, nibbles >> (4 - kShift) & kNibbles};
-      if constexpr (kBits == 5) {
-        constexpr uint32_t kBit = 0x10101010u << kShift;
-        result.x |= moved(more.x, 2 * i, 4 + kShift) & kBit;
-        result.y |= moved(more.x, 2 * i + 1, 4 + kShift) & kBit;
-      }
-      if constexpr (kBits == 6) {
-        constexpr uint32_t kPair = 0x30303030u << kShift;
-        const uint32_t pairs = i < 2 ? more.x : more.y;
-        result.x |= moved(pairs, i % 2 * 4, 4 + kShift) & kPair;
-        result.y |= moved(pairs, i % 2 * 4 + 2, 4 + kShift) & kPair;
-      }
-      return result;
+      return unpacked(word_of(low, i), kBits == 6 && i >= 2 ? more.y : more.x, i);
     }
+  }
+
+  // Of block i: the word of nibbles, and the one that has what is above them.
+  __device__ static uint2 unpacked(uint32_t nibbles, uint32_t above, int32_t i) {
+    constexpr uint32_t kNibbles = 0x0f0f0f0fu << kShift;
+    uint2 result = {nibbles << kShift & kNibbles, nibbles >> (4 - kShift) & kNibbles};
+    if constexpr (kBits == 5) {
+      constexpr uint32_t kBit = 0x10101010u << kShift;
+      result.x |= moved(above, 2 * i, 4 + kShift) & kBit;
+      result.y |= moved(above, 2 * i + 1, 4 + kShift) & kBit;
+    }
+    if constexpr (kBits == 6) {
+      constexpr uint32_t kPair = 0x30303030u << kShift;
+      result.x |= moved(above, i % 2 * 4, 4 + kShift) & kPair;
+      result.y |= moved(above, i % 2 * 4 + 2, 4 + kShift) & kPair;
+    }
+    return result;
   }
 
  private:
@@ -85,14 +93,13 @@ struct Quad {
   uint4 low, more;
 };
 
-// The scales and minima of a group's blocks for the lane's output of a tile.
+// The scales and minima of a group's blocks for an output of a tile.
 template <BlockType T>
 struct Scales {
   static constexpr DeviceLayout kLayout = device_layout(T);
   static constexpr bool kOf256 = kLayout.quads == 2;
 
-  __device__ explicit Scales(const std::byte* head) {
-    const int32_t output = threadIdx.x % kWarp / 4;
+  __device__ explicit Scales(const std::byte* head, int32_t output = threadIdx.x % kWarp / 4) {
     if constexpr (!kOf256) {
       const uint2 scales = load_8(head + output * 8);
       words.x = scales.x;

@@ -141,11 +141,14 @@ void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec
 }
 
 void PackedMatrix::place_blocks_on_device(std::span<const WeightView> views, Exec& exec) {
+  const bool joined = join_ == Join::gate_and_up;
   int64_t first_output = 0;
   for (const WeightView& view : views) {
-    const Buffer& tiles = device_memory_.emplace_back(packed_blocks(view, exec));
-    parts_.push_back({view.type, first_output, view.outputs, view.inputs, tiles.data(),
-                      device_layout(view.type).tile_bytes(view.inputs)});
+    const BlockPanels panels = joined ? BlockPanels(views[0], views[1]) : BlockPanels(view);
+    if (!joined || first_output == 0) device_memory_.push_back(panels.on_device(exec));
+    const std::byte* first = device_memory_.back().data();
+    if (first_output > 0 && joined) first += device_layout(view.type).group_bytes();  // the panel's second tile
+    parts_.push_back({view.type, first_output, view.outputs, view.inputs, first, panels.bytes()});
     first_output += view.outputs;
   }
 }
