@@ -82,13 +82,13 @@ __device__ T read_early(const T* of_step) {
   return __ldcg(of_step);
 }
 
-// All is asked for at once; of what is past the live count nothing is used.
+// Nothing is read past the live count: nobody wrote that.
 __device__ Stretch stretch_of(const ClusterDecode& d, int32_t b, int32_t rank) {
   const KeyView& keys = d.args.keys;
-  const int32_t live = read_early(keys.live), length = read_early(keys.lengths + b);
+  if (b >= read_early(keys.live)) return {};
+  const int32_t length = read_early(keys.lengths + b);
   const int32_t table_row = keys.rows ? read_early(&keys.rows[b].value) : b;
   const int32_t first_page = keys.first_page ? read_early(keys.first_page + b) : 0;
-  if (b >= live) return {};
   const int32_t seen_first = d.args.window >= 0 && keys.causal ? max(0, length - 1 - d.args.window) : 0;
   const int32_t blocks = 1 << d.cluster_shift;
   const int32_t each = ((length - seen_first + blocks - 1 >> d.cluster_shift) + 15) & ~15;

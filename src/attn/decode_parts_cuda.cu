@@ -77,13 +77,14 @@ __device__ T read_early(const T* of_step) {
   return __ldcg(of_step);
 }
 
-// All is asked for at once; of what is past the live count nothing is used.
+// Without a live sequence nothing more is read: nobody wrote it.
 __device__ Parts parts_of_sequence(const PartsDecode& d) {
   const KeyView& keys = d.args.keys;
-  const int32_t live = read_early(keys.live), length = read_early(keys.lengths);
+  if (read_early(keys.live) == 0) return {};
+  const int32_t length = read_early(keys.lengths);
   const int32_t table_row = keys.rows ? read_early(&keys.rows->value) : 0;
   const int32_t first_page = keys.first_page ? read_early(keys.first_page) : 0;
-  if (live == 0 || length == 0) return {};
+  if (length == 0) return {};
   const int32_t seen_first = d.args.window >= 0 && keys.causal ? max(0, length - 1 - d.args.window) : 0;
   const int32_t first = part_index(seen_first);
   return {.pages = keys.pages + table_row * keys.stride + first_page,

@@ -175,7 +175,8 @@ class HeadTensors {
       check(type.is_string(), path_, ": types: ", in_quotes(name), " is not a type but ", type.type_name());
       const auto* tensor = find(name);
       check(tensor && tensor->dtype == "U8", path_, ": types names ", in_quotes(name), ", which is no tensor of U8");
-      types_.emplace(name, errors_about(path_, [&] { return blocks_named(type.get<std::string>()); }));
+      const auto said = type.get<std::string>();
+      types_.emplace(name, errors_about(path_, [&] { return blocks_named(said); }));
     }
   }
 
