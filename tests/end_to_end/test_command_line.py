@@ -233,13 +233,13 @@ def test_the_start_line_is_that_of_the_readme():
 
 
 PAGES = ["README.md", "DESIGN.md", "bench/README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
-NO_FILES_OF_OURS = {"x_test.cc", "x_cpu.cc", "family_NAME.cc", "bench_serving.py"}  # patterns, and SGLang's
+NO_FILES_OF_OURS = {"x_test.cc", "x_test.py", "x_cpu.cc", "family_NAME.cc", "bench_serving.py"}  # patterns, and SGLang's
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_documents_name_only_files_that_there_are(page):
     """In backticks, or in DESIGN.md's list of the house: by name or by the end of the path, a{b,c}.h for both."""
-    folders = ("app", "bench", "cmake", "docs", "fuzz", "src", "tests", "web")
+    folders = ("app", "bench", "cmake", "docs", "fuzz", "python", "src", "tests", "web")
     files = [*ROOT.glob("*"), *(file for folder in folders for file in (ROOT / folder).rglob("*"))]
     paths = "\n".join(f"/{file.relative_to(ROOT)}" for file in files) + "\n"
     text = (ROOT / page).read_text()

@@ -423,7 +423,8 @@ def test_attention_says_which_kernel_takes_a_problem_and_why():
     assert decode["problem"].startswith("decode of 128 sequences, up to 4096 keys in pages of 16: attention of bf16")
     assert decode["kernel"] == "decode, 128 blocks, row by row, 8 rows a warp, teams of 1, 3 stages"
     assert decode["because"].startswith("few queries")
-    assert attention("--deterministic")["kernel"].endswith("fixed parts")
+    assert attention("--deterministic")["kernel"] == "decode_parts, 128 blocks, row by row, clusters of 16"
+    assert attention("--deterministic", "--batch", "2")["kernel"].endswith("fixed parts")
     extend = ["--mode", "extend", "--context-length", "32768", "--queries"]
     assert attention(*extend, "2048")["kernel"].startswith("prefill, ")
     assert attention(*extend, "64")["kernel"].endswith("keys split")
