@@ -22,7 +22,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from comparison_options import comparison_parser, parse_with_model
+from comparison_options import comparison_parser, machine_and_commit, parse_with_model
 from local_server import Server
 
 LOOP = 12  # tokens of a run that comes again
@@ -144,8 +144,10 @@ def main():
             show(results[-1])
         length = accept_length(server)
     path = args.out / f"{args.machine}-speculation-{algorithm.lower()}-batch{args.concurrency}.json"
-    record = dict(threads=args.threads, algorithm=algorithm, accept_length=length, results=results)
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    options = f"--threads {args.threads} --pairs {args.pairs} --new-tokens {args.new_tokens} --prompts {args.prompts}"
+    command = f"bench/compare_speculation.py {options} --concurrency {args.concurrency}{' --head HEAD' if args.head else ''}"
+    record = machine_and_commit(args) | dict(command=command, model=Path(args.model).name, algorithm=algorithm)
+    path.write_text(json.dumps(record | dict(accept_length=length, results=results), indent=1) + "\n")
     print(path)
 
 

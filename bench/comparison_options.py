@@ -1,7 +1,10 @@
-"""The options that all comparisons have."""
+"""The options that all comparisons have, and what their records say of the machine."""
 
 import argparse
+import json
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,3 +26,14 @@ def parse_with_model(parser):
     if not args.model:
         parser.error("give --model FILE or set QUIRE_MODEL")
     return args
+
+
+def machine_and_commit(args):
+    """As `quire bench` records them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "limits.json"
+        command = [args.quire, "bench", "throughput", "--model", args.model, "--threads", str(args.threads)]
+        command += ["--filter", "throughput/decode/depth=0", "--repeat", "1", "--json", str(path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        report = json.loads(path.read_text())
+    return dict(machine=report["machine"], commit=report["commit"])

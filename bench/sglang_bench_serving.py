@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from comparison_options import ROOT, comparison_parser, parse_with_model
+from comparison_options import ROOT, comparison_parser, machine_and_commit, parse_with_model
 from local_server import Server
 
 CONCURRENCY = 16
@@ -50,17 +50,6 @@ def result_of(args, server, backend, load, tokenizer):
         raise RuntimeError(f"{report['completed']} of {expected} requests were answered with {backend} and {load}")
     name = f"sglang_bench_serving{BACKENDS[backend]}/{load}/concurrency={CONCURRENCY}"
     return dict(name=name) | {key: report[key] for key in KEPT}
-
-
-def machine_and_commit(args):
-    """As `quire bench` records them."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "limits.json"
-        command = [args.quire, "bench", "throughput", "--model", args.model, "--threads", str(args.threads)]
-        command += ["--filter", "throughput/decode/depth=0", "--repeat", "1", "--json", str(path)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        report = json.loads(path.read_text())
-    return dict(machine=report["machine"], commit=report["commit"])
 
 
 def print_table(results):
