@@ -1,13 +1,54 @@
-// How the blocks of a cluster that has one sequence and kv head send each other results, and load what is read once.
+// What decode_cluster and decode_parts, whose clusters of blocks have one sequence and kv head each, share: their
+// parameters and launch, how blocks send each other results, and how they load what is read once.
 #pragma once
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "attn/attend_cuda.cuh"
 #include "base/hopper.cuh"
 
 namespace quire::attn::cuda {
+
+struct ClusterDecode {
+  AttendArgs args;
+  int32_t group;
+  int32_t cluster_shift;           // log2 of its blocks
+  int32_t key_bytes, value_bytes;  // from one slot to the next
+  bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
+
+  __device__ int32_t blocks() const { return 1 << cluster_shift; }
+};
+
+inline ClusterDecode cluster_decode(const AttendArgs& args, const GpuChoice& choice) {
+  return {.args = args,
+          .group = args.q.heads / args.kv.kv_heads,
+          .cluster_shift = std::countr_zero(static_cast<uint32_t>(choice.cluster)),
+          .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
+          .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
+          .keys_are_old = args.keys_are_settled && args.keys.set != Set::encoder};
+}
+
+inline void launch_clusters(void (*kernel)(ClusterDecode), const ClusterDecode& d, const GpuChoice& choice,
+                            uint32_t threads, size_t shared, cudaStream_t stream) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+             "attention needs ", shared, " bytes of shared memory");
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      "attention needs room for two blocks");
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+             "attention needs clusters of 16 blocks");
+  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), threads, shared, stream, "attention", d,
+               choice.cluster);
+}
+
+// Lengths and such may be read while the kernel before still runs, which is too early to trust L1.
+template <class T>
+__device__ T read_early(const T* of_step) {
+  return __ldcg(of_step);
+}
 
 // Waiting for the whole cluster in two halves: barriers that were begun before the first are seen after the second.
 inline __device__ void cluster_arrive() {

@@ -1,5 +1,5 @@
-// One query of each of few sequences, keys of 16 bits: what counts is how long it takes from the queries to the results, so
-// everything else is done before the queries are there, and nothing goes through memory on the way.
+// One query of each of few sequences, keys of 16 bits: what counts is how long it takes from the queries to the
+// results, so everything else is done before the queries are there, and nothing goes through memory on the way.
 //
 // A cluster of blocks has one sequence and kv head. Each of its blocks has a stretch of the keys by its rank in the
 // cluster, kRoundKeys of them at a time:
@@ -35,14 +35,6 @@ constexpr int32_t kClusterThreads = 256, kClusterWarps = kClusterThreads / kWarp
 constexpr int32_t kRows = kMostClusterRows;  // query heads of a kv head, those that are not there included
 constexpr int32_t kRoundKeys = kClusterRoundKeys, kKeysOfWarp = kRoundKeys / kClusterWarps, kEights = kKeysOfWarp / 8;
 
-struct ClusterDecode {
-  AttendArgs args;
-  int32_t group;
-  int32_t cluster_shift;           // log2 of its blocks
-  int32_t key_bytes, value_bytes;  // from one slot to the next
-  bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
-};
-
 template <class Stored, int32_t kHeadDim>
 struct ClusterElements {
   using Product = Stored;
@@ -75,12 +67,6 @@ struct Stretch {
   int32_t first, end;  // keys
   int32_t newest;      // this step's key; none of the stretch's if that is no matter
 };
-
-// Lengths and such may be read while the kernel before still runs, which is too early to trust L1.
-template <class T>
-__device__ T read_early(const T* of_step) {
-  return __ldcg(of_step);
-}
 
 // Nothing is read past the live count: nobody wrote that.
 __device__ Stretch stretch_of(const ClusterDecode& d, int32_t b, int32_t rank) {
@@ -458,17 +444,7 @@ __global__ void __launch_bounds__(kClusterThreads, 2) decode_cluster_kernel(cons
 
 template <class E>
 void launch(const ClusterDecode& d, const GpuChoice& choice, cudaStream_t stream) {
-  const auto kernel = decode_cluster_kernel<E>;
-  constexpr size_t kShared = sizeof(ClusterStorage<E>);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
-             "attention needs ", kShared, " bytes of shared memory");
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-      "attention needs room for two blocks");
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-             "attention needs clusters of 16 blocks");
-  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), kClusterThreads, kShared, stream, "attention", d,
-               choice.cluster);
+  launch_clusters(decode_cluster_kernel<E>, d, choice, kClusterThreads, sizeof(ClusterStorage<E>), stream);
 }
 
 template <class Stored>
@@ -482,12 +458,7 @@ void launch_at_dim(const ClusterDecode& d, const GpuChoice& choice, cudaStream_t
 }  // namespace
 
 void decode_cluster(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
-  const ClusterDecode d{.args = args,
-                        .group = args.q.heads / args.kv.kv_heads,
-                        .cluster_shift = std::countr_zero(static_cast<uint32_t>(choice.cluster)),
-                        .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
-                        .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
-                        .keys_are_old = args.keys_are_settled && args.keys.set != Set::encoder};
+  const ClusterDecode d = cluster_decode(args, choice);
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
     launch_at_dim<__nv_bfloat16>(d, choice, stream);

@@ -28,16 +28,6 @@ constexpr int32_t kRows = kMostClusterRows;  // query heads of a kv head, those 
 constexpr int32_t kFirstLongPart = part_index(16 * kLeastPart);  // those before have kLeastPart keys
 constexpr int32_t kMostParts = 2 * kMostClusterBlocks;
 
-struct PartsDecode {
-  AttendArgs args;
-  int32_t group;
-  int32_t cluster_shift;           // log2 of its blocks
-  int32_t key_bytes, value_bytes;  // from one slot to the next
-  bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
-
-  __device__ int32_t blocks() const { return 1 << cluster_shift; }
-};
-
 template <class Stored, int32_t kDim>
 using PartElements = Elements<Stored, kDim, 1, false>;
 
@@ -71,14 +61,8 @@ struct Parts {
   int32_t first, count;        // parts of the sequence
 };
 
-// Lengths and such may be read while the kernel before still runs, which is too early to trust L1.
-template <class T>
-__device__ T read_early(const T* of_step) {
-  return __ldcg(of_step);
-}
-
 // Without a live sequence nothing more is read: nobody wrote it.
-__device__ Parts parts_of_sequence(const PartsDecode& d) {
+__device__ Parts parts_of_sequence(const ClusterDecode& d) {
   const KeyView& keys = d.args.keys;
   if (read_early(keys.live) == 0) return {};
   const int32_t length = read_early(keys.lengths);
@@ -114,7 +98,7 @@ class PartLoader {
  public:
   static constexpr int32_t kRowsAtOnce = kWarp / E::kPieces, kPiecesEach = E::kKeys / kRowsAtOnce;
 
-  __device__ PartLoader(const PartsDecode& d, const Parts& parts, int32_t kv_head, PartsStorage<E>& storage)
+  __device__ PartLoader(const ClusterDecode& d, const Parts& parts, int32_t kv_head, PartsStorage<E>& storage)
       : d_(d),
         parts_(parts),
         keys_(d.args.kv.keys + kv_head * E::kRowBytes + lane() % E::kPieces * 16),
@@ -191,7 +175,7 @@ class PartLoader {
   static __device__ int32_t lane() { return threadIdx.x % kWarp; }
   static __device__ int32_t warp() { return threadIdx.x / kWarp; }
 
-  const PartsDecode& d_;
+  const ClusterDecode& d_;
   const Parts& parts_;
   const std::byte *keys_, *values_;
   uint64_t policy_;
@@ -201,7 +185,7 @@ class PartLoader {
 };
 
 template <class E>
-__device__ void load_queries(const PartsDecode& d, int32_t kv_head, Queries<E>& q) {
+__device__ void load_queries(const ClusterDecode& d, int32_t kv_head, Queries<E>& q) {
   const int32_t row = static_cast<int32_t>(threadIdx.x) % kWarp / 4, head = kv_head * d.group + min(row, d.group - 1);
   const auto* const words = reinterpret_cast<const uint32_t*>(d.args.q.data + int64_t{head} * E::kDim * 2);
   q.scale[0] = d.args.scale * d.args.kv.key_scale * kLog2e;
@@ -212,7 +196,7 @@ __device__ void load_queries(const PartsDecode& d, int32_t kv_head, Queries<E>& 
 
 // Both tiles' scores first: the place of the first keys is then free.
 template <class E>
-__device__ void fold_tiles(const PartsDecode& d, const Parts& parts, int32_t first, const Queries<E>& q,
+__device__ void fold_tiles(const ClusterDecode& d, const Parts& parts, int32_t first, const Queries<E>& q,
                            const PartLoader<E>& loader, Sums<E>& sums) {
   Scores<E> scores[2] = {};
 #pragma unroll
@@ -237,13 +221,13 @@ __device__ void fold_tiles(const PartsDecode& d, const Parts& parts, int32_t fir
 
 // Fours of columns that each block of the cluster writes, of every row.
 template <class E>
-__device__ int32_t own_quads_shift(const PartsDecode& d) {
+__device__ int32_t own_quads_shift(const ClusterDecode& d) {
   return std::countr_zero(static_cast<uint32_t>(PartsStorage<E>::kQuads)) - d.cluster_shift;
 }
 
 // Into the place of the warp's own values.
 template <class E>
-__device__ void leave_sums(const PartsDecode& d, const Sums<E>& sums, PartsStorage<E>& storage) {
+__device__ void leave_sums(const ClusterDecode& d, const Sums<E>& sums, PartsStorage<E>& storage) {
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const float sum = quad_sum(sums.sum[0]);
   if (lane % 4 == 0) {
@@ -255,7 +239,7 @@ __device__ void leave_sums(const PartsDecode& d, const Sums<E>& sums, PartsStora
 
 // The warps' sums are added up and sent to the block that writes them. number: of the part among the sequence's.
 template <class E>
-__device__ void send_part(const PartsDecode& d, PartsStorage<E>& storage, int32_t number) {
+__device__ void send_part(const ClusterDecode& d, PartsStorage<E>& storage, int32_t number) {
   constexpr int32_t kQuads = PartsStorage<E>::kQuads;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t row = thread / kQuads, quad = thread % kQuads, shift = own_quads_shift<E>(d);
@@ -275,14 +259,14 @@ __device__ void send_part(const PartsDecode& d, PartsStorage<E>& storage, int32_
 }
 
 template <class E>
-__device__ int32_t bytes_sent(const PartsDecode& d, int32_t parts) {
+__device__ int32_t bytes_sent(const ClusterDecode& d, int32_t parts) {
   const int32_t of_part = d.group * static_cast<int32_t>(sizeof(float4)) << own_quads_shift<E>(d);
   return parts * (of_part + d.group * static_cast<int32_t>(sizeof(Share)));
 }
 
 // From the first part to the last.
 template <class E>
-__device__ void write_results(const PartsDecode& d, const PartsStorage<E>& storage, int32_t parts, int32_t kv_head,
+__device__ void write_results(const ClusterDecode& d, const PartsStorage<E>& storage, int32_t parts, int32_t kv_head,
                               int32_t rank) {
   constexpr int32_t kAtOnce = 8;
   const int32_t shift = own_quads_shift<E>(d), row = static_cast<int32_t>(threadIdx.x) >> shift;
@@ -308,7 +292,7 @@ __device__ void write_results(const PartsDecode& d, const PartsStorage<E>& stora
 // --- the kernel
 
 template <class E>
-__global__ void __launch_bounds__(E::kThreads, 2) decode_parts_kernel(const __grid_constant__ PartsDecode d) {
+__global__ void __launch_bounds__(E::kThreads, 2) decode_parts_kernel(const __grid_constant__ ClusterDecode d) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& storage = *reinterpret_cast<PartsStorage<E>*>(memory);
   if (threadIdx.x == 0) init_barrier(&storage.all_sent, 1);
@@ -364,22 +348,12 @@ __global__ void __launch_bounds__(E::kThreads, 2) decode_parts_kernel(const __gr
 }
 
 template <class E>
-void launch(const PartsDecode& d, const GpuChoice& choice, cudaStream_t stream) {
-  const auto kernel = decode_parts_kernel<E>;
-  constexpr size_t kShared = sizeof(PartsStorage<E>);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)),
-             "attention needs ", kShared, " bytes of shared memory");
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-      "attention needs room for two blocks");
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-             "attention needs clusters of 16 blocks");
-  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), E::kThreads, kShared, stream, "attention", d,
-               choice.cluster);
+void launch(const ClusterDecode& d, const GpuChoice& choice, cudaStream_t stream) {
+  launch_clusters(decode_parts_kernel<E>, d, choice, E::kThreads, sizeof(PartsStorage<E>), stream);
 }
 
 template <class Stored>
-void launch_at_dim(const PartsDecode& d, const GpuChoice& choice, cudaStream_t stream) {
+void launch_at_dim(const ClusterDecode& d, const GpuChoice& choice, cudaStream_t stream) {
   if (d.args.kv.key_dim == 64)
     launch<PartElements<Stored, 64>>(d, choice, stream);
   else
@@ -389,12 +363,7 @@ void launch_at_dim(const PartsDecode& d, const GpuChoice& choice, cudaStream_t s
 }  // namespace
 
 void decode_parts(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
-  const PartsDecode d{.args = args,
-                      .group = args.q.heads / args.kv.kv_heads,
-                      .cluster_shift = std::countr_zero(static_cast<uint32_t>(choice.cluster)),
-                      .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
-                      .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
-                      .keys_are_old = args.keys_are_settled && args.keys.set != Set::encoder};
+  const ClusterDecode d = cluster_decode(args, choice);
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
     launch_at_dim<__nv_bfloat16>(d, choice, stream);
