@@ -51,8 +51,8 @@ inline constexpr GpuProblem kGpuProblems[] = {
     {"f16_latent", Dtype::f16, Dtype::f16, 5, 1, 576, 512, true},
 };
 
-// Tensor cores multiply probabilities that are rounded to 16 bits, of bf16 by up to 2^-8: so a result is off by up to 2^-8
-// of its sum of |probability x value|, which is up to five.
+// Tensor cores multiply probabilities that are rounded to 16 bits, of bf16 by up to 2^-8: so a result is off by up to
+// 2^-8 of its sum of |probability x value|, which is up to five.
 constexpr float kGpuTolerance = 2e-2f;
 constexpr std::chrono::seconds kGpuTimeLimit(30);  // of a few launches, each of milliseconds at most
 

@@ -58,8 +58,8 @@ inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2;
 inline constexpr int32_t kFewestClusterBlocks = 2, kMostClusterBlocks = 16;
 
-// decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest context
-// that a team of warps takes alone.
+// decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest
+// context that a team of warps takes alone.
 struct ManySizes {
   static constexpr int32_t kWarps = 16, kStages = 3, kDim = 64, kMostGroup = 8, kMostContext = 8192;
 };

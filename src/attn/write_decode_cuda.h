@@ -1,5 +1,5 @@
-// The inputs and the metadata of a decode step by one kernel of one block, the first of the step's graph: the way to the
-// host's memory and back is gone one time.
+// The inputs and the metadata of a decode step by one kernel of one block, the first of the step's graph: the way to
+// the host's memory and back is gone one time.
 #pragma once
 #include "attn/metadata.h"
 #include "attn/step.h"

@@ -1,7 +1,7 @@
 // Inside matmul on a GPU: one product as its kernels take it, and the way from finished sums to memory.
 //
-// matmul_cuda.cu chooses who computes a product; matmul_{small,tiles,stream,ring}_cuda.cu are the kernels, cublaslt.h the
-// library for many rows.
+// matmul_cuda.cu chooses who computes a product; matmul_{small,tiles,stream,ring}_cuda.cu are the kernels, cublaslt.h
+// the library for many rows.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -154,7 +154,7 @@ bool has_wgmma();
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
 void multiply_ring(const Product& product, cudaStream_t stream);
-bool suits_tiles(int64_t inputs);                                   // and the device
+bool suits_tiles(int64_t inputs);                                  // and the device
 void multiply_tiles(const Product& product, cudaStream_t stream);  // of what does not suit the ring
 inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostTilesRows = 128, kMostStreamRows = 8;
 void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring

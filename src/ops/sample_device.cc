@@ -143,7 +143,9 @@ DeviceSampler::~DeviceSampler() = default;
 
 DeviceSampler::Slot& DeviceSampler::slot(uint32_t number) const { return state_->slots[number % limits_.steps]; }
 
-DrawnTokens DeviceSampler::drawn_tokens() const { return {state_->token_of_row(), state_->clock(), limits_.request_rows}; }
+DrawnTokens DeviceSampler::drawn_tokens() const {
+  return {state_->token_of_row(), state_->clock(), limits_.request_rows};
+}
 
 // --- before a step is launched
 
