@@ -90,6 +90,12 @@ void add_gpu_decode_lines(LineGroup& lines) {
     lines.push_back(gpu_line(Kind::decode, {64, 4096}, page));
     lines.back().heads = kLatentHeads;
   }
+  for (const int32_t heads : {16, kLatentHeads.query}) {
+    lines.push_back(gpu_line(Kind::decode, {64, 4096}, 64));
+    lines.back().heads = kLatentHeads;
+    lines.back().heads.query = heads;
+    lines.back().type = Dtype::f8e4m3;
+  }
 }
 
 void add_gpu_verify_lines(LineGroup& lines) {
@@ -99,6 +105,13 @@ void add_gpu_verify_lines(LineGroup& lines) {
   }
   lines.push_back(gpu_line(Kind::verify_tree, {32, 4096}, 16));
   lines.back().nodes = kManyNodes;
+  Heads few_latent = kLatentHeads;
+  few_latent.query = 16;
+  for (const Heads& heads : {Heads{32, 8, 256}, few_latent}) {
+    lines.push_back(gpu_line(Kind::verify_tree, {32, 4096}, 64));
+    lines.back().nodes = kNodes;
+    lines.back().heads = heads;
+  }
 }
 
 void add_gpu_prefill_lines(LineGroup& lines) {
@@ -118,6 +131,9 @@ void add_gpu_prefill_lines(LineGroup& lines) {
     lines.push_back(gpu_line(Kind::prefill, {2, 8192}, 64));
     lines.back().heads = heads;
   }
+  lines.push_back(gpu_line(Kind::prefill, {2, 8192}, 64));
+  lines.back().heads = {32, 8, 192, 128};
+  lines.back().type = Dtype::f8e4m3;
   for (const int32_t page : {1, 64}) {
     lines.push_back(gpu_line(Kind::prefill, {8, 2048}, page));
     lines.back().heads = kLatentHeads;

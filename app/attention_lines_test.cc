@@ -76,7 +76,10 @@ TEST(AttentionLines, TheLinesOfAGpuHaveNamesOfTheirOwn) {
         "decode/batch=64/keys=4096/page=1/heads=128x1x576v512/latent",
         "decode/batch=32/keys=1024/longest=65536/page=16", "decode/batch=128/keys=4096/page=16/deterministic",
         "verify_tree/batch=32/nodes=64/keys=4096/page=16", "prefill/tokens=32768/batch=1/fresh=64/page=16",
-        "prefill/tokens=2048/batch=8/page=64/heads=128x1x576v512/latent"})
+        "prefill/tokens=2048/batch=8/page=64/heads=128x1x576v512/latent",
+        "decode/batch=64/keys=4096/page=64/heads=128x1x576v512/latent/type=f8e4m3",
+        "verify_tree/batch=32/nodes=8/keys=4096/page=64/heads=16x1x576v512/latent",
+        "prefill/tokens=8192/batch=2/page=64/heads=32x8x192v128/type=f8e4m3"})
     EXPECT_TRUE(names.contains(wanted)) << wanted;
 }
 

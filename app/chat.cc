@@ -34,11 +34,21 @@ struct ChatOptions {
   std::string system;
   int32_t max_tokens = 1024;
   std::vector<std::string> stops;
+  bool stats = false;
 };
 
 struct Totals {
   int answers = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
+  engine::Speculated speculated = {};
+
+  void add(const Completion& answer) {
+    ++answers;
+    prompt_tokens += answer.prompt_tokens;
+    cached_tokens += answer.cached_tokens;
+    new_tokens += static_cast<int64_t>(answer.tokens.size());
+    speculated.add(answer.speculated);
+  }
 };
 
 class Chat {
@@ -130,9 +140,8 @@ void Chat::answer(const std::string& message) {
                  interrupt_, [](std::string_view text) { std::cout << text << std::flush; });
     std::cout << std::endl;
     conversation_.answered(*last_);
-    totals_ = {totals_.answers + 1, totals_.prompt_tokens + last_->prompt_tokens,
-               totals_.cached_tokens + last_->cached_tokens,
-               totals_.new_tokens + static_cast<int64_t>(last_->tokens.size())};
+    totals_.add(*last_);
+    if (options_.stats) note(cat(*last_));
   } catch (const CheckError& error) {
     note(error.what());
     refused_ = true;
@@ -160,7 +169,7 @@ void Chat::show_stats() const {
   note(cat("last answer: ", *last_));
   note(cat(totals_.answers, " answers: ", totals_.prompt_tokens, " prompt tokens, of which ", totals_.cached_tokens,
            " were still known and ", totals_.prompt_tokens - totals_.cached_tokens, " computed; ", totals_.new_tokens,
-           " new tokens"));
+           " new tokens", drafts_text(totals_.speculated)));
 }
 
 void Chat::save(const std::string& path) const {
@@ -183,6 +192,7 @@ void add_chat(CLI::App& app) {
       ->check(CLI::Range(-1, 1 << 30));
   command->add_option("--stop", options->stops, "end an answer before this text; may be repeated")
       ->allow_extra_args(false);
+  command->add_flag("--stats", options->stats, "after each answer its figures, as /stats shows them");
   add_sampling_options(*command, options->sampling, "what the model's makers advise, else 0.7");
   add_sampling_defaults(*command, options->sampling_defaults);
   add_session_options(*command, options->session);

@@ -98,15 +98,6 @@ class Waiting {
   Progress progress_;
 };
 
-// Nothing where nothing was drafted.
-std::string drafts_text(const engine::Speculated& drafts) {
-  if (drafts.verifications == 0) return {};
-  char text[128];
-  std::snprintf(text, sizeof(text), "; %.2f tokens a verification, %.0f %% of drafts accepted", drafts.accept_length(),
-                100 * drafts.accept_rate());
-  return text;
-}
-
 }  // namespace
 
 double Completion::prefill_rate() const { return tokens.empty() ? 0 : (prompt_tokens - cached_tokens) / first_seconds; }
@@ -133,6 +124,14 @@ Completion complete(Session& session, engine::Request request, const TextOptions
   const engine::Finish end = hearer.result.finish;
   check(end != engine::Finish::failed && end != engine::Finish::refused, hearer.error);
   return std::move(hearer.result);
+}
+
+std::string drafts_text(const engine::Speculated& drafts) {
+  if (drafts.verifications == 0) return {};
+  char text[128];
+  std::snprintf(text, sizeof(text), "; %.2f tokens a verification, %.0f %% of drafts accepted", drafts.accept_length(),
+                100 * drafts.accept_rate());
+  return text;
 }
 
 std::string to_string(const Completion& completion) {

@@ -41,6 +41,7 @@ using OnText = std::function<void(std::string_view)>;
 Completion complete(Session& session, engine::Request request, const TextOptions& options, const Interrupt& interrupt,
                     const OnText& on_text);
 
-std::string to_string(const Completion& completion);  // the figures, in one line
+std::string to_string(const Completion& completion);        // the figures, in one line
+std::string drafts_text(const engine::Speculated& drafts);  // what follows them; "" where nothing was drafted
 
 }  // namespace quire

@@ -98,6 +98,12 @@ ordered_json answer_json(const Completion& completion, const Session& session, u
                          {"total_s", completion.seconds},
                          {"prefill_tokens_per_s", completion.prefill_rate()},
                          {"decode_tokens_per_s", completion.decode_rate()}}}};
+  if (const engine::Speculated& drafts = completion.speculated; drafts.verifications > 0)
+    json["speculation"] = {{"spec_accept_length", drafts.accept_length()},
+                           {"spec_accept_rate", drafts.accept_rate()},
+                           {"spec_num_correct_drafts", drafts.correct},
+                           {"spec_num_proposed_drafts", drafts.drafts},
+                           {"spec_verify_ct", drafts.verifications}};
   if (!completion.logprobs.empty()) json["logprobs"] = logprobs_json(completion, session.tokenizer);
   return json;
 }

@@ -58,8 +58,10 @@ struct Loaded {
       : session(options, news),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
         service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
+    session.times.ended("grammars");
     warm_up(session.engine);
     session.engine.start();
+    session.times.ended("warm-up");
   }
 
   Session session;
@@ -136,6 +138,7 @@ void ServeCommand::run() {
   loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), news, service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
+  log_.say(LogLevel::info, cat("loaded in ", loaded_->session.times.text()));
   std::printf("quire: %s ready on %s (chat page), OpenAI API at %sv1\n",
               loaded_->service.options().served_model_name.c_str(), address().c_str(), address().c_str());
   std::fflush(stdout);

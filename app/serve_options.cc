@@ -50,7 +50,8 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
   engine::EngineOptions& engine = options.session.engine;
   for (const char* name : {"--device", "--deterministic", "--max-total-tokens", "--mem-fraction-static",
                            "--kv-cache-dtype", "--page-size", "--threads", "--isa", "--speculative-algorithm",
-                           "--speculative-draft-model-path", "--speculative-num-draft-tokens"})
+                           "--speculative-draft-model-path", "--disable-speculative-ngram",
+                           "--speculative-num-draft-tokens", "--speculative-eagle-topk", "--speculative-num-steps"})
     command.get_option(name)->group(kGroup);
   command.add_option("--max-running-requests", engine.max_running_requests, "computed together; others wait")
       ->capture_default_str()

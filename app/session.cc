@@ -11,6 +11,7 @@
 #include "engine/ngram_drafter.h"
 #include "engine/pool_memory.h"
 #include "model_path.h"
+#include "own_heads.h"
 #include "usage_error.h"
 
 namespace quire {
@@ -59,19 +60,34 @@ text::Vocabulary vocabulary_of(const SessionOptions& options, const std::string&
 }
 
 std::optional<model::EagleHead> head_of(const SessionOptions& options, const model::Model& model, Exec& exec) {
-  const bool is_eagle = options.speculative_algorithm == "EAGLE3";
-  if (is_eagle == options.draft_model.empty())
-    throw UsageError("--speculative-algorithm EAGLE3 and --speculative-draft-model-path go together");
-  if (!is_eagle) return std::nullopt;
-  return model::EagleHead(options.draft_model, model, exec);
+  const std::string& algorithm = options.speculative_algorithm;
+  if (!options.draft_model.empty()) {
+    if (algorithm != "EAGLE3") throw UsageError("--speculative-draft-model-path is for --speculative-algorithm EAGLE3");
+    return model::EagleHead(options.draft_model, model, exec);
+  }
+  const bool branches = options.engine.speculative_eagle_topk != 1 || options.engine.speculative_num_steps != 0;
+  if (branches && algorithm != "EAGLE3")
+    throw UsageError("--speculative-eagle-topk and --speculative-num-steps go with --speculative-algorithm EAGLE3");
+  const bool is_default = algorithm.empty() && exec.device() == Device::cpu;
+  if (!is_default && algorithm != "EAGLE3") return std::nullopt;
+  std::optional<model::EagleHead> own = own_head(model, exec);
+  check(own || is_default, "--speculative-algorithm EAGLE3: there is no head for ", model.config().name,
+        ": name one with --speculative-draft-model-path");
+  return own;
+}
+
+// By a text itself: also beside a head.
+bool drafts_by_text(const SessionOptions& options, Device device) {
+  if (options.disable_speculative_ngram) return false;
+  return options.speculative_algorithm.empty() ? device == Device::cpu : options.speculative_algorithm != "NONE";
 }
 
 engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
-                                     const model::EagleHead* head, const text::Tokenizer& tokenizer) {
+                                     const model::EagleHead* head, const text::Tokenizer& tokenizer, Device device) {
   engine::EngineOptions engine = options.engine;
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
-  if (!options.speculative_algorithm.empty()) engine.make_drafter = engine::ngram_drafters();
+  if (drafts_by_text(options, device)) engine.make_drafter = engine::ngram_drafters();
   engine.head = head;
   return engine;
 }
@@ -148,6 +164,20 @@ CLI::Option* add_device_option(CLI::App& app, std::string& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+CLI::Option* add_load_format_option(CLI::App& app, std::string& load_format) {
+  return app
+      .add_option("--load-format", load_format,
+                  "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "dummy"}));
+}
+
+CLI::Option* add_deterministic_option(CLI::App& app, bool& deterministic) {
+  return app.add_flag("--deterministic", deterministic,
+                      "on a GPU, too, the same bits in any batch, with any cached prefix and however a prompt is cut; "
+                      "prompts are slower (a CPU does so always)");
+}
+
 void add_session_options(CLI::App& app, SessionOptions& options) {
   add_model_option(app, options.model);
   add_threads_option(app, options.threads);
@@ -169,24 +199,32 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
       ->check(CLI::IsMember({1, 16, 32, 64, 128}));
   add_isa_option(app, options.isa);
   add_device_option(app, options.device);
-  app.add_flag("--deterministic", options.engine.deterministic,
-               "on a GPU, too, the same bits in any batch, with any cached prefix and however a prompt is cut; prompts "
-               "are slower (a CPU does so always)");
+  add_deterministic_option(app, options.engine.deterministic);
   app.add_option("--speculative-algorithm", options.speculative_algorithm,
-                 "guess several tokens and verify them in one step, on a CPU: NGRAM guesses by what the text has said "
-                 "before, EAGLE3 also by a head that was trained for the model. The output is the same; default: one "
-                 "token a step")
-      ->check(CLI::IsMember({"NGRAM", "EAGLE3"}));
+                 "guess several tokens and verify them in one step, where that pays: NGRAM guesses by what the text has "
+                 "said before, EAGLE3 also by a head that was trained for the model; NONE: one token a step. The output "
+                 "is the same, on a GPU with --deterministic; default: EAGLE3 where there is a head for the model, else "
+                 "NGRAM; on a GPU NONE")
+      ->check(CLI::IsMember({"NONE", "NGRAM", "EAGLE3"}));
   app.add_option("--speculative-draft-model-path", options.draft_model,
-                 "of EAGLE3: the head, a file of quire's or a folder of SpecForge's");
+                 "of EAGLE3: the head, a file of quire's or a folder of SpecForge's; default: the one that comes with "
+                 "the program for this model");
+  app.add_flag("--disable-speculative-ngram", options.disable_speculative_ngram,
+               "guess by a head alone, not by what the text has said before");
   app.add_option("--speculative-num-draft-tokens", options.engine.speculative_num_draft_tokens,
                  "most tokens of a text that a step verifies, the newest included; fewer where they would not pay")
       ->capture_default_str()
       ->check(CLI::Range(2, 64));
-  app.add_option("--load-format", options.load_format,
-                 "dummy: a folder's config.json alone, with weights that mean nothing, for benchmarks")
+  app.add_option("--speculative-eagle-topk", options.engine.speculative_eagle_topk,
+                 "of EAGLE3: branches that the head follows at once; above 1 its guesses are trees, of which a step "
+                 "verifies several guesses of the same token")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "dummy"}));
+      ->check(CLI::Range(1, 64));
+  app.add_option("--speculative-num-steps", options.engine.speculative_num_steps,
+                 "of EAGLE3: most tokens that the head guesses in a row; default: as many as are verified, of trees up "
+                 "to 5")
+      ->check(CLI::Range(1, 63));
+  add_load_format_option(app, options.load_format);
 }
 
 void check_device(const SessionOptions& options, const std::string& path) { device_of(options, path); }
@@ -196,15 +234,17 @@ Session::Session(const SessionOptions& options, const SessionNews& news)
       device(said(device_of(options, path), news.progress)),
       stream(stream_for(device.device)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa), .stream = stream.get()}),
-      model(load_model(path, exec, news.progress, load_format(options))),
+      model(times.timed("weights", [&] { return load_model(path, exec, news.progress, load_format(options)); })),
       head(head_of(options, model, exec)),
-      tokenizer(vocabulary_of(options, path, model)),
+      tokenizer(times.timed("tokenizer", [&] { return text::Tokenizer(vocabulary_of(options, path, model)); })),
       chat_template(template_of(tokenizer)),
-      engine(model, engine_options(options, model, head ? &*head : nullptr, tokenizer), exec) {
+      engine(model, engine_options(options, model, head ? &*head : nullptr, tokenizer, exec.device()), exec) {
+  times.ended(device.device == Device::cuda ? "memory and graphs" : "memory");
   if (device.device == Device::cuda) return;  // its pool is memory that it has
   const engine::EngineOptions& used = engine.options();
-  const auto warning =
-      engine::tight_memory(model.config(), used.kv_type, used.max_total_tokens, engine::available_memory());
+  const int64_t token_bytes =
+      engine::pool_token_bytes(model.config(), used.kv_type, used.page_size, head ? &head->spec() : nullptr);
+  const auto warning = engine::tight_memory(token_bytes, used.max_total_tokens, engine::available_memory());
   if (warning) news.warning(*warning);
 }
 

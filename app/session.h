@@ -14,6 +14,7 @@
 #include "model/eagle_head.h"
 #include "model/model.h"
 #include "progress.h"
+#include "start_times.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -31,8 +32,9 @@ struct SessionOptions {
   std::string kv_type = "bf16";
   std::string device = "auto";             // as choose_device() takes it
   std::string load_format = "auto";        // or "dummy"
-  std::string speculative_algorithm = {};  // "": none
-  std::string draft_model = {};            // of EAGLE3: the head's file or folder
+  std::string speculative_algorithm = {};  // "": on a CPU what there is, on a GPU none
+  std::string draft_model = {};            // of EAGLE3: the head's file or folder; "": the program's own
+  bool disable_speculative_ngram = false;
   engine::EngineOptions engine{.max_running_requests = 1};
 };
 void add_session_options(CLI::App& app, SessionOptions& options);
@@ -44,6 +46,8 @@ CLI::Option* add_threads_option(CLI::App& app, int& threads);
 CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type);
 CLI::Option* add_isa_option(CLI::App& app, std::string& isa);
 CLI::Option* add_device_option(CLI::App& app, std::string& device);
+CLI::Option* add_load_format_option(CLI::App& app, std::string& load_format);
+CLI::Option* add_deterministic_option(CLI::App& app, bool& deterministic);
 std::string refuse_nan(const std::string& text);  // a check of options that are numbers
 Dtype kv_type_from(const std::string& name);      // of --kv-cache-dtype
 Isa usable_isa(const std::string& name);          // of --isa; throws CheckError where this machine lacks it
@@ -64,6 +68,7 @@ class Session {
  public:
   explicit Session(const SessionOptions& options, const SessionNews& news = {});
 
+  StartTimes times;  // of what follows, in its order
   const std::string path;
   const DeviceChoice device;
   const std::unique_ptr<cuda::Stream> stream;  // null: a CPU computes

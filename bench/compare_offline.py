@@ -72,7 +72,8 @@ class Sides:
     def server(self):
         tokens = self.args.clients * (self.args.prompt + self.args.output + 64)
         return Server([self.args.quire, "serve", *self.session, "--max-running-requests", self.args.clients,
-                       "--max-total-tokens", tokens, "--log-level", "error"])  # fmt: skip
+                       "--max-total-tokens", tokens, "--log-level", "error",
+                       "--speculative-algorithm", "NONE"])  # fmt: skip
 
 
 def measure(args, model):

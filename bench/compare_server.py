@@ -53,7 +53,8 @@ CONSTRAINTS = {"regex": {"regex": "([a-z]+ )*"}, "json_schema": {"json_schema": 
 
 
 def quire_server(args):
-    return Server([args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error"])
+    return Server([args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error",
+                   "--speculative-algorithm", "NONE"])  # fmt: skip
 
 
 def llama_server(args, settings):

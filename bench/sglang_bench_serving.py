@@ -79,6 +79,7 @@ def main():
                 if backend == "sglang-oai-chat" and load == "random-ids":
                     continue  # ids that are no text
                 command = [args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error"]
+                command += ["--speculative-algorithm", "NONE"]
                 with Server(command) as server:
                     results.append(result_of(args, server, backend, load, tokenizer))
     print_table(results)

@@ -13,7 +13,7 @@ import argparse
 import collections
 import re
 
-FIRST_KERNEL = "fetch_kernel"
+FIRST_KERNELS = ("fetch_kernel", "write_decode_kernel")  # of steps with prompts, and without
 
 
 def kernels_of(path):
@@ -34,7 +34,7 @@ def median(values):
 
 def steps_of(kernels):
     """Pairs of a step and the begin of the next, those alone that are alike."""
-    begins = [i for i, kernel in enumerate(kernels) if kernel[3] == FIRST_KERNEL]
+    begins = [i for i, kernel in enumerate(kernels) if kernel[3] in FIRST_KERNELS]
     steps = [kernels[begin:end] for begin, end in zip(begins, begins[1:])]
     usual = collections.Counter(len(step) for step in steps).most_common(1)[0][0]
     alike = [

@@ -1,4 +1,4 @@
-# `cmake --install build/cpu --prefix PLACE`: the program with its manual page and completions, and for programs in C++ the
+# `cmake --install build/cpu --prefix PLACE`: the program with its draft heads, manual page and completions, and for programs in C++ the
 # rooms up to attention as a package (`find_package(quire)`, then link quire::attn). What is installed is built with `quire`.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -28,6 +28,7 @@ if(TARGET quire)
                                   COMMAND_ERROR_IS_FATAL ANY)")
   endfunction()
   install(TARGETS quire)
+  install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/quire/heads FILES_MATCHING PATTERN "*.safetensors")
   install(CODE "file(MAKE_DIRECTORY \"${printed}\")")
   quire_prints(quire.1 help --man)
   quire_prints(quire completion bash)

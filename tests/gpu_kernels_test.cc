@@ -66,6 +66,7 @@ std::string to_string(const Replayed& replayed) {
              replayed.page_size);
 }
 
+bool is_verify(Mode mode) { return mode == Mode::verify || mode == Mode::verify_tree; }
 bool is_extend(Mode mode) { return mode == Mode::extend || mode == Mode::draft_extend; }
 
 // Steps of other requests, lengths and numbers of them, all padded to the same batch and query rows.
@@ -76,7 +77,7 @@ class Steps {
                                            .page_size = replayed.page_size,
                                            .lengths = std::vector<int32_t>(kBatch, kLongest),
                                            .captured = kBatch,
-                                           .draft_tokens = replayed.mode == Mode::verify ? kNodes : 0})) {
+                                           .draft_tokens = is_verify(replayed.mode) ? kNodes : 0})) {
     if (replayed.mode == Mode::draft) case_.draft_steps = 4;
     if (is_extend(replayed.mode)) case_.extend.assign(kBatch, kRows / kBatch);
   }
@@ -95,6 +96,7 @@ class Steps {
     std::iota(c.requests.begin(), c.requests.end(), 0);
     std::shuffle(c.requests.begin(), c.requests.end(), random_);
     c.requests.resize(live);
+    c.seed = random_();                      // of trees
     int32_t rows = kRows - (kBatch - live);  // padding has one each
     for (int32_t b = 0; b < live; ++b) {
       const int32_t most = rows - (live - 1 - b), extend = b + 1 == live ? most : 1 + below(most);
@@ -154,10 +156,10 @@ class Replays : public GpuKernels, public ::testing::WithParamInterface<GpuProbl
   }
 };
 
-// In every mode without trees; page sizes take turns.
+// In every mode but drafts of trees; page sizes take turns.
 TEST_P(Replays, OfOtherBatchesAreRight) {
   size_t turn = GetParam().heads;
-  for (const Mode mode : {Mode::decode, Mode::extend, Mode::draft, Mode::verify, Mode::draft_extend})
+  for (const Mode mode : {Mode::decode, Mode::extend, Mode::draft, Mode::verify, Mode::verify_tree, Mode::draft_extend})
     expect_right({GetParam(), mode, kPageSizes[turn++ % std::size(kPageSizes)]});
 }
 
@@ -201,6 +203,148 @@ constexpr GpuProblem kDecodeProblems[] = {
     {"fp8_128", Dtype::f16, Dtype::f8e4m3, 5, 1, 128, 128},
 };
 INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManyRows, ::testing::ValuesIn(kDecodeProblems),
+                         [](const auto& test) { return test.param.name; });
+
+// --- trees where decode has no kernel: prefill's and latent keys
+
+class Trees : public GpuKernels, public ::testing::WithParamInterface<GpuProblem> {
+ protected:
+  GpuKernel kernel() const { return GetParam().is_latent ? GpuKernel::latent : GpuKernel::prefill; }
+
+  void expect_right(Case c, const std::vector<int32_t>& page_sizes = {16}) {
+    c = GetParam().applied_to(c);
+    const Attention expected = expected_of(c);
+    for (const int32_t page_size : page_sizes) {
+      c.page_size = page_size;
+      SCOPED_TRACE(to_string(c));
+      expect_dense(run(c.world(), c, kernel()), expected, kGpuTolerance);
+    }
+  }
+};
+
+// Prefixes that end at, before and behind a tile of keys, and none; nodes whose rows are one tile or several.
+TEST_P(Trees, OfAnySize) {
+  const std::vector<int32_t> sizes = GetParam().heads > 20 ? std::vector{1, 5} : std::vector{1, 5, 33, 70};
+  for (const int32_t nodes : sizes)
+    expect_right({.mode = Mode::verify_tree,
+                  .lengths = {200, 0, 129, 64, 63, 1},
+                  .captured = nodes % 2 ? 8 : 0,
+                  .draft_tokens = nodes},
+                 {1, 16, 64});
+}
+
+// Paths, whose branches are as long as they may be and so many places; stars, whose branches are two tokens; both.
+TEST_P(Trees, OfAnyShape) {
+  const int32_t nodes = GetParam().heads > 20 ? 9 : 40;
+  std::vector<int32_t> path(nodes), star(nodes, 0);
+  std::iota(path.begin(), path.end(), -1);
+  star[0] = -1;
+  const auto expect = [&](std::vector<int32_t> lengths, std::vector<std::vector<int32_t>> trees) {
+    expect_right({.mode = Mode::verify_tree, .lengths = lengths, .trees = trees, .draft_tokens = nodes});
+  };
+  expect({127, 64}, {path, path});
+  expect({130, 0}, {star, star});
+  expect({50, 200, 0}, {path, star, path});
+}
+
+// A window that ends in the prefix, at its end, or in the branch.
+TEST_P(Trees, EveryVariant) {
+  const Case tree{.mode = Mode::verify_tree, .lengths = {200, 0, 129}, .draft_tokens = 9};
+  for (const int32_t window : {0, 1, 3, 63, 90, 500}) {
+    Case c = tree;
+    c.window = window;
+    expect_right(c, {window % 2 ? 16 : 1});
+  }
+  Case pool = tree;
+  pool.kind = LayerKind::window;
+  pool.window = 70;
+  pool.window_pool = true;
+  expect_right(pool);
+  Case capped = tree, sinks = tree, materialised = tree;
+  capped.softcap = 5;
+  expect_right(capped);
+  sinks.sinks = true;
+  sinks.out_type = Dtype::bf16;
+  expect_right(sinks);
+  materialised.form = Form::materialised;
+  expect_right(materialised);
+}
+
+// Keys that are shared out among the blocks, the branches behind them.
+TEST_P(Trees, BehindALongPrefix) {
+  for (const int32_t length : {3000, 4095, 4096, 4097})
+    expect_right({.mode = Mode::verify_tree, .lengths = {length, 17}, .draft_tokens = 2, .context = 8192});
+}
+
+// Drafts of trees: a row for each of the branches, at every step.
+TEST_P(Trees, Drafts) {
+  for (const int32_t step : {0, 1, 2})
+    expect_right({.mode = Mode::draft_tree,
+                  .lengths = {130, 64, 3},
+                  .captured = 4,
+                  .topk = 3,
+                  .draft_steps = 4,
+                  .draft_step = step});
+}
+
+constexpr GpuProblem kTreeProblems[] = {
+    {"bf16_96", Dtype::bf16, Dtype::bf16, 6, 3, 96, 96},
+    {"fp8_96", Dtype::f16, Dtype::f8e4m3, 4, 4, 96, 96},
+    {"f16_192", Dtype::f16, Dtype::f16, 4, 1, 192, 128},
+    {"fp8_192", Dtype::bf16, Dtype::f8e4m3, 6, 2, 192, 128},
+    {"bf16_256", Dtype::bf16, Dtype::bf16, 8, 2, 256, 256},
+    {"fp8_256", Dtype::bf16, Dtype::f8e4m3, 3, 3, 256, 256},
+    {"bf16_latent_16", Dtype::bf16, Dtype::bf16, 16, 1, 576, 512, true},
+    {"f16_latent_100", Dtype::f16, Dtype::f16, 100, 1, 576, 512, true},
+    {"bf16_latent_128", Dtype::bf16, Dtype::bf16, 128, 1, 576, 512, true},
+    {"fp8_latent_5", Dtype::bf16, Dtype::f8e4m3, 5, 1, 576, 512, true},
+    {"fp8_latent_64", Dtype::f16, Dtype::f8e4m3, 64, 1, 576, 512, true},
+};
+INSTANTIATE_TEST_SUITE_P(Problems, Trees, ::testing::ValuesIn(kTreeProblems),
+                         [](const auto& test) { return test.param.name; });
+
+// --- keys that are widened on their way, where they are as wide as never
+
+class WideKeysOf8Bits : public Trees {};
+
+// Lengths around a tile of keys and around two, split and not.
+TEST_P(WideKeysOf8Bits, AnyNumberOfKeys) {
+  const std::vector<int32_t> page_sizes(std::begin(kPageSizes), std::end(kPageSizes));
+  expect_right({.lengths = {1, 63, 64, 65, 127, 128, 129, 700}, .captured = 10}, page_sizes);
+  expect_right({.lengths = {1500}}, page_sizes);
+  expect_right({.mode = Mode::verify, .lengths = {62, 0, 400, 127}, .draft_tokens = 3}, page_sizes);
+  expect_right({.mode = Mode::extend, .lengths = {20, 7, 1, 200, 129}, .extend = {20, 1, 1, 9, 2}, .captured = 7},
+               page_sizes);
+  expect_right({.mode = Mode::extend, .lengths = {1200, 3, 1500}, .extend = {5, 3, 1}, .context = 4096});
+}
+
+TEST_P(WideKeysOf8Bits, EveryVariant) {
+  for (const int32_t window : {0, 63, 100, 500})
+    expect_right({.lengths = {3, 64, 65, 700, 193}, .window = window}, {window % 2 ? 1 : 16});
+  expect_right({.lengths = {3, 700}, .softcap = 5});
+  expect_right({.mode = Mode::extend, .lengths = {30, 300}, .extend = {30, 9}, .softcap = 5, .sinks = true});
+  expect_right({.out_type = Dtype::bf16, .lengths = {3, 700}, .sinks = true});
+  const float value_scale = GetParam().is_latent ? 0.03f : 0.7f;  // latent values are keys
+  expect_right({.out_type = Dtype::f16, .lengths = {3, 700}, .key_scale = 0.03f, .value_scale = value_scale});
+  expect_right({.form = Form::materialised, .lengths = {3, 700}});
+}
+
+// Queries that are far apart in size, in the same tile and in others; scores that outgrow those before.
+TEST_P(WideKeysOf8Bits, ScoresOfAnySize) {
+  for (const float scale : {0x1p-12f, 10.0f, 300.0f}) {
+    expect_right({.lengths = {900, 517}, .score_scale = scale});
+    expect_right({.mode = Mode::extend, .lengths = {300, 517}, .extend = {20, 3}, .score_scale = scale});
+  }
+}
+
+constexpr GpuProblem kWideProblems[] = {
+    {"bf16_192", Dtype::bf16, Dtype::f8e4m3, 6, 2, 192, 128},
+    {"f16_192", Dtype::f16, Dtype::f8e4m3, 5, 5, 192, 128},
+    {"bf16_latent_16", Dtype::bf16, Dtype::f8e4m3, 16, 1, 576, 512, true},
+    {"f16_latent_100", Dtype::f16, Dtype::f8e4m3, 100, 1, 576, 512, true},
+    {"bf16_latent_128", Dtype::bf16, Dtype::f8e4m3, 128, 1, 576, 512, true},
+};
+INSTANTIATE_TEST_SUITE_P(Problems, WideKeysOf8Bits, ::testing::ValuesIn(kWideProblems),
                          [](const auto& test) { return test.param.name; });
 
 // --- decode by clusters of blocks
@@ -299,7 +443,7 @@ TEST_P(DecodeOfManySequences, InTeamsOfEverySize) {
 }
 
 TEST_P(DecodeOfManySequences, EveryVariant) {
-  for (const int32_t pairs : {140, 396, 1200}) {
+  for (const int32_t pairs : {264, 396, 1200}) {
     expect_right(pairs, {.softcap = 5, .context = 1100});
     expect_right(pairs, {.sinks = true, .context = 1100});
     expect_right(pairs, {.out_type = Dtype::bf16, .sinks = true, .context = 1100});
@@ -309,6 +453,8 @@ TEST_P(DecodeOfManySequences, EveryVariant) {
 constexpr GpuProblem kManyProblems[] = {
     {"bf16_9_3", Dtype::bf16, Dtype::bf16, 9, 3, 64, 64},
     {"f16_32_4", Dtype::f16, Dtype::f16, 32, 4, 64, 64},
+    {"bf16_16_4_128", Dtype::bf16, Dtype::bf16, 16, 4, 128, 128},
+    {"f16_8_1_128", Dtype::f16, Dtype::f16, 8, 1, 128, 128},
 };
 INSTANTIATE_TEST_SUITE_P(Problems, DecodeOfManySequences, ::testing::ValuesIn(kManyProblems),
                          [](const auto& test) { return test.param.name; });
@@ -366,10 +512,12 @@ TEST_F(KeysOfTheStep, AreWaitedFor) {
                         GpuKernel::decode_parts);
       expect_waited_for(problem, {.lengths = {length}, .context = 9000, .deterministic = true}, GpuKernel::decode);
       expect_waited_for(problem, {.lengths = std::vector<int32_t>(20, length), .context = 16384}, GpuKernel::decode);
-      if (problem.key_dim == 64)
-        for (const int32_t sequences : length < 100 ? std::vector{50, 128, 400} : std::vector{50, 128})
-          expect_waited_for(problem, {.lengths = std::vector<int32_t>(sequences, length), .context = 4096},
-                            GpuKernel::decode_many);
+      if (problem.key_dim == 64 || length < 100)
+        for (const int32_t sequences : length < 100 ? std::vector{66, 128, 400} : std::vector{66, 128})
+          expect_waited_for(
+              problem,
+              {.lengths = std::vector<int32_t>(sequences, length), .context = problem.key_dim == 64 ? 4096 : 2048},
+              GpuKernel::decode_many);
     }
 }
 

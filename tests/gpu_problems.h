@@ -44,11 +44,13 @@ inline constexpr GpuProblem kGpuProblems[] = {
     {"fp8_128", Dtype::f16, Dtype::f8e4m3, 12, 3, 128, 128},
     {"bf16_192", Dtype::bf16, Dtype::bf16, 5, 5, 192, 128},
     {"f16_192", Dtype::f16, Dtype::f16, 4, 1, 192, 128},
+    {"fp8_192", Dtype::bf16, Dtype::f8e4m3, 6, 2, 192, 128},
     {"bf16_256", Dtype::bf16, Dtype::bf16, 6, 3, 256, 256},
     {"f16_256", Dtype::f16, Dtype::f16, 8, 8, 256, 256},
     {"fp8_256", Dtype::bf16, Dtype::f8e4m3, 4, 2, 256, 256},
     {"bf16_latent", Dtype::bf16, Dtype::bf16, 8, 1, 576, 512, true},
     {"f16_latent", Dtype::f16, Dtype::f16, 5, 1, 576, 512, true},
+    {"fp8_latent", Dtype::bf16, Dtype::f8e4m3, 9, 1, 576, 512, true},
 };
 
 // Tensor cores multiply probabilities that are rounded to 16 bits, of bf16 by up to 2^-8: so a result is off by up to
@@ -70,15 +72,14 @@ inline GpuKernel expected_kernel(const Sizes& sizes, const Step& step) {
   const bool is_any_number_of_queries =
       step.mode == Mode::extend || step.mode == Mode::draft_extend || step.kind == LayerKind::local;
   const int32_t rows = queries_of(step.mode, sizes) * sizes.heads / sizes.kv_heads;
-  if (sizes.latent) return is_tree ? GpuKernel::general : GpuKernel::latent;
+  if (sizes.latent) return GpuKernel::latent;
   const bool is_few = !is_any_number_of_queries && rows <= 64;
   const bool has_decode = sizes.key_dim <= 128 && step.kind != LayerKind::local;
-  const bool are_few = std::max(step.captured, static_cast<int32_t>(step.sequences.size())) * sizes.kv_heads <= 132;
-  const bool is_one_query = !is_tree && queries_of(step.mode, sizes) == 1 && rows <= 8;
-  if (has_decode && is_few && are_few && is_one_query && sizes.kv_type != Dtype::f8e4m3)
-    return GpuKernel::decode_cluster;
+  const int32_t tiles = (rows + 7) / 8 * std::max(step.captured, static_cast<int32_t>(step.sequences.size()));
+  const bool has_clusters = !is_tree && sizes.heads / sizes.kv_heads <= 8 && tiles * sizes.kv_heads <= 132;
+  if (has_decode && is_few && has_clusters && sizes.kv_type != Dtype::f8e4m3) return GpuKernel::decode_cluster;
   if (has_decode && (is_few || is_tree)) return GpuKernel::decode;
-  return is_tree ? GpuKernel::general : GpuKernel::prefill;
+  return GpuKernel::prefill;
 }
 
 // What was launched since it was made.

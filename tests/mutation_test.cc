@@ -107,10 +107,10 @@ bool is_for_the_shadow_alone(const BufferSpec& buffer) {
 }
 
 // Of what blocks leave for each other, all that split keys over several of them read the arrivals, and prefill its
-// tiles' counter. Clusters know the row of each sequence's one query.
+// tiles' counter. Clusters know the row of a sequence's query, where it has one.
 bool is_read_by(GpuKernel kernel, const BufferSpec& buffer) {
   const bool is_cluster = kernel == GpuKernel::decode_cluster || kernel == GpuKernel::decode_parts;
-  if (ends_with(buffer.name, "cu_seqlens_q")) return kernel != GpuKernel::decode_cluster;
+  if (ends_with(buffer.name, "cu_seqlens_q")) return kernel != GpuKernel::decode_cluster || buffer.set == Set::verify;
   if (buffer.id == Buf::split_arrivals) return kernel != GpuKernel::general && !is_cluster;
   return buffer.id != Buf::split_next_tile || kernel == GpuKernel::prefill;
 }

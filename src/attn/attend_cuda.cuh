@@ -10,7 +10,9 @@
 
 #include "attn/attention.h"
 #include "attn/gpu_choice.h"
+#include "attn/stream_k.h"
 #include "base/cuda_call.h"
+#include "base/cuda_launch.cuh"
 
 namespace quire::attn::cuda {
 
@@ -45,17 +47,6 @@ inline __device__ void store(Dtype type, std::byte* array, int64_t index, float 
   }
 }
 
-// Of so many that begin one after the other, the last that begins at or before a place.
-template <class BeginsBy>
-__device__ int32_t last_that(int32_t count, const BeginsBy& begins_by) {
-  int32_t low = 0, high = count;
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (begins_by(middle) ? low : high) = middle;
-  }
-  return low;
-}
-
 // Slot of a sequence's key in its page, or in its pages, of 2^shift tokens each.
 inline __device__ int32_t slot_in_page(int32_t page, int32_t shift, int32_t key) {
   return (page << shift) + (key & ((1 << shift) - 1));
@@ -64,20 +55,43 @@ inline __device__ int32_t slot_in_pages(const PageId* pages, int32_t shift, int3
   return slot_in_page(pages[key >> shift].value, shift, key);
 }
 
+// Of the step's metadata. They may be read while the kernel before still runs, which is too early to trust L1: it may
+// have what an earlier step wrote.
+template <class T>
+__device__ T read_early(const T* of_step) {
+  return __ldcg(of_step);
+}
+
 struct Sequence {
   const PageId* pages;
   int64_t start, end;           // positions of the keys in pages
   int32_t first_row, last_row;  // its query rows: first_row .. last_row - 1
+
+  __device__ int32_t length() const { return static_cast<int32_t>(end - start); }
 };
 
-inline __device__ Sequence sequence_at(const KeyView& keys, int32_t b) {
-  const int64_t first_page = keys.first_page ? keys.first_page[b] : 0;
-  const int64_t start = keys.starts_at_first_page ? first_page << keys.page_size.shift() : 0;
-  return {.pages = keys.pages + (keys.rows ? keys.rows[b].value : b) * keys.stride + first_page,
+// Where the pages of live sequence b begin: entry `first_page` of row `row` of the tables.
+struct TablePlace {
+  int32_t row, first_page;
+  __device__ const PageId* in(const KeyView& keys) const { return keys.pages + row * keys.stride + first_page; }
+};
+inline __device__ TablePlace table_place(const KeyView& keys, int32_t b) {
+  return {.row = keys.rows ? read_early(&keys.rows[b].value) : b,
+          .first_page = keys.first_page ? read_early(keys.first_page + b) : 0};
+}
+
+// The one whose query rows are these.
+inline __device__ Sequence sequence_at(const KeyView& keys, int32_t b, int32_t first_row, int32_t last_row) {
+  const TablePlace place = table_place(keys, b);
+  const int64_t start = keys.starts_at_first_page ? int64_t{place.first_page} << keys.page_size.shift() : 0;
+  return {.pages = place.in(keys),
           .start = start,
-          .end = start + keys.lengths[b],
-          .first_row = keys.cu_q[b],
-          .last_row = keys.cu_q[b + 1]};
+          .end = start + read_early(keys.lengths + b),
+          .first_row = first_row,
+          .last_row = last_row};
+}
+inline __device__ Sequence sequence_at(const KeyView& keys, int32_t b) {
+  return sequence_at(keys, b, read_early(keys.cu_q + b), read_early(keys.cu_q + b + 1));
 }
 
 // Positions [first, end) that a row sees; those at or past the sequence's end are its own branch.
@@ -99,6 +113,65 @@ inline __device__ int64_t slot_of(const KeyView& keys, const Sequence& sequence,
   const auto key = static_cast<int32_t>(position - sequence.start);
   const int32_t shift = keys.page_size.shift();
   return (int64_t{sequence.pages[key >> shift].value} << shift) + (key & ((1 << shift) - 1));
+}
+
+// --- trees, of which some rows are a tile's
+//
+// Behind the keys in pages come places for the branches of the tile's queries, `tokens` for each. A query's rows see
+// the keys in pages, but for a window, and their own places.
+
+struct BranchLengths {
+  int32_t longest, shortest;
+};
+// Within their bound, so that no kernel has more to do than it was launched for, whatever they hold.
+inline __device__ BranchLengths branch_lengths(const KeyView& keys, int32_t first_row, int32_t last_row) {
+  BranchLengths lengths{0, keys.most_branch_tokens};
+  for (int32_t row = first_row; row < last_row; ++row) {
+    const int32_t length = min(max(read_early(keys.branch_lengths + row), 0), keys.most_branch_tokens);
+    lengths = {max(lengths.longest, length), min(lengths.shortest, length)};
+  }
+  return lengths;
+}
+
+// Of a row's branch; -1: it is shorter.
+inline __device__ int32_t slot_in_branch(const KeyView& keys, int64_t row, int32_t token) {
+  if (token >= read_early(keys.branch_lengths + row)) return -1;
+  return read_early(&keys.branch_slots[row * keys.branch_stride + token].value);
+}
+// Of a place behind the keys in pages; -1: it is nobody's. The tile's queries begin with row `first_row`, the
+// sequence's end before `last_row`.
+inline __device__ int32_t slot_behind_pages(const KeyView& keys, int32_t place, int32_t tokens, int32_t first_row,
+                                            int32_t last_row) {
+  const int32_t query = place / tokens, row = first_row + query;
+  return row < last_row ? slot_in_branch(keys, row, place - query * tokens) : -1;
+}
+
+// What a row sees: keys in pages, and places of its own branch, counted from the first key.
+struct SeenOfTree {
+  int32_t first, end, branch_first, branch_end;
+};
+// length: keys in pages. query: of the tile, whose row it is.
+inline __device__ SeenOfTree seen_of_tree(const AttendArgs& args, int32_t length, int32_t tokens, int32_t query,
+                                          int32_t row) {
+  const int32_t branch = args.keys.branch_lengths[row], places = length + query * tokens;
+  const int32_t first = args.window < 0 ? 0 : max(0, length + branch - 1 - args.window);
+  return {.first = min(first, length),
+          .end = length,
+          .branch_first = places + max(first - length, 0),
+          .branch_end = places + branch};
+}
+
+// ---
+
+// The first key that the last row of a sequence sees: of its one query, if it has no more.
+inline __device__ int32_t first_seen_by_last(const AttendArgs& args, int32_t length) {
+  return args.window >= 0 && args.keys.causal ? max(0, length - 1 - args.window) : 0;
+}
+
+// From here on everything may be read and written; the same is then allowed to the next kernel.
+inline __device__ void wait_and_launch_dependents() {
+  griddep_wait();
+  griddep_launch_dependents();
 }
 
 // Query row and head of a packed row; row < 0: none.

@@ -464,6 +464,22 @@ TEST_P(Attend, VerifiesChains) {
                                   .draft_tokens = nodes});
 }
 
+// On a GPU the bound of a sequence's rows tells few queries from many: those of a chain, of any length.
+TEST_P(Attend, ExtendsOfFewRowsEach) {
+  for (const int32_t page_size : {1, 16})
+    for (const int32_t rows : {2, 5, 16}) {
+      Case c{.mode = Mode::extend,
+             .page_size = page_size,
+             .lengths = {40, 17, 620, 16, 300},
+             .extend = {rows, 1, rows - 1, rows, 2},
+             .captured = 7,
+             .sequence_rows = rows};
+      expect_right_in_both_forms(c);
+      c.window = 9;
+      expect_right(c);
+    }
+}
+
 TEST_P(Attend, VerifiesRandomTrees) {
   for (uint64_t seed = 1; seed <= 12; ++seed)
     expect_right_in_both_forms({.mode = Mode::verify_tree,

@@ -48,6 +48,7 @@ struct KeyView {
   int32_t most_branch_tokens;  // bound of branch_lengths
   int32_t most_queries;        // bound of a sequence's query rows; 0: only the step knows
   int32_t query_rows;          // bound of all sequences' query rows
+  int32_t most_sequences;      // bound of the step's sequences
   PageSize page_size;
   int32_t most_keys;  // bound of lengths: check_step() holds every replay to it
 };

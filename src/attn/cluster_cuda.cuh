@@ -15,6 +15,7 @@ namespace quire::attn::cuda {
 struct ClusterDecode {
   AttendArgs args;
   int32_t group;
+  int32_t row_tiles;               // that a sequence may have, of (query, head) pairs; each has a cluster
   int32_t cluster_shift;           // log2 of its blocks
   int32_t key_bytes, value_bytes;  // from one slot to the next
   bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
@@ -25,6 +26,7 @@ struct ClusterDecode {
 inline ClusterDecode cluster_decode(const AttendArgs& args, const GpuChoice& choice) {
   return {.args = args,
           .group = args.q.heads / args.kv.kv_heads,
+          .row_tiles = choice.row_tiles,
           .cluster_shift = std::countr_zero(static_cast<uint32_t>(choice.cluster)),
           .key_bytes = static_cast<int32_t>(args.kv.key_stride * size_of(args.kv.type)),
           .value_bytes = static_cast<int32_t>(args.kv.value_stride * size_of(args.kv.type)),
@@ -42,12 +44,6 @@ inline void launch_clusters(void (*kernel)(ClusterDecode), const ClusterDecode& 
              "attention needs clusters of 16 blocks");
   launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), threads, shared, stream, "attention", d,
                choice.cluster);
-}
-
-// Lengths and such may be read while the kernel before still runs, which is too early to trust L1.
-template <class T>
-__device__ T read_early(const T* of_step) {
-  return __ldcg(of_step);
 }
 
 // Waiting for the whole cluster in two halves: barriers that were begun before the first are seen after the second.

@@ -187,12 +187,8 @@ constexpr int32_t units_of(const DecodeCut& cut, const SequenceWork& seq, int32_
 
 // The tile that has this unit of its sequence.
 constexpr int32_t tile_with(const DecodeCut& cut, const SequenceWork& seq, int32_t queries, int32_t unit) {
-  int32_t low = 0, high = cut.tiles_of(queries);
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (units_before_tile(cut, seq, queries, middle) <= unit ? low : high) = middle;
-  }
-  return low;
+  return last_that(cut.tiles_of(queries),
+                   [&](int32_t tile) { return units_before_tile(cut, seq, queries, tile) <= unit; });
 }
 
 constexpr TileWork tile_work(const DecodeCut& cut, const SequenceWork& seq, int32_t queries, int32_t tile) {

@@ -615,12 +615,6 @@ __device__ void prepare(const Decode& d, SequenceWork* seqs, SharedStorage<E>& s
   __syncthreads();
 }
 
-// From here on everything may be read and written.
-inline __device__ void wait_and_launch_dependents() {
-  griddep_wait();
-  griddep_launch_dependents();
-}
-
 template <class E>
 __global__ void __launch_bounds__(E::kThreads, E::kSizes.blocks()) decode_kernel(const __grid_constant__ Decode d) {
   extern __shared__ __align__(1024) std::byte memory[];

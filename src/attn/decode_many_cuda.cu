@@ -1,6 +1,6 @@
-// One query of each of many sequences, heads of 64, contexts that are not long: there are as many (sequence, kv head)
-// pairs as multiprocessors or more, so nobody's keys need be split over blocks, and what counts is that no warp waits
-// for another at the end of every short sequence.
+// One query of each of many sequences, heads of 64 or 128, contexts that are not long: there are as many (sequence, kv
+// head) pairs as multiprocessors or more, so nobody's keys need be split over blocks, and what counts is that no warp
+// waits for another at the end of every short sequence.
 //
 // A team of 1, 2, 4, 8 or 16 warps has a pair alone, as many warps as the pairs leave. Each of its warps takes every
 // team-th tile of 16 keys, which come by cp.async into stages of its own; against it go the heads of the group
@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "attn/attend_cuda.cuh"
+#include "attn/decode_quads_cuda.cuh"
 #include "attn/decode_tile_cuda.cuh"
 #include "attn/gpu_sizes.h"
 #include "base/tensor_core.cuh"
@@ -21,7 +22,11 @@
 namespace quire::attn::cuda {
 namespace {
 
-constexpr int32_t kManyWarps = ManySizes::kWarps, kManyThreads = kManyWarps * kWarp, kManyStages = ManySizes::kStages;
+constexpr int32_t kManyStages = ManySizes::kStages;
+template <class E>
+constexpr int32_t kManyWarps = ManySizes::warps(E::kDim);
+template <class E>
+constexpr int32_t kManyThreads = kManyWarps<E>* kWarp;
 
 struct DecodeMany {
   AttendArgs args;
@@ -30,12 +35,6 @@ struct DecodeMany {
   int32_t key_bytes, value_bytes;  // from one slot to the next
   bool keys_are_old;               // but for those of this step's queries: the kernel before wrote none of them
 };
-
-// Of the step's metadata, which may be read while the kernel before still runs: too early to trust L1.
-template <class T>
-__device__ T read_settled(const T* of_step) {
-  return __ldcg(of_step);
-}
 
 // A sequence's keys for one kv head.
 struct Pair {
@@ -47,10 +46,9 @@ struct Pair {
 __device__ Pair pair_at(const DecodeMany& d, int32_t index) {
   const KeyView& keys = d.args.keys;
   const int32_t kv_heads = d.args.kv.kv_heads, b = index / kv_heads;
-  const int32_t row = read_settled(keys.cu_q + b), end = read_settled(keys.cu_q + b + 1);
-  const int64_t table_row = keys.rows ? read_settled(&keys.rows[b].value) : b;
-  return {.pages = keys.pages + table_row * keys.stride + (keys.first_page ? read_settled(keys.first_page + b) : 0),
-          .length = row < end ? read_settled(keys.lengths + b) : 0,
+  const int32_t row = read_early(keys.cu_q + b), end = read_early(keys.cu_q + b + 1);
+  return {.pages = table_place(keys, b).in(keys),
+          .length = row < end ? read_early(keys.lengths + b) : 0,
           .row = row,
           .kv_head = index - b * kv_heads};
 }
@@ -107,7 +105,7 @@ class TileLoader {
     const int32_t key = first_key(index * kTilesOfLookUp + lane / E::kKeys) + lane % E::kKeys;
     if (key >= pair_.length) return -1;
     const int32_t shift = d_.args.keys.page_size.shift();
-    return slot_in_page(read_settled(&pair_.pages[key >> shift].value), shift, key);
+    return slot_in_page(read_early(&pair_.pages[key >> shift].value), shift, key);
   }
 
   __device__ void load(int32_t tile) const {
@@ -172,26 +170,19 @@ __device__ Sums<E> fold_tiles(const DecodeMany& d, const Pair& pair, const Queri
 
 // --- results
 
-struct RowScale {
-  float factor, row_max;  // what sums are multiplied by; natural
-};
-__device__ RowScale scale_of(const DecodeMany& d, int32_t head, float row_max, float sum) {
-  const float natural = __fmul_rn(row_max, kLn2);
-  return {factor_of(natural, sum, d.args.sinks ? d.args.sinks[head] : -INFINITY, d.args.kv.value_scale), natural};
-}
-
 // Of a warp alone.
 template <class E>
 __device__ void write_sums(const DecodeMany& d, const Pair& pair, const Sums<E>& sums) {
   const int32_t lane = threadIdx.x % kWarp, own = lane / 4;  // whose maximum and sum this lane has
-  const float sum = quad_sum(sums.sum[0]);
-  const int32_t first_head = pair.kv_head * d.group;
-  const RowScale scale = scale_of(d, first_head + min(own, d.group - 1), sums.row_max[0], sum);
-  if (lane % 4 == 0 && own < d.group) write_lse(d.args, pair.row, first_head + own, scale.row_max, sum);
+  const int32_t first_head = pair.kv_head * d.group, head = first_head + min(own, d.group - 1);
+  const float sum = quad_sum(sums.sum[0]), row_max = __fmul_rn(sums.row_max[0], kLn2);
+  const float own_factor =
+      factor_of(row_max, sum, d.args.sinks ? d.args.sinks[head] : -INFINITY, d.args.kv.value_scale);
+  if (lane % 4 == 0 && own < d.group) write_lse(d.args, pair.row, head, row_max, sum);
 #pragma unroll
   for (int32_t i = 0; i < 2; ++i) {
     const int32_t row = lane % 4 * 2 + i;
-    const float factor = __shfl_sync(~0u, scale.factor, row * 4);
+    const float factor = __shfl_sync(~0u, own_factor, row * 4);
     if (row >= d.group) continue;
     const int64_t at = int64_t{pair.row} * d.args.out.row_stride + (first_head + row) * E::kDim + lane / 4;
 #pragma unroll
@@ -204,7 +195,7 @@ __device__ void write_sums(const DecodeMany& d, const Pair& pair, const Sums<E>&
 
 template <class E>
 struct Meeting {
-  float row_max[kManyWarps][kRowsInTile], sum[kManyWarps][kRowsInTile];
+  float row_max[kManyWarps<E>][kRowsInTile], sum[kManyWarps<E>][kRowsInTile];
 };
 
 // The sums of a team's warps, each in its first stage, are added up in the order of the warps.
@@ -224,20 +215,17 @@ __device__ void meet_and_write(const DecodeMany& d, const Pair& pair, const Sums
   }
   store_rows<E>(sums, 0, d.group, place(warp));
   named_barrier_sync(1 + team, warps * kWarp);
-  const int32_t thread = (warp - first_warp) * kWarp + lane;
-  for (int32_t i = thread; i < d.group * E::kDim; i += warps * kWarp) {
-    const int32_t row = i / E::kDim, column = i % E::kDim, head = pair.kv_head * d.group + row;
-    float row_max = -INFINITY, total = 0, out = 0;
-    for (int32_t w = first_warp; w < first_warp + warps; ++w) row_max = fmaxf(row_max, meeting.row_max[w][row]);
-    for (int32_t w = first_warp; w < first_warp + warps; ++w) {
-      const float share = row_max == -INFINITY ? 0 : fast_exp2(meeting.row_max[w][row] - row_max);
-      total = __fmaf_rn(meeting.sum[w][row], share, total);
-      out = __fmaf_rn(place(w)[place_of<E>(row, column)], share, out);
-    }
-    const RowScale scale = scale_of(d, head, row_max, total);
-    if (column == 0) write_lse(d.args, pair.row, head, scale.row_max, total);
-    store(d.args.out.type, d.args.out.data, int64_t{pair.row} * d.args.out.row_stride + head * E::kDim + column,
-          out * scale.factor);
+  constexpr int32_t kQuads = E::kDim / 4, kAtOnce = 2;  // a team's warps are even
+  const auto quad_of = [&](int32_t w, int32_t row, int32_t quad) -> Quad {
+    return {*reinterpret_cast<const float4*>(place(w) + place_of<E>(row, quad * 4)), meeting.row_max[w][row],
+            meeting.sum[w][row]};
+  };
+  for (int32_t i = (warp - first_warp) * kWarp + lane; i < d.group * kQuads; i += warps * kWarp) {
+    const int32_t row = i / kQuads, quad = i % kQuads;
+    Quad total;
+    for (int32_t w = first_warp; w < first_warp + warps; w += kAtOnce)
+      fold_quads(total, {quad_of(w, row, quad), quad_of(w + 1, row, quad)});
+    write_quad<E::kDim>(d.args, {pair.row, pair.kv_head * d.group + row}, quad, total);
   }
   named_barrier_sync(1 + team, warps * kWarp);  // before the stages are filled again
 }
@@ -246,18 +234,17 @@ __device__ void meet_and_write(const DecodeMany& d, const Pair& pair, const Sums
 
 // grid: blocks, each with as many neighbouring pairs, which its teams share
 template <class E>
-__global__ void __launch_bounds__(kManyThreads, 1) decode_many_kernel(const __grid_constant__ DecodeMany d) {
+__global__ void __launch_bounds__(kManyThreads<E>, 1) decode_many_kernel(const __grid_constant__ DecodeMany d) {
   extern __shared__ __align__(1024) std::byte memory[];
   __shared__ Meeting<E> meeting;
   const int32_t warp = threadIdx.x / kWarp, team = warp >> d.team_shift, member = warp - (team << d.team_shift);
-  const int32_t teams = kManyWarps >> d.team_shift;
+  const int32_t teams = kManyWarps<E> >> d.team_shift;
   if (!d.args.keys_are_settled) griddep_wait();
-  const int32_t live = read_settled(d.args.keys.live), pairs = live * d.args.kv.kv_heads;
+  const int32_t live = read_early(d.args.keys.live), pairs = live * d.args.kv.kv_heads;
   bool has_waited = false;
   const auto wait_once = [&] {
     if (has_waited) return;
-    griddep_wait();
-    griddep_launch_dependents();
+    wait_and_launch_dependents();
     has_waited = true;
   };
   const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
@@ -281,17 +268,23 @@ __global__ void __launch_bounds__(kManyThreads, 1) decode_many_kernel(const __gr
   wait_once();
   const KeyView& keys = d.args.keys;
   write_empty_rows(
-      d.args, live, [&](int32_t b) { return live > 0 ? read_settled(keys.cu_q + b) : 0; },
-      [&](int32_t b) { return read_settled(keys.lengths + b) == 0; }, threadIdx.x, blockDim.x);
+      d.args, live, [&](int32_t b) { return live > 0 ? read_early(keys.cu_q + b) : 0; },
+      [&](int32_t b) { return read_early(keys.lengths + b) == 0; }, threadIdx.x, blockDim.x);
 }
 
 template <class E>
 void launch(const DecodeMany& d, const GpuChoice& choice, cudaStream_t stream) {
-  constexpr int32_t kShared = kManyWarps * kManyStages * E::kStageBytes;
+  constexpr int32_t kShared = kManyWarps<E> * kManyStages * E::kStageBytes;
   const auto kernel = decode_many_kernel<E>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared), "attention needs ",
              kShared, " bytes of shared memory");
-  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), kManyThreads, kShared, stream, "attention", d);
+  launch_after(kernel, dim3(static_cast<uint32_t>(choice.blocks)), kManyThreads<E>, kShared, stream, "attention", d);
+}
+
+template <class Stored>
+void launch_for_dim(const DecodeMany& d, const GpuChoice& choice, cudaStream_t stream) {
+  if (d.args.kv.key_dim == 64) return launch<Elements<Stored, 64, 1, true>>(d, choice, stream);
+  launch<Elements<Stored, 128, 1, true>>(d, choice, stream);
 }
 
 }  // namespace
@@ -305,9 +298,9 @@ void decode_many(const AttendArgs& args, const GpuChoice& choice, Exec& exec) {
                      .keys_are_old = args.keys_are_settled};
   const cudaStream_t stream = stream_of(exec);
   if (args.kv.type == Dtype::bf16)
-    launch<Elements<__nv_bfloat16, ManySizes::kDim, 1, true>>(d, choice, stream);
+    launch_for_dim<__nv_bfloat16>(d, choice, stream);
   else
-    launch<Elements<__half, ManySizes::kDim, 1, true>>(d, choice, stream);
+    launch_for_dim<__half>(d, choice, stream);
 }
 
 }  // namespace quire::attn::cuda

@@ -66,12 +66,11 @@ __device__ Parts parts_of_sequence(const ClusterDecode& d) {
   const KeyView& keys = d.args.keys;
   if (read_early(keys.live) == 0) return {};
   const int32_t length = read_early(keys.lengths);
-  const int32_t table_row = keys.rows ? read_early(&keys.rows->value) : 0;
-  const int32_t first_page = keys.first_page ? read_early(keys.first_page) : 0;
+  const TablePlace place = table_place(keys, 0);
   if (length == 0) return {};
-  const int32_t seen_first = d.args.window >= 0 && keys.causal ? max(0, length - 1 - d.args.window) : 0;
+  const int32_t seen_first = first_seen_by_last(d.args, length);
   const int32_t first = part_index(seen_first);
-  return {.pages = keys.pages + table_row * keys.stride + first_page,
+  return {.pages = place.in(keys),
           .seen_first = seen_first,
           .length = length,
           .first = first,
@@ -318,8 +317,7 @@ __global__ void __launch_bounds__(E::kThreads, 2) decode_parts_kernel(const __gr
     loader.load(~late);
   }
   if (threadIdx.x == 0) arrive_expect_tx(&storage.all_sent, bytes_sent<E>(d, parts.count));
-  griddep_wait();
-  griddep_launch_dependents();
+  wait_and_launch_dependents();
   Queries<E> q;
   load_queries<E>(d, kv_head, q);
   if (has_parts && late) loader.load(late);

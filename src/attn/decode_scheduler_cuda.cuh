@@ -10,13 +10,6 @@
 
 namespace quire::attn::cuda {
 
-// Of the step's metadata. They may be read while the kernel before still runs, which is too early to trust L1: it
-// may have what an earlier step wrote.
-template <class T>
-__device__ T read(const T* of_step) {
-  return __ldcg(of_step);
-}
-
 static_assert(sizeof(SequenceWork) == DecodeSizes::kSequenceBytes);
 
 // Every instruction that a block has to pass before its first load costs time. So where all sequences are one tile and
@@ -61,10 +54,7 @@ __device__ inline int32_t first_seen(const AttendArgs& args, const SequenceWork&
   if (args.window < 0 || (!keys.causal && !keys.branch_lengths)) return 0;
   int32_t end = seq.length - (last_row - 1 - seq.first_row);  // of the row that ends first
   if (keys.branch_lengths) {
-    int32_t shortest = read(keys.branch_lengths + seq.first_row);
-    for (int32_t row = seq.first_row + 1; row < last_row; ++row)
-      shortest = min(shortest, read(keys.branch_lengths + row));
-    end = seq.length + shortest;
+    end = seq.length + branch_lengths(keys, seq.first_row, last_row).shortest;
   }
   return min(max(0, end - 1 - args.window), seq.length);
 }
@@ -72,49 +62,37 @@ __device__ inline int32_t first_seen(const AttendArgs& args, const SequenceWork&
 // What the metadata say of live sequence b.
 __device__ inline SequenceWork load_sequence(const AttendArgs& args, int32_t b, int32_t last_row) {
   const KeyView& keys = args.keys;
+  const TablePlace place = table_place(keys, b);
   SequenceWork seq{.units_before = 0,
                    .first = 0,
-                   .length = read(keys.lengths + b),
-                   .first_row = read(keys.cu_q + b),
-                   .table_row = keys.rows ? read(&keys.rows[b].value) : b,
-                   .first_page = keys.first_page ? read(keys.first_page + b) : 0};
+                   .length = read_early(keys.lengths + b),
+                   .first_row = read_early(keys.cu_q + b),
+                   .table_row = place.row,
+                   .first_page = place.first_page};
   seq.first = first_seen(args, seq, last_row);
   return seq;
 }
 
-// seqs: [live + 1]. Returns the live count. Nothing is read past it: nobody wrote that.
+// seqs: [live + 1]. Returns the live count.
 template <int32_t kWarps, bool kPlain>
 __device__ int32_t load_sequences(const AttendArgs& args, const DecodeCut& cut, SequenceWork* seqs) {
-  constexpr int32_t kThreads = kWarps * kWarp;
   __shared__ int32_t sums[kWarps];
   const KeyView& keys = args.keys;
-  const int32_t live = read(keys.live);
-  int32_t carry = 0;
-  for (int32_t first = 0; first <= live; first += kThreads) {
-    const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    SequenceWork seq{};
-    int32_t units = 0, total;
-    if (b < live) {
-      const int32_t last_row = read(keys.cu_q + b + 1);
-      seq = load_sequence(args, b, last_row);
-      const int32_t queries = last_row - seq.first_row;
-      units = kPlain || is_plain(cut, queries) ? units_of_plain<kPlain>(cut, seq, queries)
-                                               : units_of_any(cut, seq, queries);
-      if (b + 1 == live) seqs[live].first_row = last_row;
-    }
-    seq.units_before = carry + sum_before(units, sums, total);
-    if (b < live) seqs[b] = seq;
-    if (b == live) seqs[live].units_before = seq.units_before;
-    if (b == live && live == 0) seqs[live].first_row = 0;
-    carry += total;
-    __syncthreads();
-  }
+  const int32_t live = read_early(keys.live);
+  if (live == 0 && threadIdx.x == 0) seqs[0].first_row = 0;
+  lay_out_line(
+      live, sums,
+      [&](int32_t b) {
+        const int32_t last_row = read_early(keys.cu_q + b + 1);
+        const SequenceWork seq = load_sequence(args, b, last_row);
+        const int32_t queries = last_row - seq.first_row;
+        seqs[b] = seq;
+        if (b + 1 == live) seqs[live].first_row = last_row;
+        return kPlain || is_plain(cut, queries) ? units_of_plain<kPlain>(cut, seq, queries)
+                                                : units_of_any(cut, seq, queries);
+      },
+      [&](int32_t b, int32_t before) { seqs[b].units_before = before; });
   return live;
-}
-
-// Where a live sequence's pages begin in their table.
-__device__ inline const PageId* pages_of(const KeyView& keys, const SequenceWork& seq) {
-  return keys.pages + seq.table_row * keys.stride + seq.first_page;
 }
 
 // The last of the sequences that begin at or before the unit.
@@ -207,7 +185,7 @@ struct TileScheduler {
     const int32_t in_tile = at - tile.units_before, count = min(end - unit, tile.units - in_tile);
     const int32_t first = tile.first + in_tile * kUnit;
     unit += count;
-    split.pages = pages_of(args.keys, seq);
+    split.pages = TablePlace{seq.table_row, seq.first_page}.in(args.keys);
     split.length = seq.length;
     split.first_row = seq.first_row;
     split.last_row = last_row;
@@ -238,12 +216,6 @@ struct TileScheduler {
   }
 };
 
-// Slot of a branch's token; -1: the branch is shorter.
-__device__ inline int32_t slot_in_branch(const KeyView& keys, int64_t row, int32_t token) {
-  if (token >= read(keys.branch_lengths + row)) return -1;
-  return read(&keys.branch_slots[row * keys.branch_stride + token].value);
-}
-
 // Slot of the key at a place; -1: there is none, it is in nobody's window, or it is past the split's end.
 template <bool kPlain>
 __device__ int32_t look_up(const KeyView& keys, const Split& split, int32_t place) {
@@ -260,7 +232,8 @@ __device__ int32_t look_up(const KeyView& keys, const Split& split, int32_t plac
   }
   if (key >= split.length) return slot_in_branch(keys, split.tile_row + query, token);
   const int32_t shift = keys.page_size.shift();
-  return !kPlain && key < split.seen_first ? -1 : slot_in_page(read(&split.pages[key >> shift].value), shift, key);
+  return !kPlain && key < split.seen_first ? -1
+                                           : slot_in_page(read_early(&split.pages[key >> shift].value), shift, key);
 }
 
 }  // namespace quire::attn::cuda

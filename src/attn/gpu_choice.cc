@@ -128,23 +128,37 @@ bool has_cluster_strides(const AttendArgs& args) {
   return has_decode_strides(args) && is_multiple(args.q.data, 16) && args.q.row_stride % 8 == 0;
 }
 
+// Sequences, each as often as it may have tiles of (query, head) pairs.
+struct ClusterTiles {
+  int64_t sequences;
+  int32_t of_each;
+};
+ClusterTiles cluster_tiles(const AttendArgs& args) {
+  if (args.keys.most_queries == 1) return {args.q.rows, 1};
+  const int64_t pairs = int64_t{args.keys.most_queries} * (args.q.heads / args.kv.kv_heads);
+  return {args.keys.most_sequences, static_cast<int32_t>((pairs + kMostClusterRows - 1) / kMostClusterRows)};
+}
+
 // A cluster's blocks share one sequence's keys, and of several sequences one may be much longer than the others: so
 // even the longest has but a few rounds. As many blocks as it fills, or the device has room for, which is two on each
 // multiprocessor; four where they have room, for more of them share what comes before and after the keys.
 std::optional<GpuChoice> cluster_choice(const AttendArgs& args, const GpuDevice& device) {
-  const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths;
-  const int64_t sequences = args.q.rows, clusters = sequences * args.kv.kv_heads, room = 2 * device.processors;
-  if (!is_hopper(device) || !is_one_query || !is_for_decode(args) || !is_half(args.kv.type) ||
-      sequences > args.arena->limits().batch || args.q.heads / args.kv.kv_heads > kMostClusterRows ||
-      !has_cluster_strides(args))
+  const bool are_queries_bounded = args.keys.most_queries > 0 && !args.keys.branch_lengths;
+  if (!is_hopper(device) || !are_queries_bounded || !is_for_decode(args) || !is_half(args.kv.type) ||
+      args.q.heads / args.kv.kv_heads > kMostClusterRows || !has_cluster_strides(args))
     return {};
+  const auto [sequences, tiles] = cluster_tiles(args);
+  const int64_t clusters = sequences * tiles * args.kv.kv_heads, room = 2 * device.processors;
+  if (sequences > args.arena->limits().batch) return {};
   int32_t cluster = kFewestClusterBlocks;
   while (cluster < kMostClusterBlocks && 2 * cluster * clusters <= room &&
          (cluster < 4 || cluster * kClusterRoundKeys < args.keys.most_keys))
     cluster *= 2;
   if (cluster * clusters > room || args.keys.most_keys > kMostClusterRounds * cluster * kClusterRoundKeys) return {};
-  return GpuChoice{
-      .kernel = GpuKernel::decode_cluster, .blocks = static_cast<int32_t>(clusters * cluster), .cluster = cluster};
+  return GpuChoice{.kernel = GpuKernel::decode_cluster,
+                   .blocks = static_cast<int32_t>(clusters * cluster),
+                   .cluster = cluster,
+                   .row_tiles = tiles};
 }
 
 // Clusters whose blocks take the parts of a fixed cut, of one sequence.
@@ -158,22 +172,31 @@ std::optional<GpuChoice> parts_choice(const AttendArgs& args, const GpuDevice& d
 // --- decode of many sequences
 
 // Its stages are as many on every device: 192 KiB, and where warps meet.
-bool has_room_for_many(const GpuDevice& device) {
-  constexpr DecodeSizes kSizes{.element = 2, .row_tiles = 1, .dim = ManySizes::kDim};
+bool has_room_for_many(int32_t dim, const GpuDevice& device) {
   constexpr int32_t kDeclared = 1024;
-  return ManySizes::kWarps * ManySizes::kStages * kSizes.stage_bytes() + kDeclared <= device.shared_bytes;
+  const DecodeSizes sizes{.element = 2, .row_tiles = 1, .dim = dim};
+  return ManySizes::warps(dim) * ManySizes::kStages * sizes.stage_bytes() + kDeclared <= device.shared_bytes;
+}
+
+// Whether most blocks have something to do, where each has as many whole pairs as any other. Of heads of 64 stream-K
+// loses more than idle blocks do.
+bool fills_blocks(int64_t pairs, int32_t dim, int32_t blocks) {
+  const int64_t each = (pairs + blocks - 1) / blocks, busy = (pairs + each - 1) / each;
+  return pairs >= blocks && (dim == 64 || busy * 8 >= int64_t{blocks} * 7);
 }
 
 // As many warps for a sequence and kv head as there are for all of them together.
 std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool is_one_query = args.keys.most_queries == 1 && !args.keys.branch_lengths && args.window < 0;
   const int64_t pairs = args.q.rows * args.kv.kv_heads;
-  if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || args.kv.key_dim != ManySizes::kDim ||
+  const int32_t dim = args.kv.key_dim;
+  if (!is_one_query || !is_for_decode(args) || !is_half(args.kv.type) || !ManySizes::knows(dim) ||
       args.q.heads / args.kv.kv_heads > ManySizes::kMostGroup || args.keys.set == Set::encoder ||
-      args.keys.most_keys > ManySizes::kMostContext || pairs < device.processors || !has_room_for_many(device))
+      args.keys.most_keys > ManySizes::most_context(dim) || !fills_blocks(pairs, dim, device.processors) ||
+      !has_room_for_many(dim, device))
     return {};
-  int32_t team = ManySizes::kWarps;
-  while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::kWarps) team /= 2;
+  int32_t team = ManySizes::warps(dim);
+  while (team > 1 && pairs * team > int64_t{device.processors} * ManySizes::warps(dim)) team /= 2;
   return GpuChoice{.kernel = GpuKernel::decode_many, .blocks = device.processors, .team = team};
 }
 
@@ -181,15 +204,15 @@ std::optional<GpuChoice> many_choice(const AttendArgs& args, const GpuDevice& de
 
 // 16-byte pieces of keys and queries are copied, and of outputs written.
 bool has_latent_strides(const AttendArgs& args) {
-  return is_multiple(args.kv.keys, 16) && args.kv.key_stride % 8 == 0 && is_multiple(args.q.data, 16) &&
+  const int64_t piece = 16 / size_of(args.kv.type);
+  return is_multiple(args.kv.keys, 16) && args.kv.key_stride % piece == 0 && is_multiple(args.q.data, 16) &&
          args.q.row_stride % 8 == 0 && is_multiple(args.out.data, 16) && args.out.row_stride % 8 == 0;
 }
 
 bool is_for_latent(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
-  return kv.latent() && is_half(kv.type) && args.q.type == kv.type && kv.key_dim == kLatentKeyDim &&
-         kv.value_dim == kLatentValueDim && kv.kv_heads == 1 && !args.keys.branch_lengths && args.scale > 0 &&
-         has_latent_strides(args);
+  return has_narrow_types(args) && kv.latent() && kv.key_dim == kLatentKeyDim && kv.value_dim == kLatentValueDim &&
+         kv.kv_heads == 1 && args.scale > 0 && has_latent_strides(args);
 }
 
 // Thread blocks, one for each multiprocessor, that have room for two splits each.
@@ -208,10 +231,11 @@ std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& 
   const bool splits = args.keys.set != Set::local && args.arena->limits().batch <= kLatentMostSequences && most > 1;
   const bool are_few = splits && args.keys.most_queries > 0 && all <= std::min(kLatentMostRowBlocks, most);
   const bool is_even = device.processors % 2 == 0;
+  const bool in_boxes = page >= kLatentLeastBox && is_half(args.kv.type) && !args.keys.branch_lengths;
   const auto row_blocks = static_cast<int32_t>(are_few ? all : all > 1 && is_even ? 2 : 1);
   return GpuChoice{.kernel = GpuKernel::latent,
                    .blocks = splits ? most / row_blocks * row_blocks : device.processors,
-                   .box = page < kLatentLeastBox ? 0 : std::min(page, kLatentKeys),
+                   .box = in_boxes ? std::min(page, kLatentKeys) : 0,
                    .row_blocks = row_blocks,
                    .pair = row_blocks % 2 == 0 && is_even ? 2 : 1,
                    .splits_keys = splits,
@@ -220,9 +244,8 @@ std::optional<GpuChoice> latent_choice(const AttendArgs& args, const GpuDevice& 
 
 // --- prefill
 
-// Keys of 192 columns are too wide to be widened on their way.
 bool has_prefill_dims(const kv::LayerKv& kv) {
-  if (kv.key_dim == 192) return kv.value_dim == 128 && is_half(kv.type);
+  if (kv.key_dim == 192) return kv.value_dim == 128;
   return kv.key_dim == kv.value_dim && (kv.key_dim == 64 || kv.key_dim == 96 || kv.key_dim == 128 || kv.key_dim == 256);
 }
 
@@ -239,13 +262,15 @@ bool has_prefill_strides(const AttendArgs& args) {
 
 bool is_for_prefill(const AttendArgs& args) {
   const kv::LayerKv& kv = args.kv;
-  return has_narrow_types(args) && !kv.latent() && has_prefill_dims(kv) && !args.keys.branch_lengths &&
-         args.scale > 0 && has_prefill_strides(args);
+  const bool is_for_rows = !args.keys.branch_lengths || prefill_has_trees(kv.key_dim);
+  return has_narrow_types(args) && !kv.latent() && has_prefill_dims(kv) && is_for_rows && args.scale > 0 &&
+         has_prefill_strides(args);
 }
 
 // Whether keys may be so many, and tiles are so few, that one long sequence among others would end long after them: how
-// many there are only the step knows. Prompts have a kernel that does not ask.
+// many there are only the step knows. Prompts have a kernel that does not ask, nor for branches.
 bool may_split_prefill(const AttendArgs& args, const GpuDevice& device) {
+  if (args.keys.branch_lengths) return true;
   constexpr int32_t kManyTiles = 16;  // of each multiprocessor
   const int64_t sequences = std::min<int64_t>(args.q.rows, args.arena->limits().batch);
   const int64_t tiles = (args.q.rows * (args.q.heads / args.kv.kv_heads) / kPrefillRows + sequences) * args.kv.kv_heads;
@@ -255,11 +280,12 @@ bool may_split_prefill(const AttendArgs& args, const GpuDevice& device) {
 std::optional<GpuChoice> prefill_choice(const AttendArgs& args, const GpuDevice& device) {
   const bool begins_as_expected = device.reserved_shared == kPrefillSharedBase;
   if (!is_hopper(device) || !begins_as_expected || !is_for_prefill(args)) return {};
+  const kv::LayerKv& kv = args.kv;
   const int32_t page = args.keys.page_size.tokens();
-  const bool in_boxes = page >= kPrefillLeastBox && is_half(args.kv.type);
+  const bool in_boxes = page >= kPrefillLeastBox && is_half(kv.type) && !args.keys.branch_lengths;
   return GpuChoice{.kernel = GpuKernel::prefill,
                    .blocks = device.processors,
-                   .box = in_boxes ? std::min(page, prefill_keys(args.kv.value_dim)) : 0,
+                   .box = in_boxes ? std::min(page, prefill_keys(kv.key_dim, kv.value_dim, false)) : 0,
                    .splits_keys = may_split_prefill(args, device)};
 }
 
@@ -314,6 +340,8 @@ std::string to_string(const GpuChoice& choice) {
   if (choice.kernel == GpuKernel::prefill && choice.splits_keys) text += ", keys split";
   if (choice.kernel == GpuKernel::decode_cluster || choice.kernel == GpuKernel::decode_parts)
     text += cat(", clusters of ", choice.cluster);
+  if (choice.kernel == GpuKernel::decode_cluster && choice.row_tiles > 1)
+    text += cat(", ", choice.row_tiles, " tiles of rows");
   if (choice.kernel == GpuKernel::decode_many) text += cat(", teams of ", choice.team);
   if (choice.kernel == GpuKernel::decode)
     text += cat(", ", choice.row_tiles * 8, " rows a warp, teams of ", choice.team, ", ", choice.stages, " stages",
@@ -334,7 +362,7 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
       {parts_choice, "it is deterministic: one query of one sequence, whose keys are split at fixed positions"},
       {decode_choice, "it is deterministic: keys are split at fixed positions"}};
   constexpr Candidate kAny[] = {
-      {cluster_choice, "one query of each of few sequences, and no long context: what counts is latency"},
+      {cluster_choice, "few queries of each of few sequences, and no long context: what counts is latency"},
       {many_choice, "one query of each of many sequences, and no long context: nobody's keys need be split"},
       {decode_choice_of_few, "few queries of each sequence, so their keys are split over the whole machine"},
       {latent_choice, "latent keys"},

@@ -6,14 +6,14 @@
 //   decode    few queries of each sequence over many keys, 16 or 8 bits, dims 64 and 128; and any number of them, where
 //             no other does that in tensor cores
 //   decode_cluster
-//             one query of each of few sequences, where latency is all: 16 bits, dims 64 and 128, no long contexts, on
-//             Hopper
+//             few queries of each of few sequences, where latency is all: 16 bits, dims 64 and 128, no long contexts,
+//             on Hopper
 //   decode_parts
 //             one query of one sequence, likewise, where the one reduction is asked for
 //   decode_many
-//             one query of each of many sequences, 16 bits, dim 64, no long contexts
-//   latent    any number of queries over latent keys of 576 columns, 16 bits, on Hopper
-//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, of dims that decode is not for
+//             one query of each of many sequences, 16 bits, dims 64 and 128, no long contexts
+//   latent    any number of queries over latent keys of 576 columns, 16 or 8 bits, on Hopper
+//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, and trees, of dims that decode is not for
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h), by decode_parts,
 // whose bits are the same, and by general. Which of decode and general is taken depends on types, dims, strides and the
@@ -52,10 +52,10 @@ struct GpuChoice {
   int32_t blocks = 0;   // which share the work; of the general kernel every tile is a block's
   int32_t box = 0;      // slots that TMA brings at once; 0: keys come row by row
   int32_t cluster = 0;  // decode_cluster, decode_parts: blocks that have one sequence and kv head together
-  // decode: tiles of 8 query rows that a warp takes; warps that take the same keys; stages of each warp. Whether what
-  // is added up together depends on positions alone; whether no sequence has more rows than a tile; rows of a partial
-  // result; partial results that a worker has room for; rows of the warps' sums that have a place of their own where
-  // they meet.
+  // decode: tiles of 8 query rows that a warp takes (decode_cluster: that a sequence may have); warps that take the
+  // same keys; stages of each warp. Whether what is added up together depends on positions alone; whether no sequence
+  // has more rows than a tile; rows of a partial result; partial results that a worker has room for; rows of the warps'
+  // sums that have a place of their own where they meet.
   int32_t row_tiles = 0, team = 0, stages = 0;  // team: also of decode_many
   bool is_fixed = false, is_one_tile = false;
   int32_t split_rows = 0, slots_of_worker = 0, sums_rows = 0;

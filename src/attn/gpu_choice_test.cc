@@ -101,12 +101,39 @@ TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   other.context = 8193;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
   other = c;
-  other.mode = Mode::verify;
-  other.draft_tokens = 2;
-  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
   other.mode = Mode::verify_tree;
   other.draft_tokens = 1;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+}
+
+// Each tile of eight (query, head) pairs has clusters of its own, as many as there may be.
+TEST(GpuChoice, FewQueriesOfFewSequencesAreAClusters) {
+  const auto bounded = [](int32_t sequences, int32_t rows, int32_t context) {
+    Case c = extend_of(case_of(Dtype::bf16, 9, 3, 64));
+    c.extend = {rows, 1};
+    c.captured = sequences;
+    c.sequence_rows = rows;
+    c.context = context;
+    return c;
+  };
+  EXPECT_EQ(to_string(chosen(bounded(2, 2, 1024))), "decode_cluster, 24 blocks, row by row, clusters of 4");
+  EXPECT_EQ(to_string(chosen(bounded(2, 7, 4096))),
+            "decode_cluster, 144 blocks, row by row, clusters of 8, 3 tiles of rows");
+  EXPECT_EQ(to_string(chosen(bounded(8, 7, 1024))),
+            "decode_cluster, 144 blocks, row by row, clusters of 2, 3 tiles of rows");
+  EXPECT_EQ(kernel_for(bounded(8, 7, 1025)), GpuKernel::decode) << "more than two rounds";
+  EXPECT_EQ(kernel_for(bounded(16, 7, 1024)), GpuKernel::decode) << "more than two blocks a multiprocessor";
+  Case c = bounded(2, 7, 4096);
+  c.sequence_rows = 0;
+  EXPECT_NE(kernel_for(c), GpuKernel::decode_cluster) << "there may be many";
+  c = bounded(2, 7, 4096);
+  c.deterministic = true;
+  EXPECT_EQ(kernel_for(c), GpuKernel::decode);
+  c = case_of(Dtype::bf16, 32, 8, 128);
+  c.mode = Mode::verify;
+  c.draft_tokens = 2;
+  c.lengths = {40};
+  EXPECT_EQ(to_string(chosen(c)), "decode_cluster, 32 blocks, row by row, clusters of 4");
 }
 
 // Each has clusters of its own, which are the smaller the more there are.
@@ -176,7 +203,8 @@ TEST(GpuChoice, ContextsThatAreWorthAGraph) {
   EXPECT_EQ(contexts_of(1, 128, 2000), (Contexts{1024, 2000}));
   EXPECT_EQ(contexts_of(1, 128, 1000), (Contexts{1000}));
   EXPECT_EQ(contexts_of(8, 128, 131072), (Contexts{2048, 131072}));
-  EXPECT_EQ(contexts_of(64, 128, 131072), (Contexts{131072})) << "nothing is different: one graph";
+  EXPECT_EQ(contexts_of(64, 128, 131072), (Contexts{2048, 131072}));
+  EXPECT_EQ(contexts_of(17, 128, 131072), (Contexts{131072})) << "nothing is different: one graph";
   EXPECT_EQ(contexts_of(8, 64, 8192), (Contexts{1024, 4096, 8192}));
   EXPECT_EQ(contexts_of(32, 64, 8192), (Contexts{1024, 8192}));
   EXPECT_EQ(contexts_of(64, 64, 8192), (Contexts{8192}));
@@ -215,9 +243,23 @@ TEST(GpuChoice, OneQueryOfEachOfManySequencesIsATeams) {
   EXPECT_EQ(kernel_for(other), GpuKernel::decode_many);
   other.kv_type = Dtype::f8e4m3;
   EXPECT_EQ(kernel_for(other), GpuKernel::decode);
-  other = many(64);
-  other.key_dim = other.value_dim = 128;
-  EXPECT_EQ(kernel_for(other), GpuKernel::decode);
+}
+
+// Heads of 128 have half as many warps, and stream-K where some blocks would have nothing to do.
+TEST(GpuChoice, TeamsOfLongHeads) {
+  const auto many = [](int32_t sequences, int32_t context = 2048) {
+    Case c = case_of(Dtype::bf16, 32, 8, 128);
+    c.captured = sequences;
+    c.context = context;
+    return c;
+  };
+  EXPECT_EQ(to_string(chosen(many(64))), "decode_many, 132 blocks, row by row, teams of 2");
+  EXPECT_EQ(chosen(many(32)).team, 4);
+  EXPECT_EQ(chosen(many(256)).team, 1);
+  EXPECT_EQ(kernel_for(many(17)), GpuKernel::decode) << "two pairs for each of 68 blocks";
+  EXPECT_EQ(kernel_for(many(40)), GpuKernel::decode) << "three for each of 107";
+  EXPECT_EQ(kernel_for(many(72)), GpuKernel::decode_many) << "five for each of 116";
+  EXPECT_EQ(kernel_for(many(64, 2049)), GpuKernel::decode) << "one may be much longer than the others";
 }
 
 TEST(GpuChoice, ManyQueriesOf16BitsArePrefills) {
@@ -241,7 +283,8 @@ TEST(GpuChoice, ManyQueriesOver8BitsArePrefills) {
   Case wide = extend_of(case_of(Dtype::f8e4m3, 6, 3, 128));
   wide.query_type = Dtype::f32;
   EXPECT_EQ(kernel_for(wide), GpuKernel::general);
-  EXPECT_EQ(kernel_for(extend_of(case_of(Dtype::f8e4m3, 6, 3, 192, 128))), GpuKernel::general);
+  EXPECT_EQ(to_string(chosen(extend_of(case_of(Dtype::f8e4m3, 6, 3, 192, 128)))), "prefill, 132 blocks, row by row");
+  EXPECT_EQ(kernel_for(case_of(Dtype::f8e4m3, 6, 3, 192, 128)), GpuKernel::prefill);
 }
 
 TEST(GpuChoice, ManyQueriesThatPrefillDoesNotTakeAreDecodes) {
@@ -254,15 +297,20 @@ TEST(GpuChoice, ManyQueriesThatPrefillDoesNotTakeAreDecodes) {
 }
 
 TEST(GpuChoice, AnyQueriesOverLatentKeysAreLatents) {
-  for (const Dtype type : {Dtype::bf16, Dtype::f16}) {
-    EXPECT_EQ(kernel_for(latent_of(type, 16)), GpuKernel::latent) << quire::to_string(type);
-    EXPECT_EQ(kernel_for(extend_of(latent_of(type, 16))), GpuKernel::latent) << quire::to_string(type);
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3}) {
+    SCOPED_TRACE(quire::to_string(type));
+    EXPECT_EQ(kernel_for(latent_of(type, 16)), GpuKernel::latent);
+    EXPECT_EQ(kernel_for(extend_of(latent_of(type, 16))), GpuKernel::latent);
+    Case tree = latent_of(type, 16);
+    tree.mode = Mode::verify_tree;
+    for (const int32_t nodes : {1, 4, 64, 70}) {
+      tree.draft_tokens = nodes;
+      EXPECT_EQ(kernel_for(tree), GpuKernel::latent) << nodes;
+    }
   }
-  Case tree = latent_of(Dtype::bf16, 16);
-  tree.mode = Mode::verify_tree;
-  tree.draft_tokens = 4;
-  EXPECT_EQ(kernel_for(tree), GpuKernel::general);
-  EXPECT_EQ(kernel_for(latent_of(Dtype::f8e4m3, 16)), GpuKernel::general);
+  Case wide = latent_of(Dtype::f8e4m3, 16);
+  wide.query_type = Dtype::f32;
+  EXPECT_EQ(kernel_for(wide), GpuKernel::general);
   EXPECT_EQ(kernel_for(latent_of(Dtype::bf16, 16), kA100), GpuKernel::general);
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 1, 576, 512)), GpuKernel::general) << "values of their own";
 }
@@ -291,9 +339,7 @@ TEST(GpuChoice, EveryExtendIsInTensorCores) {
   for (const int32_t context : {512, 2048, 8192, 131072})
     for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3}) {
       SCOPED_TRACE(cat(context, " keys, ", quire::to_string(type)));
-      const bool is_narrow = type == Dtype::f8e4m3;
       for (const auto& [key_dim, value_dim] : {std::pair{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}}) {
-        if (key_dim == 192 && is_narrow) continue;
         const auto choices = choices_of_extends(case_of(type, 32, 8, key_dim, value_dim), context, new_tokens);
         const bool has_decode = key_dim == 64 || key_dim == 128;
         for (size_t i = 0; i < choices.size(); ++i) {
@@ -303,7 +349,6 @@ TEST(GpuChoice, EveryExtendIsInTensorCores) {
         }
       }
       for (const int32_t heads : {16, 128}) {
-        if (is_narrow) continue;
         for (const GpuChoice& choice : choices_of_extends(latent_of(type, heads), context, new_tokens)) {
           EXPECT_EQ(choice.kernel, GpuKernel::latent);
           EXPECT_TRUE(choice.splits_keys);
@@ -323,6 +368,23 @@ TEST(GpuChoice, ManyTilesAreNotSplit) {
   local.chunk = 16;
   local.context = 32768;
   EXPECT_FALSE(chosen(local).splits_keys);
+}
+
+// Behind the keys in pages, where decode has no kernel for them; row by row.
+TEST(GpuChoice, TreesOfOtherDimsArePrefills) {
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
+    for (const auto& [key_dim, value_dim] : {std::pair{96, 96}, {192, 128}, {256, 256}}) {
+      Case tree = case_of(type, 6, 3, key_dim, value_dim);
+      tree.page_size = 64;
+      tree.mode = Mode::verify_tree;
+      tree.draft_tokens = 9;
+      EXPECT_EQ(to_string(chosen(tree)), "prefill, 132 blocks, row by row, keys split") << key_dim;
+      EXPECT_EQ(kernel_for(tree, kA100), GpuKernel::general);
+      tree.mode = Mode::draft_tree;
+      tree.topk = 3;
+      tree.draft_steps = 4;
+      EXPECT_EQ(kernel_for(tree), GpuKernel::prefill) << key_dim;
+    }
 }
 
 // Trees of any size, cross attention and windows, as far as dims go.
@@ -355,7 +417,7 @@ TEST(GpuChoice, WhatNoOtherTakesIsGeneral) {
   EXPECT_EQ(kernel_for(case_of(Dtype::f32, 4, 2, 128)), GpuKernel::general);
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 4, 2, 80)), GpuKernel::general);
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 130, 2, 128)), GpuKernel::prefill) << "65 rows are too many for a decode";
-  Case tree = case_of(Dtype::bf16, 6, 3, 256);
+  Case tree = case_of(Dtype::bf16, 6, 3, 80);
   tree.mode = Mode::verify_tree;
   tree.draft_tokens = 4;
   EXPECT_EQ(kernel_for(tree), GpuKernel::general);
@@ -395,9 +457,10 @@ TEST(GpuChoice, TheOneReductionHasOneKernel) {
 TEST(GpuChoice, RowsThatBeginAnywhereAreGeneral) {
   const Case decode = case_of(Dtype::bf16, 4, 2, 128);
   const Case narrow = extend_of(case_of(Dtype::f8e4m3, 4, 2, 128));
-  for (const Case& c : {decode, extend_of(decode), narrow, latent_of(Dtype::bf16, 16)})
+  for (const Case& c : {decode, extend_of(decode), narrow, latent_of(Dtype::bf16, 16), latent_of(Dtype::f8e4m3, 16)})
     EXPECT_EQ(chosen(c, kH200, [](AttendArgs& args) { args.kv.keys += 2; }).kernel, GpuKernel::general);
-  EXPECT_EQ(chosen(narrow, kH200, [](AttendArgs& args) { args.kv.key_stride += 8; }).kernel, GpuKernel::general);
+  for (const Case& c : {narrow, latent_of(Dtype::f8e4m3, 16)})
+    EXPECT_EQ(chosen(c, kH200, [](AttendArgs& args) { args.kv.key_stride += 8; }).kernel, GpuKernel::general);
 }
 
 TEST(GpuChoice, SaysHowItIsLaunched) {
@@ -422,6 +485,13 @@ TEST(GpuChoice, SaysHowItIsLaunched) {
   for (const auto& [page_size, loads] : {std::pair{1, "row by row"}, {32, "row by row"}, {64, "boxes of 64 slots"}}) {
     c.page_size = page_size;
     EXPECT_EQ(to_string(chosen(c)), cat("latent, 132 blocks, ", loads, ", keys split, 2 blocks of rows, in pairs"));
+  }
+  for (const auto& [type, mode] : {std::pair{Dtype::f8e4m3, Mode::decode}, {Dtype::bf16, Mode::draft_tree}}) {
+    Case by_rows = c;
+    by_rows.kv_type = type;
+    by_rows.mode = mode;
+    by_rows.draft_steps = 4;
+    EXPECT_EQ(to_string(chosen(by_rows)), "latent, 132 blocks, row by row, keys split, 2 blocks of rows, in pairs");
   }
   c.heads = 16;
   EXPECT_EQ(to_string(chosen(c)), "latent, 132 blocks, boxes of 64 slots, keys split, 1 blocks of rows");

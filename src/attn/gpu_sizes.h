@@ -58,10 +58,13 @@ inline constexpr int32_t kMostDecodeGroup = 128;  // query heads of a kv head
 inline constexpr int32_t kMostClusterRows = 8, kClusterRoundKeys = 256, kMostClusterRounds = 2;
 inline constexpr int32_t kFewestClusterBlocks = 2, kMostClusterBlocks = 16;
 
-// decode_many: warps of a block, stages of each, the head dim that it knows, heads of a kv head, and the longest
-// context that a team of warps takes alone.
+// decode_many: stages of a warp, heads of a kv head; by the head dim the warps of a block, whose stages take as much
+// memory with either, and the longest context that a team of warps takes alone: of keys twice as long half as many.
 struct ManySizes {
-  static constexpr int32_t kWarps = 16, kStages = 3, kDim = 64, kMostGroup = 8, kMostContext = 8192;
+  static constexpr int32_t kStages = 3, kMostGroup = 8, kMostWarps = 16;
+  static constexpr bool knows(int32_t dim) { return dim == 64 || dim == 128; }
+  static constexpr int32_t warps(int32_t dim) { return kMostWarps * 64 / dim; }
+  static constexpr int32_t most_context(int32_t dim) { return dim == 64 ? 8192 : 2048; }
 };
 
 // latent: (query row, head) pairs of a thread block, and keys of a tile.
@@ -75,7 +78,11 @@ inline constexpr int32_t kLatentSharedBase = 1024;  // where its code takes its 
 
 // prefill: (query row, head) pairs and keys of a tile, the least box, and where its code takes its shared memory to
 // begin.
-constexpr int32_t prefill_keys(int32_t value_dim) { return value_dim > 128 ? 64 : 128; }
+constexpr int32_t prefill_keys(int32_t key_dim, int32_t value_dim, bool is_widened) {
+  return value_dim > 128 || (key_dim > 128 && is_widened) ? 64 : 128;
+}
+// Of these dims decode has trees.
+constexpr bool prefill_has_trees(int32_t key_dim) { return key_dim != 64 && key_dim != 128; }
 inline constexpr int32_t kPrefillRows = 128;  // at least
 inline constexpr int32_t kPrefillLeastBox = 32;
 inline constexpr int32_t kPrefillSharedBase = 1024;

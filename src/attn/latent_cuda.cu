@@ -1,12 +1,14 @@
-// Latent keys (MLA, absorbed): one kv head for all heads, a row of 576 columns whose first 512 are the value, bf16 or
-// f16, any number of queries. With 128 heads a key is used 128 times for each query, so all that counts is that the
-// tensor cores never wait. Which rows and keys a thread block takes, see latent_scheduler_cuda.cuh.
+// Latent keys (MLA, absorbed): one kv head for all heads, a row of 576 columns whose first 512 are the value, bf16, f16
+// or e4m3, which is widened to f16 on its way; any number of queries, of chains or of trees. With 128 heads a key is
+// used 128 times for each query, so all that counts is that the tensor cores never wait. Which rows and keys a thread
+// block takes, see latent_scheduler_cuda.cuh.
 //
 // The sums of 64 x 512 fill half of all registers, so two consumers have a half of the columns each. A tile is 64 keys,
 // and tiles go in pairs, which are all that shared memory has room for:
 //
-//   producer   keys into two stages, by boxes of TMA or, when pages are smaller than the least box, row by row; queries
-//              of the next split as soon as the last scores of this one are there
+//   producer   keys into two stages, by boxes of TMA or, when pages are smaller than the least box, rows have branches
+//              or keys are widened, row by row; queries of the next split as soon as the last scores of this one are
+//              there
 //   even       S0 = Q K0^T   softmax   O[:, :256] += P0 V0            waits for P1   += P1 V1
 //   odd                      S1 = Q K1^T   O[:, 256:] += P0 V0 under the softmax     += P1 V1
 //
@@ -30,6 +32,7 @@
 #include "attn/softmax_cuda.cuh"
 #include "attn/split_rows_cuda.cuh"
 #include "attn/tensor_map.h"
+#include "attn/widened_cuda.cuh"
 #include "attn/work_ring_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
@@ -51,9 +54,20 @@ constexpr int32_t kPieces = kLineBytes / 16;
 
 constexpr int32_t kThreads = 3 * kWarpgroup, kWarps = kThreads / kWarp;
 constexpr int32_t kConsumerThreads = 2 * kWarpgroup;  // threads of both
-constexpr int32_t kProducerRegisters = 40, kConsumerRegisters = 232;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * 3,
-              "more registers than there are");
+
+//   T        queries
+//   Stored   keys: T, or what has 8 bits
+//   kTrees   whether rows may have branches; where there are none, nothing is made for them
+template <class T, class Stored, bool kHasTrees>
+struct Kind {
+  using Query = T;
+  static constexpr bool kWidens = !std::is_same_v<T, Stored>, kTrees = kHasTrees;
+  using Product = std::conditional_t<kWidens, __half, T>;  // what is multiplied
+  static constexpr bool kConvertsQueries = !std::is_same_v<T, Product>;
+  static constexpr int32_t kProducerRegisters = kWidens ? 72 : 40, kConsumerRegisters = kWidens ? 216 : 232;
+  static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 65536 / kThreads / 8 * 8 * 3,
+                "more registers than there are");
+};
 
 // Named barriers: probabilities of an even tile and of an odd one; then both consumers' and, two, each one's own.
 enum : int32_t { kEvenReady = 1, kOddReady, kAllConsumers, kOwnWarpgroup };
@@ -92,6 +106,7 @@ struct alignas(1024) Shared {
   bool is_last;
   float row_max[kRows], rescale[kRows];  // of probs: what they are relative to, and sums before them are multiplied by
   float last_max[kRows], sum[2][kRows];  // of a split; of each consumer's tiles
+  float unscale[kRows / 16];             // of scores of 16 queries each that were converted
   bool is_dealt;
   KeyScheduler key_scheduler;
   RowScheduler row_scheduler;
@@ -126,20 +141,34 @@ struct Phases {
 // --- the producer
 
 // By one thread.
+template <bool kTrees>
 __device__ bool next_split(const Job& job, Split& split) {
-  return job.shared.is_dealt ? job.shared.row_scheduler.next(job.d.args, job.d.place, split)
-                             : job.shared.key_scheduler.next(job.d.args, job.d.cut, job.d.place, split);
+  return job.shared.is_dealt ? job.shared.row_scheduler.next<kTrees>(job.d.args, job.d.cut, job.d.place, split)
+                             : job.shared.key_scheduler.next<kTrees>(job.d.args, job.d.cut, job.d.place, split);
 }
 
-// The key or, where no row sees it, the one next to it; then the entry of the sequence's table that has it.
+// The key or, where no row sees it, the one next to it.
 __device__ int32_t seen_key(const Split& split, int32_t key) {
   return min(max(key, split.loaded.first), split.loaded.end - 1);
 }
-__device__ int32_t page_of(const Job& job, const Split& split, int32_t key) {
-  return split.sequence.pages[seen_key(split, key) >> job.d.args.keys.page_size.shift()].value;
+
+// Where a key lies: the entry of the sequence's table, or the slot of a branch; then the slot, less than zero where no
+// row has the place. kEarly: while the kernel before may still run.
+template <bool kTrees, bool kEarly>
+__device__ int32_t look_up_key(const Job& job, const Split& split, int32_t key) {
+  const KeyView& keys = job.d.args.keys;
+  const int32_t seen = seen_key(split, key);
+  if (kTrees && seen >= split.sequence.length()) {
+    const int32_t first_row = split.sequence.first_row + split.row_block * kRows / job.d.args.q.heads;
+    return slot_behind_pages(keys, seen - split.sequence.length(), split.branch, first_row, split.sequence.last_row);
+  }
+  const int32_t* const entry = &split.sequence.pages[seen >> keys.page_size.shift()].value;
+  return kEarly ? read_early(entry) : *entry;
 }
-__device__ int32_t slot_of_key(const Job& job, int32_t page, int32_t key) {
-  return slot_in_page(page, job.d.args.keys.page_size.shift(), key);
+template <bool kTrees>
+__device__ int32_t slot_of_key(const Job& job, const Split& split, int32_t entry, int32_t key) {
+  if (kTrees && key >= split.sequence.length()) return entry;
+  return slot_in_page(entry, job.d.args.keys.page_size.shift(), key);
 }
 
 // Copies of whole tiles by TMA, the panels shared out among the warps, of each of which one lane issues. Tiles further
@@ -155,10 +184,13 @@ class BoxLoader {
         rank_(job.d.place.rank()),
         policy_(job.d.reads_once ? evict_first_policy() : evict_normal_policy()) {}
 
-  __device__ Pages look_up(const Split& split, int32_t tile) const { return page_of(job_, split, tile * kKeys); }
+  template <bool kEarly>
+  __device__ Pages look_up(const Split& split, int32_t tile) const {
+    return look_up_key<false, kEarly>(job_, split, tile * kKeys);
+  }
 
-  __device__ void prefetch(int32_t tile, int32_t end, Pages page) const {
-    const int32_t slot = slot_of_key(job_, page, tile * kKeys);
+  __device__ void prefetch(const Split& split, int32_t tile, int32_t end, Pages page) const {
+    const int32_t slot = slot_of_key<false>(job_, split, page, tile * kKeys);
     if (tile < end && elect_one()) {
 #pragma unroll
       for (int32_t i = 0; i < kTurns; ++i)
@@ -170,7 +202,7 @@ class BoxLoader {
 
   __device__ void load(const Split& split, int32_t tile, Pages page, int32_t stage, uint32_t phase) const {
     const bool exists = (tile + 1) * kKeys > split.loaded.first && tile * kKeys < split.loaded.end;
-    const int32_t slot = slot_of_key(job_, page, tile * kKeys);
+    const int32_t slot = slot_of_key<false>(job_, split, page, tile * kKeys);
 #pragma unroll
     for (int32_t i = 0; i < kTurns; ++i) {
       if (!has(i)) continue;
@@ -205,7 +237,9 @@ class BoxLoader {
   const uint64_t policy_;
 };
 
-// Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them.
+// Copies row by row, eight threads for each. In the place of keys that no row sees comes the one next to them; zeros
+// where there is none.
+template <bool kTrees>
 class RowLoader {
  public:
   static constexpr int32_t kAtOnce = kWarpgroup / kPieces, kAhead = 0;
@@ -215,20 +249,24 @@ class RowLoader {
 
   __device__ explicit RowLoader(const Job& job) : job_(job) {}
 
+  template <bool kEarly>
   __device__ Pages look_up(const Split& split, int32_t tile) const {
     Pages pages;
 #pragma unroll
-    for (int32_t i = 0; i < kKeys / kAtOnce; ++i) pages.of[i] = page_of(job_, split, key_at(tile, i));
+    for (int32_t i = 0; i < kKeys / kAtOnce; ++i)
+      pages.of[i] = look_up_key<kTrees, kEarly>(job_, split, key_at(tile, i));
     return pages;
   }
 
   __device__ void load(const Split& split, int32_t tile, const Pages& pages, int32_t stage, uint32_t phase) const {
     const kv::LayerKv& kv = job_.d.args.kv;
     const std::byte* from[kKeys / kAtOnce];
+    bool exists[kKeys / kAtOnce];
 #pragma unroll
     for (int32_t i = 0; i < kKeys / kAtOnce; ++i) {
-      const int32_t slot = slot_of_key(job_, pages.of[i], seen_key(split, key_at(tile, i)));
-      from[i] = address_of(kv.keys + piece() * 16, slot, static_cast<uint32_t>(kv.key_stride) * 2);
+      const int32_t slot = slot_of_key<kTrees>(job_, split, pages.of[i], seen_key(split, key_at(tile, i)));
+      exists[i] = !kTrees || slot >= 0;
+      from[i] = address_of(kv.keys + piece() * 16, exists[i] ? slot : 0, static_cast<uint32_t>(kv.key_stride) * 2);
     }
     const uint32_t to = piece_at(shared_address(job_.shared.keys[stage]), line(), piece());
 #pragma unroll
@@ -237,7 +275,7 @@ class RowLoader {
       if (turn == 0 || turn == kColumnPanels) wait(&job_.shared.empty[stage][turn == 0], phase ^ 1);
 #pragma unroll
       for (int32_t i = 0; i < kKeys / kAtOnce; ++i)
-        cp_async(to + panel * kPanelBytes + i * kAtOnce * kLineBytes, from[i] + panel * kLineBytes);
+        copy(to + panel * kPanelBytes + i * kAtOnce * kLineBytes, from[i] + panel * kLineBytes, exists[i]);
       cp_async_arrive(&job_.shared.full[stage][panel]);
     }
   }
@@ -246,6 +284,89 @@ class RowLoader {
   static __device__ int32_t piece() { return threadIdx.x % kPieces; }
   static __device__ int32_t line() { return threadIdx.x / kPieces; }
   static __device__ int32_t key_at(int32_t tile, int32_t i) { return tile * kKeys + line() + i * kAtOnce; }
+  static __device__ void copy(uint32_t to, const std::byte* from, bool exists) {
+    if constexpr (kTrees)
+      cp_async(to, from, exists);
+    else
+      cp_async(to, from);
+  }
+
+  const Job& job_;
+};
+
+// Keys of 8 bits, row by row, which become f16 on their way through registers: shared memory has no room for them as
+// they are stored. Some panels are under way while one is widened, and whole rows further on into the second cache.
+template <bool kTrees>
+class WideningLoader {
+ public:
+  static constexpr int32_t kAhead = 2;  // tiles
+  struct Pages {
+    int32_t of[2];
+  };
+
+  __device__ explicit WideningLoader(const Job& job) : job_(job) {}
+
+  template <bool kEarly>
+  __device__ Pages look_up(const Split& split, int32_t tile) const {
+    Pages pages;
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) pages.of[i] = look_up_key<kTrees, kEarly>(job_, split, key_at(tile, i));
+    return pages;
+  }
+
+  __device__ void prefetch(const Split& split, int32_t tile, int32_t end, const Pages& pages) const {
+    if (tile >= end || quarter() != 0) return;
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i)
+      if (const std::byte* const from = row_at(split, tile, pages, i)) bulk_prefetch(from, kKeyDim);
+  }
+
+  __device__ void load(const Split& split, int32_t tile, const Pages& pages, int32_t stage, uint32_t phase) const {
+    constexpr int32_t kUnderWay = 3;  // panels
+    const std::byte* from[2];
+    uint4 raw[kUnderWay][2];
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) from[i] = row_at(split, tile, pages, i);
+    const auto fetch = [&](int32_t turn) {
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        const std::byte* const piece = from[i] + panel_at(turn) * kPanelColumns + quarter() * 16;
+        raw[turn % kUnderWay][i] = from[i] ? __ldcg(reinterpret_cast<const uint4*>(piece)) : uint4{0, 0, 0, 0};
+      }
+    };
+#pragma unroll
+    for (int32_t turn = 0; turn < kUnderWay; ++turn) fetch(turn);
+    const uint32_t to = piece_at(shared_address(job_.shared.keys[stage]), line(), 2 * quarter());
+#pragma unroll
+    for (int32_t turn = 0; turn < kPanels; ++turn) {
+      if (turn == 0 || turn == kColumnPanels) wait(&job_.shared.empty[stage][turn == 0], phase ^ 1);
+#pragma unroll
+      for (int32_t i = 0; i < 2; ++i) {
+        const uint4& piece = raw[turn % kUnderWay][i];
+        const uint32_t at = panel_at(turn) * kPanelBytes + i * kAtOnce * kLineBytes;
+        store_shared(to + at, widened(piece.x, piece.y));
+        store_shared((to ^ 16) + at, widened(piece.z, piece.w));
+      }
+      if (turn + kUnderWay < kPanels) fetch(turn + kUnderWay);
+      fence_proxy_async();
+      arrive(&job_.shared.full[stage][panel_at(turn)]);
+    }
+  }
+
+ private:
+  // Four lanes have a line of a panel. Widened, the two halves of a piece lie side by side: every second place in even
+  // lines, the places between in odd ones, so that no two lanes want the same bank.
+  static constexpr int32_t kAtOnce = kWarpgroup / 4;
+  static __device__ int32_t quarter() { return threadIdx.x % 4; }
+  static __device__ int32_t line() { return threadIdx.x / 4; }
+  static __device__ int32_t key_at(int32_t tile, int32_t i) { return tile * kKeys + line() + i * kAtOnce; }
+
+  // Null: no row has the place.
+  __device__ const std::byte* row_at(const Split& split, int32_t tile, const Pages& pages, int32_t i) const {
+    const kv::LayerKv& kv = job_.d.args.kv;
+    const int32_t slot = slot_of_key<kTrees>(job_, split, pages.of[i], seen_key(split, key_at(tile, i)));
+    return kTrees && slot < 0 ? nullptr : address_of(kv.keys, slot, static_cast<uint32_t>(kv.key_stride));
+  }
 
   const Job& job_;
 };
@@ -255,32 +376,51 @@ __device__ Row row_at(const Job& job, const Split& split, int32_t index) {
   return {index < split.rows ? split.sequence.first_row + packed / heads : -1, packed % heads};
 }
 
-__device__ void load_queries(const Job& job, const Split& split, uint32_t phase) {
-  const ConstHeadRows& q = job.d.args.q;
-  const uint32_t to = shared_address(job.shared.queries);
-  const int32_t piece = threadIdx.x % kPieces;
-  wait(&job.shared.queries_empty, phase ^ 1);
-#pragma unroll 1
-  for (int32_t line = threadIdx.x / kPieces; line < kRows; line += kWarpgroup / kPieces) {
-    const Row row = row_at(job, split, line);
-    const bool exists = row.row >= 0;
-    const std::byte* from = q.data + (exists ? (row.row * q.row_stride + row.head * kKeyDim) * 2 + piece * 16 : 0);
-#pragma unroll
-    for (int32_t panel = 0; panel < kPanels; ++panel)
-      cp_async(piece_at(to + panel * kPanelBytes, line, piece), from + (exists ? panel * kLineBytes : 0), exists);
-  }
-  cp_async_arrive(&job.shared.queries_full);
+// Of the warp's 16 rows, four at a time: the place of this lane's piece.
+__device__ int32_t query_line(int32_t i) { return threadIdx.x / kWarp * 16 + i * 4 + lane_of() / kPieces; }
+__device__ uint32_t query_piece_at(const Job& job, int32_t i, int32_t panel) {
+  return piece_at(shared_address(job.shared.queries) + panel * kPanelBytes, query_line(i), lane_of() % kPieces);
 }
 
-// From here on everything may be read and written.
-__device__ void wait_and_launch_dependents() {
-  griddep_wait();
-  griddep_launch_dependents();
+// Each lane what it copied itself.
+__device__ void convert_queries(const Job& job) {
+  constexpr int32_t kOwn = 4 * kPanels;
+  const auto place = [&](int32_t i) { return query_piece_at(job, i % 4, i / 4); };
+  uint32_t greatest = 0;
+#pragma unroll 4
+  for (int32_t i = 0; i < kOwn; ++i) greatest = greater(greatest, magnitudes(load_shared(place(i))));
+  const F16Scale scale = F16Scale::of(greatest);
+#pragma unroll 4
+  for (int32_t i = 0; i < kOwn; ++i) store_shared(place(i), scale.converted(load_shared(place(i))));
+  if (lane_of() == 0) job.shared.unscale[threadIdx.x / kWarp] = scale.unscale;
+}
+
+template <bool kConverts>
+__device__ void load_queries(const Job& job, const Split& split, uint32_t phase) {
+  const ConstHeadRows& q = job.d.args.q;
+  wait(&job.shared.queries_empty, phase ^ 1);
+#pragma unroll 1
+  for (int32_t i = 0; i < 4; ++i) {
+    const Row row = row_at(job, split, query_line(i));
+    const bool exists = row.row >= 0;
+    const int64_t at = exists ? (row.row * q.row_stride + row.head * kKeyDim) * 2 + lane_of() % kPieces * 16 : 0;
+#pragma unroll
+    for (int32_t panel = 0; panel < kPanels; ++panel)
+      cp_async(query_piece_at(job, i, panel), q.data + at + (exists ? panel * kLineBytes : 0), exists);
+  }
+  if constexpr (kConverts) {
+    cp_async_wait_all();
+    convert_queries(job);
+    fence_proxy_async();
+    arrive(&job.shared.queries_full);
+  } else {
+    cp_async_arrive(&job.shared.queries_full);
+  }
 }
 
 // Table entries are asked for a tile before they are needed, and looked at only then: they may come from far away. Keys
 // that the kernel before may have written are read when it has ended, but come into the second cache before that.
-template <class Loader>
+template <class Kind, class Loader>
 __device__ void produce(const Job& job) {
   constexpr int32_t kAhead = Loader::kAhead;
   const Loader loader(job);
@@ -288,23 +428,23 @@ __device__ void produce(const Job& job) {
   Taker splits(job.shared.splits);
   Phases phases;
   for (uint32_t queries_phase = 0;; queries_phase ^= 1) {
-    if (threadIdx.x == 0) publisher.publish([&](Split& split) { return next_split(job, split); });
+    if (threadIdx.x == 0) publisher.publish([&](Split& split) { return next_split<Kind::kTrees>(job, split); });
     const Split* const split = splits.take();
     if (!split) break;
     const int32_t first = uniform(split->tile), end = uniform(split->end);
     typename Loader::Pages pages[kAhead + 1];
 #pragma unroll
-    for (int32_t i = 0; i <= kAhead; ++i) pages[i] = loader.look_up(*split, min(first + i, end - 1));
+    for (int32_t i = 0; i <= kAhead; ++i) pages[i] = loader.template look_up<true>(*split, min(first + i, end - 1));
     if constexpr (kAhead > 0)
 #pragma unroll
-      for (int32_t i = 0; i < kAhead; ++i) loader.prefetch(first + i, end, pages[i]);
+      for (int32_t i = 0; i < kAhead; ++i) loader.prefetch(*split, first + i, end, pages[i]);
     wait_and_launch_dependents();
-    load_queries(job, *split, queries_phase);
+    load_queries<Kind::kConvertsQueries>(job, *split, queries_phase);
 #pragma unroll 1
     for (int32_t tile = first; tile < end; ++tile) {
       const int32_t stage = (tile - first) % kStages;
-      const typename Loader::Pages next = loader.look_up(*split, min(tile + kAhead + 1, end - 1));
-      if constexpr (kAhead > 0) loader.prefetch(tile + kAhead, end, pages[kAhead]);
+      const auto next = loader.template look_up<false>(*split, min(tile + kAhead + 1, end - 1));
+      if constexpr (kAhead > 0) loader.prefetch(*split, tile + kAhead, end, pages[kAhead]);
       loader.load(*split, tile, pages[0], stage, phases.of(stage));
       phases.next(stage);
 #pragma unroll
@@ -318,7 +458,7 @@ __device__ void produce(const Job& job) {
   const int32_t live = *args.keys.live;
   write_empty_rows(
       args, live, [&](int32_t b) { return live ? args.keys.cu_q[b] : 0; },
-      [&](int32_t b) { return args.keys.lengths[b] == 0; }, threadIdx.x, kWarpgroup);
+      [&](int32_t b) { return !size_of_sequence<Kind::kTrees>(args, b).has_keys(); }, threadIdx.x, kWarpgroup);
   cp_async_wait_all();
 }
 
@@ -376,17 +516,43 @@ __device__ void rescale_rows(Out& out, const float (&rescale)[2]) {
 
 // --- a tile's scores and probabilities
 
+// Those of its own branch not among them.
+template <bool kTrees>
 __device__ SeenByTwo seen_by(const Job& job, const Split& split) {
   SeenByTwo seen;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
     const Row row = row_at(job, split, row_of(half));
+    if constexpr (kTrees) {
+      if (row.row >= 0 && job.d.args.keys.branch_lengths) {
+        const SeenOfTree of_row = seen_of_tree(job.d.args, split.sequence.length(), split.branch, 0, row.row);
+        seen.first[half] = of_row.first;
+        seen.end[half] = of_row.end;
+        continue;
+      }
+    }
     const Span span = row.row < 0 ? Span{0, 0} : span_of(job.d.args, split.sequence, row.row);
     const Keys keys = relative(split.sequence, span.first, span.end);
     seen.first[half] = keys.first;
     seen.end[half] = keys.end;
   }
   return seen;
+}
+
+// Places of the rows' own branches.
+__device__ SeenByTwo branches_of(const Job& job, const Split& split) {
+  SeenByTwo branches;
+  const int32_t heads = job.d.args.q.heads, first_row = split.sequence.first_row + split.row_block * kRows / heads;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const Row row = row_at(job, split, row_of(half));
+    SeenOfTree seen{};
+    if (row.row >= 0)
+      seen = seen_of_tree(job.d.args, split.sequence.length(), split.branch, row.row - first_row, row.row);
+    branches.first[half] = seen.branch_first;
+    branches.end[half] = seen.branch_end;
+  }
+  return branches;
 }
 
 // A panel after the other, as they come.
@@ -430,16 +596,19 @@ __device__ void issue_pv_shared(int32_t stage, Out& out) {
 
 // --- a consumer's rows of a split, against all of its tiles
 
-template <class T, int32_t kHalf>
+template <class Kind, int32_t kHalf>
 class Consumer {
  public:
+  using T = typename Kind::Product;
+
   __device__ explicit Consumer(const Job& job) : job_(job) {}
 
   __device__ void fold(const Split& split, Out& out) {
     wait(&job_.shared.queries_full, queries_phase_);
     queries_phase_ ^= 1;
     fence_proxy_async();
-    const SeenByTwo seen = seen_by(job_, split);
+    if constexpr (Kind::kConvertsQueries) unscale_ = job_.shared.unscale[threadIdx.x % kWarpgroup / kWarp];
+    const SeenByTwo seen = seen_by<Kind::kTrees>(job_, split);
     whole_ = whole_tiles(split);
     loaded_ = {uniform(split.loaded.first), uniform(split.loaded.end)};
     Softmax softmax;
@@ -521,15 +690,22 @@ class Consumer {
 
   __device__ void make_probs(const Split& split, const SeenByTwo& seen, int32_t tile, Softmax& softmax, Scores& scores,
                              Probs& probs, float (&rescale)[2]) const {
-    if (tile >= whole_.first && tile < whole_.end && stale_softmax<T, kKeys>(scores, job_.d.factor, softmax, probs)) {
+    const float softcap = job_.d.args.softcap, unscale = Kind::kConvertsQueries ? unscale_ : 1;
+    const float factor = softcap > 0 ? job_.d.factor : job_.d.factor * unscale;
+    if (tile >= whole_.first && tile < whole_.end && stale_softmax<T, kKeys>(scores, factor, softmax, probs)) {
       rescale[0] = rescale[1] = 1;
       return;
     }
     const int32_t first = tile * kKeys;
-    if (job_.d.args.softcap > 0) cap<kKeys>(scores, job_.d.args.softcap, job_.d.cap_scale);
+    if (softcap > 0) cap<kKeys>(scores, softcap, job_.d.cap_scale * unscale);
     if (first < split.seen_by_all.first) mask_before<kKeys>(scores, seen, first);
-    if (first + kKeys > split.seen_by_all.end) mask_after<kKeys>(scores, seen, first);
-    online_softmax<kKeys>(scores, job_.d.factor, softmax, rescale);
+    if (first + kKeys > split.seen_by_all.end) {
+      if (Kind::kTrees && split.branch > 0)
+        mask_branches<kKeys>(scores, seen, branches_of(job_, split), first);
+      else
+        mask_after<kKeys>(scores, seen, first);
+    }
+    online_softmax<kKeys>(scores, factor, softmax, rescale);
     pack<T>(scores, probs);
   }
 
@@ -601,6 +777,7 @@ class Consumer {
   Keys loaded_;  // the split's, in registers: what lies in shared memory is read again after every wait
   Phases phases_;
   uint32_t queries_phase_ = 0;
+  float unscale_ = 1;  // where queries are converted
 };
 
 // --- what becomes of a split's sums
@@ -681,14 +858,14 @@ __device__ void finish_split(const Job& job, const Split& split, Out& out) {
   write_rows<T>(job, split, stats, out);
 }
 
-template <class T, int32_t kHalf>
+template <class Kind, int32_t kHalf>
 __device__ void consume(const Job& job) {
-  Consumer<T, kHalf> consumer(job);
+  Consumer<Kind, kHalf> consumer(job);
   Taker splits(job.shared.splits);
   while (const Split* const split = splits.take()) {
     Out out = {};
     consumer.fold(*split, out);
-    finish_split<T>(job, *split, out);
+    finish_split<typename Kind::Query>(job, *split, out);
     splits.release();
   }
 }
@@ -707,12 +884,13 @@ __device__ void init_barriers(const Latent& d, Shared& shared) {
   if (d.box > 0) prefetch_tensor_map(&d.map);
 }
 
+template <bool kTrees>
 __device__ void plan(const Latent& d, Shared& shared) {
-  const int32_t live = *d.args.keys.live;
+  const int32_t live = read_early(d.args.keys.live);
   const int32_t workers = d.place.workers();
   auto& counts = *reinterpret_cast<Counts<kWarps>*>(shared.keys);
   Line line{};
-  if (d.splits_keys) line = count_units(d.args, d.cut, live, counts);
+  if (d.splits_keys) line = count_units<kTrees>(d.args, d.cut, live, counts);
   const bool is_dealt = d.deals_tiles && is_better_dealt(line, workers);
   if (threadIdx.x != 0) return;
   shared.is_dealt = is_dealt;
@@ -722,45 +900,63 @@ __device__ void plan(const Latent& d, Shared& shared) {
     shared.key_scheduler.begin(counts, live, plan_work(line, live, workers, d.split_rows), d.place.worker());
 }
 
-template <class T>
+template <class Kind>
+__device__ void produce(const Job& job) {
+  if constexpr (Kind::kWidens)
+    produce<Kind, WideningLoader<Kind::kTrees>>(job);
+  else if (!Kind::kTrees && job.d.box > 0)
+    produce<Kind, BoxLoader>(job);
+  else
+    produce<Kind, RowLoader<Kind::kTrees>>(job);
+}
+
+template <class Kind>
 __device__ void attend_block(const Latent& d, Shared& shared) {
   if (!d.args.keys_are_settled) griddep_wait();
   if (threadIdx.x == 0) init_barriers(d, shared);
-  plan(d, shared);
+  plan<Kind::kTrees>(d, shared);
   fence_proxy_async();  // the barriers are there, and nobody writes counts any more
   __syncthreads();      // nor reads them: their place is the keys'
   if (d.shares_loads()) cluster_sync();
   const Job job{.d = d, .shared = shared};
   if (threadIdx.x < kWarpgroup) {
-    warpgroup_reg_dealloc<kProducerRegisters>();
-    if (d.box > 0)
-      produce<BoxLoader>(job);
-    else
-      produce<RowLoader>(job);
+    warpgroup_reg_dealloc<Kind::kProducerRegisters>();
+    produce<Kind>(job);
     return;
   }
-  warpgroup_reg_alloc<kConsumerRegisters>();
+  warpgroup_reg_alloc<Kind::kConsumerRegisters>();
   griddep_wait();
   if (uniform(half_of_columns()) == 0)
-    consume<T, 0>(job);
+    consume<Kind, 0>(job);
   else
-    consume<T, 1>(job);
+    consume<Kind, 1>(job);
   if (d.shares_loads()) cluster_sync();  // the other block tells this one what it has done with
 }
 
-template <class T>
+template <class Kind>
 __global__ void __launch_bounds__(kThreads, 1) latent_kernel(const __grid_constant__ Latent d) {
   if (!QUIRE_HOPPER) return;
   extern __shared__ __align__(1024) std::byte memory[];  // and nothing before it: kernel_from_base()
-  attend_block<T>(d, *reinterpret_cast<Shared*>(memory));
+  attend_block<Kind>(d, *reinterpret_cast<Shared*>(memory));
 }
 
 // A block may take its place while the kernel before it in the stream ends; see decode_kernel_cuda.cuh.
-template <class T>
-void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
-  static const auto kernel = kernel_from_base(latent_kernel<T>, sizeof(Shared), kSharedBase);
+template <class Kind>
+void launch_kernel(const Latent& d, int32_t blocks, cudaStream_t stream) {
+  static const auto kernel = kernel_from_base(latent_kernel<Kind>, sizeof(Shared), kSharedBase);
   launch_after(kernel, dim3(static_cast<uint32_t>(blocks)), kThreads, sizeof(Shared), stream, "attention", d,
                d.place.pair);
+}
+
+// T: of queries. What is widened has one kernel, trees or not: few tiles have anything of a branch.
+template <class T>
+void launch(const Latent& d, int32_t blocks, cudaStream_t stream) {
+  if (d.args.kv.type == Dtype::f8e4m3)
+    launch_kernel<Kind<T, __nv_fp8_e4m3, true>>(d, blocks, stream);
+  else if (d.args.keys.branch_lengths)
+    launch_kernel<Kind<T, T, true>>(d, blocks, stream);
+  else
+    launch_kernel<Kind<T, T, false>>(d, blocks, stream);
 }
 
 }  // namespace
@@ -786,7 +982,7 @@ void latent_attend(const AttendArgs& args, const GpuChoice& choice, Exec& exec) 
       .partial = PartialResults::in(arena),
       .arrivals = arena.counts(Buf::split_arrivals)};
   const cudaStream_t stream = stream_of(exec);
-  if (args.kv.type == Dtype::bf16)
+  if (args.q.type == Dtype::bf16)
     latent::launch<__nv_bfloat16>(d, choice.blocks, stream);
   else
     latent::launch<__half>(d, choice.blocks, stream);

@@ -6,6 +6,9 @@
 //   tile     the rows that a worker takes at once, and the keys that any of them sees
 //   unit     64 keys of a tile, aligned. All tiles' units are one line, which is shared out among the workers; behind
 //            those of a tile that is not its sequence's last there may be some with nothing
+//   branch   of a query of a tree. Behind the keys in pages come places for those of the queries that a block of 64
+//   rows
+//            has, whichever block it is, as many for each query as the sequence's longest branch has tokens
 //   split    what a worker has of one tile
 #pragma once
 #include <algorithm>
@@ -26,6 +29,12 @@ struct Keys {
   constexpr int32_t units() const { return end > first ? (end + kLatentKeys - 1) / kLatentKeys - first_unit() : 0; }
 };
 
+// Queries that so many packed rows have any rows of, at most, if they begin at a multiple of their number.
+constexpr int32_t queries_of_rows(int32_t rows, int32_t heads) {
+  if (heads % rows == 0) return 1;
+  return rows % heads == 0 ? rows / heads : (rows + heads - 2) / heads + 1;
+}
+
 // The same for all blocks of a call.
 struct Cut {
   int32_t heads;
@@ -34,7 +43,8 @@ struct Cut {
   bool is_causal;
   bool is_one_tile;
   int32_t tile_shift,
-      tile_queries;  // log2 of a tile's rows; so many more queries than one, at most, from one to the next
+      tile_queries;       // log2 of a tile's rows; so many more queries than one, at most, from one to the next
+  int32_t block_queries;  // that a block of rows has any rows of, at most
 
   static constexpr Cut of(int32_t heads, int32_t row_blocks, bool is_one_tile, int32_t window, bool is_causal) {
     const int32_t rows = row_blocks * kLatentRows;
@@ -44,12 +54,17 @@ struct Cut {
             .is_causal = is_causal,
             .is_one_tile = is_one_tile,
             .tile_shift = static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(rows))) - 1,
-            .tile_queries = (rows + heads - 1) / heads};
+            .tile_queries = (rows + heads - 1) / heads,
+            .block_queries = queries_of_rows(kLatentRows, heads)};
   }
 };
 
 struct SequenceSize {
-  int32_t queries, length;
+  int32_t queries, length;  // keys in pages
+  bool has_branches = false;
+  int32_t longest = 0, shortest = 0;  // branch
+
+  constexpr bool has_keys() const { return length + longest > 0; }
 };
 
 constexpr int32_t tiles_of(const Cut& cut, const SequenceSize& size) {
@@ -60,6 +75,10 @@ constexpr int32_t tiles_of(const Cut& cut, const SequenceSize& size) {
 // there is no window.
 constexpr Keys keys_of(const Cut& cut, const SequenceSize& size) {
   if (size.queries == 0) return {0, 0};
+  if (size.has_branches) {
+    const int32_t first = cut.window < 0 ? 0 : std::max(0, size.length + size.shortest - 1 - cut.window);
+    return {std::min(first, size.length), size.length + std::min(size.queries, cut.block_queries) * size.longest};
+  }
   return {cut.window < 0 || !cut.is_causal ? 0 : std::max(0, size.length - size.queries - cut.window), size.length};
 }
 constexpr Keys keys_of_tile(const Cut& cut, const SequenceSize& size, int32_t tile) {
@@ -93,12 +112,7 @@ constexpr int32_t units_through_tile(const Cut& cut, const SequenceSize& size, i
 
 // The tile that has this unit of its sequence.
 constexpr int32_t tile_with(const Cut& cut, const SequenceSize& size, int32_t unit) {
-  int32_t low = 0, high = tiles_of(cut, size);
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (units_before_tile(cut, size, middle) <= unit ? low : high) = middle;
-  }
-  return low;
+  return last_that(tiles_of(cut, size), [&](int32_t tile) { return units_before_tile(cut, size, tile) <= unit; });
 }
 
 // --- who has what

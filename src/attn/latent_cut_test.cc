@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace quire::attn::cuda::latent {
@@ -76,6 +77,32 @@ TEST(LatentCut, BehindATilesUnitsComesTheNextTile) {
     ASSERT_EQ(unit, units_of(w.cut, w.size));
   }
   EXPECT_GE(gaps_in_a_query, 2);
+}
+
+// Places for the queries of a block of 64 rows, whichever it is; a window begins where the shortest branch's does.
+TEST(LatentCut, BranchesLieBehindTheKeysInPages) {
+  const auto keys = [](int32_t heads, int32_t window, const SequenceSize& size) {
+    const Keys all = keys_of(Cut::of(heads, 2, false, window, false), size);
+    return std::pair(all.first, all.end);
+  };
+  const auto tree = [](int32_t queries, int32_t length, int32_t longest, int32_t shortest) {
+    return SequenceSize{queries, length, true, longest, shortest};
+  };
+  EXPECT_EQ(keys(128, -1, tree(9, 700, 5, 1)), std::pair(0, 705)) << "a block has rows of one query";
+  EXPECT_EQ(keys(16, -1, tree(9, 700, 5, 1)), std::pair(0, 720)) << "of four";
+  EXPECT_EQ(keys(16, -1, tree(3, 700, 5, 1)), std::pair(0, 715)) << "but of no more than there are";
+  EXPECT_EQ(keys(100, -1, tree(9, 700, 5, 1)), std::pair(0, 710)) << "of two, where the heads of one end inside";
+  EXPECT_EQ(keys(5, -1, tree(70, 0, 5, 1)), std::pair(0, 70)) << "of fourteen";
+  EXPECT_EQ(keys(128, 100, tree(9, 700, 5, 1)), std::pair(600, 705));
+  EXPECT_EQ(keys(128, 0, tree(9, 700, 5, 3)), std::pair(700, 705)) << "all of it in the branches";
+  EXPECT_EQ(units_of(Cut::of(16, 2, true, -1, false), tree(9, 64, 1, 1)), 2);
+  EXPECT_FALSE(tree(3, 0, 0, 0).has_keys());
+  EXPECT_TRUE(tree(3, 0, 1, 0).has_keys());
+  for (const int32_t heads : {1, 5, 16, 48, 100, 128, 200})  // by counting
+    for (int32_t block = 0; block < 40; ++block) {
+      const int32_t first = block * kLatentRows / heads, last = (block * kLatentRows + kLatentRows - 1) / heads;
+      EXPECT_LE(last - first + 1, queries_of_rows(kLatentRows, heads)) << heads;
+    }
 }
 
 TEST(LatentCut, SequencesWithoutQueriesOrKeysHaveNothing) {

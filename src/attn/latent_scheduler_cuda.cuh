@@ -28,6 +28,7 @@ struct Split {
   int32_t b, row_block;
   int32_t rows;                      // of the block; none: what is made is nobody's
   Keys loaded;                       // what lies outside these is not read
+  int32_t branch;                    // places of each query behind the keys in pages
   int32_t tile, end;                 // tiles of 64 keys: tile .. end - 1, one at least
   Keys seen_by_all;                  // no row needs a mask there
   int32_t first_worker, num_splits;  // of the whole tile: one a worker
@@ -53,12 +54,25 @@ __device__ inline Keys relative(const Sequence& sequence, int64_t first, int64_t
 __device__ inline Keys seen_by_any(const AttendArgs& args, const Sequence& sequence, int32_t first, int32_t last) {
   return relative(sequence, span_of(args, sequence, first).first, span_of(args, sequence, last).end);
 }
-__device__ inline Keys seen_by_all(const AttendArgs& args, const Sequence& sequence, int32_t first, int32_t last) {
+template <bool kTrees>
+__device__ Keys seen_by_all(const AttendArgs& args, const Sequence& sequence, int32_t first, int32_t last) {
+  if (kTrees && args.keys.branch_lengths) return relative(sequence, args.window < 0 ? 0 : sequence.end, sequence.end);
   return relative(sequence, span_of(args, sequence, last).first, span_of(args, sequence, first).end);
 }
 
-__device__ inline SequenceSize size_of_sequence(const AttendArgs& args, int32_t b) {
-  return {.queries = args.keys.cu_q[b + 1] - args.keys.cu_q[b], .length = args.keys.lengths[b]};
+// kTrees: there may be branches.
+template <bool kTrees>
+__device__ SequenceSize size_of_sequence(const AttendArgs& args, int32_t b) {
+  const KeyView& keys = args.keys;
+  const int32_t first = read_early(keys.cu_q + b), last = read_early(keys.cu_q + b + 1);
+  SequenceSize size{.queries = last - first, .length = read_early(keys.lengths + b)};
+  if (kTrees && keys.branch_lengths && first < last) {
+    const BranchLengths branches = branch_lengths(keys, first, last);
+    size.has_branches = true;
+    size.longest = branches.longest;
+    size.shortest = branches.shortest;
+  }
+  return size;
 }
 
 // --- split keys
@@ -71,31 +85,25 @@ struct Counts {
 };
 
 // Fills counts.before.
-template <int32_t kWarps>
+template <bool kTrees, int32_t kWarps>
 __device__ Line count_units(const AttendArgs& args, const Cut& cut, int32_t live, Counts<kWarps>& counts) {
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int32_t carry = 0, longest = 0;
+  int32_t longest = 0;
   bool has_many_tiles = false;
-  for (int32_t first = 0; first <= live; first += kWarps * kWarp) {
-    const int32_t b = first + static_cast<int32_t>(threadIdx.x);
-    int32_t own = 0;
-    if (b < live) {
-      const SequenceSize size = size_of_sequence(args, b);
-      own = units_of(cut, size);
-      longest = max(longest, keys_of(cut, size).units());
-      has_many_tiles |= tiles_of(cut, size) > 1;
-    }
-    int32_t total;
-    const int32_t before = carry + sum_before(own, counts.sums, total);
-    if (b <= live) counts.before[b] = before;
-    carry += total;
-    __syncthreads();
-  }
+  const int32_t units = lay_out_line(
+      live, counts.sums,
+      [&](int32_t b) {
+        const SequenceSize size = size_of_sequence<kTrees>(args, b);
+        longest = max(longest, keys_of(cut, size).units());
+        has_many_tiles |= tiles_of(cut, size) > 1;
+        return units_of(cut, size);
+      },
+      [&](int32_t b, int32_t before) { counts.before[b] = before; });
   longest = __reduce_max_sync(~0u, longest);
   if (lane == 0) counts.longest[warp] = longest;
   has_many_tiles = __syncthreads_or(has_many_tiles);
   for (int32_t w = 0; w < kWarps; ++w) longest = max(longest, counts.longest[w]);
-  return {.units = carry, .longest = longest, .has_many_tiles = has_many_tiles};
+  return {.units = units, .longest = longest, .has_many_tiles = has_many_tiles};
 }
 
 // The splits of a worker, one after the other.
@@ -115,17 +123,19 @@ struct KeyScheduler {
       begin_in_stream(counts, live, worker);
   }
 
+  template <bool kTrees>
   __device__ bool next(const AttendArgs& args, const Cut& cut, Place place, Split& split) {
     while (unit < end)
-      if (advance(args, cut, place, split)) return true;
+      if (advance<kTrees>(args, cut, place, split)) return true;
     return false;
   }
 
  private:
   // Whether the split has keys, and rows in any of the pair's blocks.
+  template <bool kTrees>
   __device__ bool advance(const AttendArgs& args, const Cut& cut, Place place, Split& split) {
-    SequenceSize size = size_of_sequence(args, b);
-    for (int32_t units; before + (units = units_of(cut, size)) <= unit; size = size_of_sequence(args, ++b))
+    SequenceSize size = size_of_sequence<kTrees>(args, b);
+    for (int32_t units; before + (units = units_of(cut, size)) <= unit; size = size_of_sequence<kTrees>(args, ++b))
       before += units;
     const Sequence sequence = sequence_at(args.keys, b);
     int32_t tile = 0, begin = before, first_row = sequence.first_row, last_row = sequence.last_row - 1;
@@ -147,10 +157,11 @@ struct KeyScheduler {
              .b = b,
              .row_block = row_block,
              .rows = min(packed - row_block * kRows, kRows),
-             .loaded = {keys.first, size.length},
+             .loaded = {keys.first, size.has_branches ? keys.end : size.length},
+             .branch = size.longest,
              .tile = keys.first_unit() + at,
              .end = keys.first_unit() + at + count,
-             .seen_by_all = seen_by_all(args, sequence, first_row, last_row),
+             .seen_by_all = seen_by_all<kTrees>(args, sequence, first_row, last_row),
              .first_worker = first_worker,
              .num_splits = plan.splits_each ? min(plan.splits_each, units)
                                             : plan.stream_k.worker_of(begin + units - 1) - first_worker + 1};
@@ -187,14 +198,15 @@ struct RowScheduler {
     round = 0;
   }
 
-  __device__ bool next(const AttendArgs& args, Place place, Split& split) {
+  template <bool kTrees>
+  __device__ bool next(const AttendArgs& args, const Cut& cut, Place place, Split& split) {
     if (live == 0) return false;
     const int32_t count = place_of(args, place, live);
     for (;; ++round) {
       const int32_t workers = place.workers(), turn = round % 2 ? workers - 1 - place.worker() : place.worker();
       if (round * workers >= count) return false;
       const int32_t index = round * workers + turn;
-      if (index < count && find(args, place, count - 1 - index, split)) break;
+      if (index < count && find<kTrees>(args, cut, place, count - 1 - index, split)) break;
     }
     ++round;
     return true;
@@ -203,28 +215,31 @@ struct RowScheduler {
  private:
   // The first place of sequence b.
   static __device__ int32_t place_of(const AttendArgs& args, Place place, int32_t b) {
-    return static_cast<int32_t>(int64_t{args.keys.cu_q[b]} * args.q.heads / (place.pair * kRows)) + b;
+    return static_cast<int32_t>(int64_t{read_early(args.keys.cu_q + b)} * args.q.heads / (place.pair * kRows)) + b;
   }
 
   // Whether there are rows, of a sequence with keys.
-  __device__ bool find(const AttendArgs& args, Place place, int32_t at, Split& split) const {
+  template <bool kTrees>
+  __device__ bool find(const AttendArgs& args, const Cut& cut, Place place, int32_t at, Split& split) const {
     const int32_t b = last_that(live, [&](int32_t middle) { return place_of(args, place, middle) <= at; });
     const int32_t first_block = (at - place_of(args, place, b)) * place.pair, heads = args.q.heads;
     const Sequence sequence = sequence_at(args.keys, b);
-    const int32_t packed = (sequence.last_row - sequence.first_row) * heads;
-    if (first_block * kRows >= packed || args.keys.lengths[b] == 0) return false;
+    const SequenceSize size = size_of_sequence<kTrees>(args, b);
+    const int32_t packed = size.queries * heads;
+    if (first_block * kRows >= packed || !size.has_keys()) return false;
     const int32_t first_row = sequence.first_row + first_block * kRows / heads;
     const int32_t last_row = sequence.first_row + (min((first_block + place.pair) * kRows, packed) - 1) / heads;
-    const Keys seen = seen_by_any(args, sequence, first_row, last_row);
+    const Keys seen = size.has_branches ? keys_of(cut, size) : seen_by_any(args, sequence, first_row, last_row);
     const int32_t row_block = first_block + place.index();
     split = {.sequence = sequence,
              .b = b,
              .row_block = row_block,
              .rows = min(packed - row_block * kRows, kRows),
-             .loaded = {seen.first, args.keys.lengths[b]},
+             .loaded = {seen.first, size.has_branches ? seen.end : size.length},
+             .branch = size.longest,
              .tile = seen.first_unit(),
              .end = seen.first_unit() + max(1, seen.units()),
-             .seen_by_all = seen_by_all(args, sequence, first_row, last_row),
+             .seen_by_all = seen_by_all<kTrees>(args, sequence, first_row, last_row),
              .first_worker = place.worker(),
              .num_splits = 1};
     return true;

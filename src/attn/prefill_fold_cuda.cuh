@@ -8,6 +8,7 @@
 #include "attn/prefill_tile_cuda.cuh"
 #include "attn/softmax_cuda.cuh"
 #include "attn/split_rows_cuda.cuh"
+#include "attn/widened_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -19,16 +20,39 @@ struct Sums : Softmax {
   float out[kValueDim / 2] = {};
 };
 
-inline __device__ SeenByTwo seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
+// Those of a tree's branches not among them.
+template <bool kTrees>
+__device__ SeenByTwo seen_by(const Prefill& p, const Tile& tile, int32_t consumer) {
   SeenByTwo seen;
 #pragma unroll
   for (int32_t half = 0; half < 2; ++half) {
-    const int32_t row = consumer * kRowsEach + lane_row() + half * 8;
-    const int32_t end = p.args.keys.causal ? tile.least_end + PackedRow(p, tile, row).query : tile.length;
+    const int32_t row = consumer * kRowsEach + lane_row() + half * 8, query = PackedRow(p, tile, row).query;
+    if (kTrees && p.args.keys.branch_lengths) {
+      SeenOfTree of_row{};
+      if (row < tile.rows) of_row = seen_of_tree(p.args, tile.length, tile.branch, query, tile.query_row + query);
+      seen.first[half] = of_row.first;
+      seen.end[half] = of_row.end;
+      continue;
+    }
+    const int32_t end = p.args.keys.causal ? tile.least_end + query : tile.length;
     seen.first[half] = p.args.keys.causal && p.args.window >= 0 ? max(0, end - 1 - p.args.window) : 0;
     seen.end[half] = row < tile.rows ? end : 0;
   }
   return seen;
+}
+
+// Places of the rows' own branches.
+inline __device__ SeenByTwo branches_of(const Prefill& p, const Tile& tile, int32_t consumer) {
+  SeenByTwo branches;
+#pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    const int32_t row = consumer * kRowsEach + lane_row() + half * 8, query = PackedRow(p, tile, row).query;
+    SeenOfTree seen{};
+    if (row < tile.rows) seen = seen_of_tree(p.args, tile.length, tile.branch, query, tile.query_row + query);
+    branches.first[half] = seen.branch_first;
+    branches.end[half] = seen.branch_end;
+  }
+  return branches;
 }
 
 // A consumer's 64 rows of a tile.
@@ -204,9 +228,7 @@ class Consumer {
     return is_last;
   }
 
-  // bf16 to f16, a warp its 16 rows, times a power of two that brings the greatest of them near the top of f16's range:
-  // all that is not less than that by 2^29 or more stays as it is. Scores are divided by it where they are scaled
-  // anyway.
+  // bf16 to f16, a warp its 16 rows.
   __device__ void convert_queries(const Tile& tile) {
     constexpr int32_t kPieces = Memory::kKeyPanels * 4;  // of each lane: four lines go at once
     const int32_t lane = threadIdx.x % kWarp, row = consumer_ * kRowsEach + threadIdx.x % kWarpgroup / kWarp * 16;
@@ -220,30 +242,15 @@ class Consumer {
     for (int32_t i = 0; i < kPieces; ++i) {
       const int32_t line = row + i % 4 * 4 + lane / 8, column = i / 4 * kPanelColumns + ((lane ^ line) & 7) * 8;
       const bool exists = line < tile.rows && (kKeyDim % kPanelColumns == 0 || column < kKeyDim);
-      const uint32_t of_piece = greater(greater(magnitudes(pieces[i].x), magnitudes(pieces[i].y)),
-                                        greater(magnitudes(pieces[i].z), magnitudes(pieces[i].w)));
+      const uint32_t of_piece = magnitudes(pieces[i]);
       if (exists) greatest = greater(greatest, of_piece);
     }
-    const uint32_t most = __reduce_max_sync(~0u, max(greatest >> 16, greatest & 0xffff)) >> 7;  // exponent + 1
-    const uint32_t exponent = max(most, 16u) - 1;
-    const uint32_t scale = (268 - exponent) << 7;  // as bf16: to 2^14 and more
-    const __nv_bfloat162 scales = bits_as<__nv_bfloat162>(scale << 16 | scale);
-    const float unscale = bits_as<float>((exponent - 14) << 23);
-    factor_ = p_.args.softcap > 0 ? p_.factor : p_.factor * unscale;
-    cap_scale_ = p_.cap_scale * unscale;
+    const F16Scale scale = F16Scale::of(greatest);
+    factor_ = p_.args.softcap > 0 ? p_.factor : p_.factor * scale.unscale;
+    cap_scale_ = p_.cap_scale * scale.unscale;
 #pragma unroll
-    for (int32_t i = 0; i < kPieces; ++i) {
-      uint4& four = pieces[i];
-      for (uint32_t* word : {&four.x, &four.y, &four.z, &four.w}) {
-        const float2 both = __bfloat1622float2(__hmul2(bits_as<__nv_bfloat162>(*word), scales));
-        *word = pair<__half>(both.x, both.y);
-      }
-      store_shared(place(i), four);
-    }
+    for (int32_t i = 0; i < kPieces; ++i) store_shared(place(i), scale.converted(pieces[i]));
   }
-  // Of pairs, magnitudes as numbers that are compared as signed ones; what is not finite is less than all.
-  static __device__ uint32_t magnitudes(uint32_t pair) { return (pair & 0x7fff7fff) + 0x00800080; }
-  static __device__ uint32_t greater(uint32_t a, uint32_t b) { return __vmaxs2(a, b); }
 
   __device__ float factor() const { return kConvertsQueries ? factor_ : p_.factor; }
   __device__ float cap_scale() const { return kConvertsQueries ? cap_scale_ : p_.cap_scale; }
@@ -377,8 +384,14 @@ class Consumer {
     float rescale[2];
     if (p_.args.softcap > 0) cap<kCount>(scores, p_.args.softcap, cap_scale());
     const int32_t first = step * kKeys;
-    if (first < tile.last_first) mask_before<kCount>(scores, seen_by(p_, tile, consumer_), first);
-    if (first + kKeys > tile.least_end) mask_after<kCount>(scores, seen_by(p_, tile, consumer_), first);
+    if (first < tile.last_first) mask_before<kCount>(scores, seen_by<Memory::kTrees>(p_, tile, consumer_), first);
+    if (first + kKeys > tile.least_end) {
+      if (Memory::kTrees && tile.branch > 0)
+        mask_branches<kCount>(scores, seen_by<Memory::kTrees>(p_, tile, consumer_), branches_of(p_, tile, consumer_),
+                              first);
+      else
+        mask_after<kCount>(scores, seen_by<Memory::kTrees>(p_, tile, consumer_), first);
+    }
     online_softmax<kCount>(scores, factor(), sums, rescale);
     if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1 || !(sums.sum[0] + sums.sum[1] >= 0))) return;
     hopper::wgmma_wait<0>();

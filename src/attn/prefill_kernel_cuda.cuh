@@ -5,8 +5,8 @@
 // kKeys keys at a time, from its last key to its first, so that what must be masked comes first. A block's warpgroups:
 //
 //   producer    fills a ring of stages with keys and values: pages of kPrefillLeastBox tokens or more by TMA,
-//               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has); e4m3 row by
-//               row, and widens it to what is multiplied
+//               smaller ones row by row with cp.async (boxes of few rows cost TMA more time than it has), and so those
+//               of a tree; e4m3 row by row, and widens it to what is multiplied
 //   consumers   two or three, 64 rows each: S = Q K^T of the next keys and O += P V of the last ones are given to the
 //               tensor cores together, then the softmax of S is made while O is still being summed. They take turns in
 //               giving (ping-pong), so that one's softmax is made during the others' products. What counts is how long
@@ -147,7 +147,7 @@ void launch_at_dim(const Prefill& p, int32_t blocks, cudaStream_t stream) {
       launch_kernel<T, Stored, 128, 128, kSplits>(p, blocks, stream);
       break;
     case 192:
-      if constexpr (std::is_same_v<T, Stored>) launch_kernel<T, T, 192, 128, kSplits>(p, blocks, stream);
+      launch_kernel<T, Stored, 192, 128, kSplits>(p, blocks, stream);
       break;
     default:
       launch_kernel<T, Stored, 256, 256, kSplits>(p, blocks, stream);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attn/prefill_tile_cuda.cuh"
+#include "attn/widened_cuda.cuh"
 #include "base/hopper.cuh"
 #include "base/tensor_core.cuh"
 
@@ -13,9 +14,17 @@ namespace quire::attn::cuda::prefill_kernels {
 struct Source {
   const PageId* pages;
   int32_t first_key, length, kv_head;
+  int32_t places, branch, query_row, last_row;  // of a tree
 
   __device__ explicit Source(const Tile& tile)
-      : pages(tile.pages), first_key(tile.first_key), length(tile.length), kv_head(tile.kv_head) {}
+      : pages(tile.pages),
+        first_key(tile.first_key),
+        length(tile.length),
+        kv_head(tile.kv_head),
+        places(tile.places),
+        branch(tile.branch),
+        query_row(tile.query_row),
+        last_row(tile.last_row) {}
   __device__ int32_t slot_of(int32_t key, int32_t shift) const { return slot_in_pages(pages, shift, key); }
 };
 
@@ -134,11 +143,25 @@ struct WarpRows {
   static __device__ int32_t first_line() { return threadIdx.x % kWarpgroup / kWarp * kCount; }
 
   // In the place of keys that do not exist, or that none of the tile's rows sees, comes the one next to them: its
-  // probabilities are masked, and it is among the tile's keys anyway.
-  static __device__ int32_t look_up(const Source& source, int32_t step, int32_t shift) {
+  // probabilities are masked, and it is among the tile's keys anyway. Less than zero, of a tree: no row has the place.
+  template <bool kTrees>
+  static __device__ int32_t look_up(const KeyView& keys, const Source& source, int32_t step) {
     const int32_t key = step * kKeys + first_line() + lane() % kCount;
-    if (source.first_key >= source.length) return 0;
-    return source.slot_of(min(max(key, source.first_key), source.length - 1), shift);
+    const int32_t end = kTrees ? source.length + source.places : source.length;
+    if (source.first_key >= end) return 0;
+    const int32_t seen = min(max(key, source.first_key), end - 1);
+    if (kTrees && seen >= source.length)
+      return slot_behind_pages(keys, seen - source.length, source.branch, source.query_row, source.last_row);
+    return source.slot_of(seen, keys.page_size.shift());
+  }
+
+  // 16 bytes of a row, or zeros where no row has the place.
+  template <bool kTrees>
+  static __device__ void copy(uint32_t to, const std::byte* from, bool exists) {
+    if constexpr (kTrees)
+      cp_async(to, from, exists);
+    else
+      cp_async(to, from);
   }
 };
 
@@ -164,9 +187,11 @@ class RowLoader {
   using Rows = WarpRows<Memory::kKeys>;
 
   __device__ RowLoader(const Prefill& p, Memory memory, SharedStorage& storage)
-      : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {}
+      : p_(p), memory_(memory), storage_(storage) {}
 
-  __device__ int32_t look_up(const Source& source, int32_t step) const { return Rows::look_up(source, step, shift_); }
+  __device__ int32_t look_up(const Source& source, int32_t step) const {
+    return Rows::template look_up<Memory::kTrees>(p_.args.keys, source, step);
+  }
 
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     hopper::wait(&storage_.keys_empty[keys_.stage], keys_.phase ^ 1);
@@ -199,48 +224,23 @@ class RowLoader {
                                 hopper::piece_at(to, Rows::first_line() + 4 + line, piece)};
 #pragma unroll
     for (int32_t i = 0; i < Rows::kCount / 4; ++i) {
-      const auto at = static_cast<uint32_t>(__shfl_sync(~0u, slot, i * 4 + line));
-      const std::byte* const row = address_of(from, at, bytes);
+      const int32_t at = __shfl_sync(~0u, slot, i * 4 + line);
+      const bool exists = !Memory::kTrees || at >= 0;
+      const std::byte* const row = address_of(from, static_cast<uint32_t>(exists ? at : 0), bytes);
 #pragma unroll
       for (int32_t panel = 0; panel < panels(kDim); ++panel)
         if (panel * kPanelColumns + piece * 8 < kDim)
-          cp_async(places[i % 2] + i / 2 * 8 * kLineBytes + panel * Memory::kPanel, row + panel * kLineBytes);
+          Rows::template copy<Memory::kTrees>(places[i % 2] + i / 2 * 8 * kLineBytes + panel * Memory::kPanel,
+                                              row + panel * kLineBytes, exists);
     }
   }
 
   const Prefill& p_;
   const Memory memory_;
   SharedStorage& storage_;
-  const int32_t shift_;
   PipelineState keys_, values_;
   DeferredSignal<RowCopies, Barrier> loads_;
 };
-
-inline __device__ uint4 load_shared(uint32_t from) {
-  uint4 r;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(from));
-  return r;
-}
-inline __device__ void store_shared(uint32_t to, uint4 r) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r.x), "r"(r.y), "r"(r.z), "r"(r.w) : "memory");
-}
-
-// The eight e4m3 in two words as f16: exact.
-inline __device__ uint4 widened(uint32_t first, uint32_t second) {
-  uint4 r;
-  asm("{\n"
-      "  .reg .b16 a, b, c, d;\n"
-      "  mov.b32 {a, b}, %4;\n"
-      "  mov.b32 {c, d}, %5;\n"
-      "  cvt.rn.f16x2.e4m3x2 %0, a;\n"
-      "  cvt.rn.f16x2.e4m3x2 %1, b;\n"
-      "  cvt.rn.f16x2.e4m3x2 %2, c;\n"
-      "  cvt.rn.f16x2.e4m3x2 %3, d;\n"
-      "}"
-      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-      : "r"(first), "r"(second));
-  return r;
-}
 
 // Keys and values of 8 bits, row by row, which become f16 on their way: exactly. A thread widens what it copied itself,
 // when it has issued the next load.
@@ -250,9 +250,11 @@ class WideningLoader {
   using Rows = WarpRows<Memory::kKeys>;
 
   __device__ WideningLoader(const Prefill& p, Memory memory, SharedStorage& storage)
-      : p_(p), memory_(memory), storage_(storage), shift_(p.args.keys.page_size.shift()) {}
+      : p_(p), memory_(memory), storage_(storage) {}
 
-  __device__ int32_t look_up(const Source& source, int32_t step) const { return Rows::look_up(source, step, shift_); }
+  __device__ int32_t look_up(const Source& source, int32_t step) const {
+    return Rows::template look_up<Memory::kTrees>(p_.args.keys, source, step);
+  }
 
   __device__ void load_keys(const Source& source, int32_t, int32_t slot) {
     copy<kKeyDim>(p_.args.kv.keys, p_.args.kv.key_stride, source.kv_head, slot);
@@ -293,11 +295,15 @@ class WideningLoader {
     const uint32_t to = raw(turn_);
 #pragma unroll
     for (int32_t i = 0; i < Rows::kCount / kRawLines; ++i) {
-      const auto at = static_cast<uint32_t>(__shfl_sync(~0u, slot, i * kRawLines + line()));
-      const std::byte* const row = address_of(from, at, static_cast<uint32_t>(stride));
+      const int32_t at = __shfl_sync(~0u, slot, i * kRawLines + line());
+      const bool exists = !Memory::kTrees || at >= 0;
+      const std::byte* const row =
+          address_of(from, static_cast<uint32_t>(exists ? at : 0), static_cast<uint32_t>(stride));
 #pragma unroll
       for (int32_t panel = 0; panel < kPanels; ++panel)
-        if (has<kDim>(panel)) cp_async(to + (i * kPanels + panel) * kWarpgroup * 16, row + panel * kPanelColumns);
+        if (has<kDim>(panel))
+          Rows::template copy<Memory::kTrees>(to + (i * kPanels + panel) * kWarpgroup * 16, row + panel * kPanelColumns,
+                                              exists);
     }
   }
 
@@ -325,7 +331,8 @@ class WideningLoader {
   }
   template <int32_t kDim>
   __device__ void widen_into(uint32_t panels_at) const {
-    constexpr int32_t kPanels = panels(kDim), kAtOnce = Memory::kConsumers == 3 ? 2 : 4;
+    constexpr int32_t kPanels = panels(kDim);
+    constexpr int32_t kAtOnce = Memory::kConsumers == 3 || raw_pieces(Memory::kKeys, kDim) % 4 ? 2 : 4;
     const uint32_t from = raw(turn_);
     const uint32_t to = hopper::piece_at(panels_at, Rows::first_line() + line(), 2 * quarter());
 #pragma unroll
@@ -347,7 +354,6 @@ class WideningLoader {
   const Prefill& p_;
   const Memory memory_;
   SharedStorage& storage_;
-  const int32_t shift_;
   PipelineState keys_, values_;
   Load last_ = Load::none;  // issued, and not signalled yet
   int32_t turn_ = 0;        // where the next load goes
@@ -359,8 +365,7 @@ __device__ void produce_tiles(const Work& work, SharedStorage& storage, Loader& 
   TileScheduler scheduler(work, storage);
   const bool publishes = threadIdx.x == 0;
   if (publishes) scheduler.publish_first();
-  griddep_wait();
-  griddep_launch_dependents();
+  wait_and_launch_dependents();
   produce<Source, Steps<kKeys>>(tiles, scheduler, publishes, loader);
 }
 

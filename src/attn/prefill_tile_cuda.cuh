@@ -53,15 +53,15 @@ constexpr int32_t raw_pieces(int32_t keys, int32_t dim) {
 }
 
 // Shared memory, in panels: queries, then the stages of keys, then those of values; then, where these are widened,
-// two loads as they are stored. kSplitsKeys: whether tiles may be split; prompts have a kernel without, which is some
-// percent faster.
+// two loads as they are stored. kSplitsKeys: whether tiles may be split, or have branches; prompts have a kernel
+// without, which is some percent faster.
 template <int32_t kKeyDim, int32_t kValueDim, bool kWidens, bool kSplitsKeys>
 struct Layout {
-  static constexpr bool kSplits = kSplitsKeys;
+  static constexpr bool kSplits = kSplitsKeys, kTrees = kSplitsKeys && prefill_has_trees(kKeyDim);
   // As many consumers and keys as registers have room for: a thread has a score of each second key, a probability of
   // each fourth, and a sum of each second column; where there is room, the probabilities of two steps
   // (Consumer::fold()).
-  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kValueDim);
+  static constexpr int32_t kConsumers = kValueDim == 64 ? 3 : 2, kKeys = prefill_keys(kKeyDim, kValueDim, kWidens);
   static constexpr int32_t kProbs = kValueDim == 64 || kKeyDim > 128 ? 1 : 2;
   static constexpr int32_t kProducerRegisters = kConsumers == 3 ? 32 : kProbs == 2 ? 56 : 72;
   static constexpr int32_t kConsumerRegisters = kConsumers == 3 ? 160 : kProbs == 2 ? 224 : 216;
@@ -103,6 +103,8 @@ struct Tile {
   int32_t last_first, least_end;  // keys between these are seen by all rows
   int32_t num_splits, split;      // of the tile, by keys, and which of them this is
   int32_t first_slot;             // of its kv head: where partial results of the splits lie, if there are several
+  int32_t branch, places;         // of a tree: places of each query behind the keys, and of all of the tile's
+  int32_t last_row;               // before which the sequence's queries end
 };
 
 // Row `row` of a tile: the query's, counted from the tile's first, and the head of the group.
@@ -139,26 +141,6 @@ __device__ void init_barriers(SharedStorage& storage, bool boxes) {
   hopper::init_barrier(&storage.edge, 1);
   storage.begin(kConsumerWarps + producer_warps);
   hopper::fence_proxy_async();
-}
-
-// --- what the step says
-
-// It may be read while the kernel before still runs, which is too early to trust L1: that may have what an earlier step
-// wrote.
-template <class T>
-__device__ T read_early(const T* of_step) {
-  return __ldcg(of_step);
-}
-
-// first_rows: cu_q, or a copy of it.
-inline __device__ Sequence read_sequence(const KeyView& keys, const int32_t* first_rows, int32_t b) {
-  const int64_t first_page = keys.first_page ? read_early(keys.first_page + b) : 0;
-  const int64_t start = keys.starts_at_first_page ? first_page << keys.page_size.shift() : 0;
-  return {.pages = keys.pages + (keys.rows ? read_early(&keys.rows[b].value) : b) * keys.stride + first_page,
-          .start = start,
-          .end = start + read_early(keys.lengths + b),
-          .first_row = first_rows[b],
-          .last_row = first_rows[b + 1]};
 }
 
 // --- split-KV
@@ -243,12 +225,17 @@ struct Work {
     tile.first = number * kRows;
     tile.rows = (first_rows[b + 1] - first_rows[b]) * p.group - tile.first;
     if (tile.rows <= 0) return false;
-    const Sequence sequence = read_sequence(args.keys, first_rows, b);
+    const Sequence sequence = sequence_at(args.keys, b, first_rows[b], first_rows[b + 1]);
     tile.pages = sequence.pages;
     tile.query_row = sequence.first_row + tile.first / p.group;
     tile.head = tile.first % p.group;
-    tile.length = static_cast<int32_t>(sequence.end - sequence.start);
+    tile.length = sequence.length();
+    tile.branch = tile.places = 0;
     const int32_t last = tile.first + min(kRows, tile.rows) - 1;
+    if (Memory::kTrees && args.keys.branch_lengths) {
+      find_branches(sequence, last / p.group, tile);
+      return true;
+    }
     const Span early = span_of(args, sequence, tile.query_row);
     const Span late = span_of(args, sequence, sequence.first_row + last / p.group);
     tile.first_key = static_cast<int32_t>(early.first - sequence.start);
@@ -256,6 +243,20 @@ struct Work {
     tile.last_first = static_cast<int32_t>(late.first - sequence.start);
     tile.least_end = static_cast<int32_t>(early.end - sequence.start);
     return true;
+  }
+
+  // All rows see the keys in pages, but for a window.
+  __device__ void find_branches(const Sequence& sequence, int32_t last_query, Tile& tile) const {
+    const int32_t end = sequence.first_row + last_query + 1;
+    const BranchLengths branches = branch_lengths(p.args.keys, tile.query_row, end);
+    const int32_t window = p.args.window, first = window < 0 ? 0 : max(0, tile.length + branches.shortest - 1 - window);
+    tile.branch = branches.longest;
+    tile.places = (end - tile.query_row) * branches.longest;
+    tile.last_row = sequence.last_row;
+    tile.first_key = min(first, tile.length);
+    tile.end_key = tile.length + tile.places;
+    tile.last_first = window < 0 ? 0 : tile.length;
+    tile.least_end = tile.length;
   }
 
   // A tile has as many splits as its sequence's last, unless it has fewer steps.

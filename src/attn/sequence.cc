@@ -14,7 +14,7 @@ int32_t row_tokens(const StepView& step, int32_t b) {
       return committed + step.limits.planes();
     case Mode::verify:
     case Mode::verify_tree:
-      return committed + step.limits.draft_tokens;
+      return committed + queries(step, b);
     default:
       return committed;
   }
@@ -109,6 +109,7 @@ Buf main_page_table(Mode mode) {
 bool is_tree(Mode mode) { return mode == Mode::draft_tree || mode == Mode::verify_tree; }
 bool is_draft(Mode mode) { return mode == Mode::draft || mode == Mode::draft_tree; }
 bool has_extend_lengths(Mode mode) { return mode == Mode::extend || mode == Mode::draft_extend; }
+bool has_extend_lengths(const StepShape& shape) { return has_extend_lengths(shape.mode) || shape.ragged; }
 
 int32_t planes_of(Mode mode, const Limits& limits) { return is_draft(mode) ? limits.planes() : 1; }
 int32_t sequence_planes(Mode mode, const Limits& limits) { return mode == Mode::draft ? limits.planes() : 1; }
@@ -143,8 +144,9 @@ int32_t keys_in_pages(const StepView& step, int32_t b, int32_t plane) {
   return step.inputs.lengths[b].value + added_keys(step.shape.mode, step.limits) + drafted;
 }
 
-int32_t queries_of_all(Mode mode, const Limits& limits) {
-  switch (mode) {
+int32_t queries_of_all(const StepShape& shape, const Limits& limits) {
+  if (shape.ragged) return 0;
+  switch (shape.mode) {
     case Mode::decode:
     case Mode::draft:
       return 1;
@@ -159,7 +161,7 @@ int32_t queries_of_all(Mode mode, const Limits& limits) {
 }
 
 int32_t queries(const StepView& step, int32_t b) {
-  if (!has_extend_lengths(step.shape.mode)) return queries_of_all(step.shape.mode, step.limits);
+  if (!has_extend_lengths(step.shape)) return queries_of_all(step.shape, step.limits);
   return is_padding(step, b) ? 0 : step.inputs.extend_lengths[b].value;
 }
 
@@ -177,8 +179,16 @@ int32_t row_pages(const StepView& step, int32_t b) {
 }
 
 int32_t branch_tokens(const StepView& step, int32_t branch_row, int32_t plane) {
-  if (is_padding(step, branch_row / branch_rows(step.shape.mode, step.limits))) return 1;
+  const bool may_be_padding = !step.shape.ragged;
+  if (may_be_padding && is_padding(step, branch_row / branch_rows(step.shape.mode, step.limits))) return 1;
   return step.shape.mode == Mode::draft_tree ? plane + 1 : visible_nodes(step, branch_row);
+}
+
+int32_t all_branch_rows(const StepView& step) {
+  if (!step.shape.ragged) return step.sequences() * branch_rows(step.shape.mode, step.limits);
+  int32_t rows = 0;
+  for (int32_t b = 0; b < step.live(); ++b) rows += queries(step, b);
+  return rows;
 }
 
 int32_t chunk_count(const StepView& step, int32_t b) {

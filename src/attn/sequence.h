@@ -32,18 +32,20 @@ struct SequenceTarget {
 };
 SequenceTarget sequence_target(const MetadataArena& arena, const SequenceSet& set, Buf page_table);
 
-Set main_set(Mode mode);                                   // the set that layers of kind full read
-Buf main_page_table(Mode mode);                            // its materialised table
-bool is_tree(Mode mode);                                   // rows have branches of their own
-bool is_draft(Mode mode);                                  // one plane for each draft step
-bool has_extend_lengths(Mode mode);                        // each request has its own number of queries
-int32_t queries_of_all(Mode mode, const Limits& limits);   // of every request alike; 0: each has its own
-int32_t added_keys(Mode mode, const Limits& limits);       // to the given length, at the first draft step
-int32_t planes_of(Mode mode, const Limits& limits);        // draft steps that the mode writes at once
-int32_t sequence_planes(Mode mode, const Limits& limits);  // rows of cache_seqlens in its main set
+Set main_set(Mode mode);                                               // the set that layers of kind full read
+Buf main_page_table(Mode mode);                                        // its materialised table
+bool is_tree(Mode mode);                                               // rows have branches of their own
+bool is_draft(Mode mode);                                              // one plane for each draft step
+bool has_extend_lengths(Mode mode);                                    // each request has its own number of queries
+bool has_extend_lengths(const StepShape& shape);                       // likewise, ragged trees included
+int32_t queries_of_all(const StepShape& shape, const Limits& limits);  // of every request alike; 0: each has its own
+int32_t added_keys(Mode mode, const Limits& limits);                   // to the given length, at the first draft step
+int32_t planes_of(Mode mode, const Limits& limits);                    // draft steps that the mode writes at once
+int32_t sequence_planes(Mode mode, const Limits& limits);              // rows of cache_seqlens in its main set
 // Most tokens of a row's own branch, a constant so that the division of work does not depend on the draft step.
 int32_t most_branch_tokens(Mode mode, const Limits& limits);
-// Query rows with a branch of their own, for each request; 0 without branches.
+// Query rows with a branch of their own, for each request; 0 without branches. Ragged trees have as many as they have
+// queries.
 int32_t branch_rows(Mode mode, const Limits& limits);
 // Whether any element of the buffer is written for such a step on the device, and read.
 bool is_used(const BufferSpec& buffer, const StepShape& shape, Device device);
@@ -64,6 +66,7 @@ int32_t first_text_page(const StepView& step, int32_t b);  // entry of the row w
 // Entries of the row that the step reads in all its draft steps, encoder pages and the slots of tree nodes included.
 int32_t row_pages(const StepView& step, int32_t b);
 int32_t branch_tokens(const StepView& step, int32_t branch_row, int32_t plane);
+int32_t all_branch_rows(const StepView& step);  // of all requests, padding included where the form has it
 
 // A local layer sees a request as virtual sequences, one for each chunk of positions that holds queries.
 struct Chunk {

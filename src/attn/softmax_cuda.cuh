@@ -60,6 +60,19 @@ __device__ void mask_after(float (&scores)[kKeys / 2], const SeenByTwo& seen, in
     if (i / 4 * 8 + i % 2 >= seen.end[i / 2 % 2] - column) scores[i] = -INFINITY;
 }
 
+// Where branches lie behind the keys in pages: those past the latter that are not of a row's own branch.
+template <int32_t kKeys>
+__device__ void mask_branches(float (&scores)[kKeys / 2], const SeenByTwo& pages, const SeenByTwo& branch,
+                              int32_t first) {
+  const int32_t column = first + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int32_t i = 0; i < kKeys / 2; ++i) {
+    const int32_t key = column + i / 4 * 8 + i % 2, half = i / 2 % 2;
+    const bool is_own = key >= branch.first[half] && key < branch.end[half];
+    if (key >= pages.end[half] && !is_own) scores[i] = -INFINITY;
+  }
+}
+
 // Probabilities of pairs of scores, relative to each row's base, which `put` is given with the place of the first, and
 // their sums, in chains side by side.
 template <int32_t kKeys, class Put>

@@ -130,6 +130,9 @@ void check_mode(const StepView& step) {
     expect(step, shape.draft_step >= 0 && shape.draft_step < limits.planes(), "draft step ", shape.draft_step,
            " is not below ", limits.planes(), ", the draft steps with a forward pass");
   }
+  expect(step, !shape.ragged || mode == Mode::verify_tree, "only trees are ragged");
+  expect(step, !shape.ragged || (shape.form == Form::in_place && limits.device == Device::cpu),
+         "trees are ragged in place, on a CPU");
   if (mode == Mode::verify || mode == Mode::verify_tree)
     expect(step, limits.draft_tokens > 0, "the limits have no draft tokens: ", limits);
 }
@@ -173,7 +176,7 @@ void check_given(const StepView& step) {
   const auto& [shape, inputs, limits] = step;
   expect(step, inputs.rows, "no request_rows are given");
   expect(step, inputs.lengths, "no lengths are given");
-  expect(step, !has_extend_lengths(shape.mode) || inputs.extend_lengths, "no extend_lengths are given");
+  expect(step, !has_extend_lengths(shape) || inputs.extend_lengths, "no extend_lengths are given");
   expect(step, shape.mode != Mode::draft_tree || inputs.draft_slots, "no draft_slots are given");
   expect(step, shape.mode != Mode::verify_tree || inputs.tree_mask, "no tree_mask is given");
   expect(step, !shape.encoder || inputs.encoder_lengths, "no encoder_lengths are given");
@@ -189,10 +192,16 @@ void check_lengths(const StepView& step, int32_t b) {
   expect(step, b, length <= limits.context, "lengths[", b, "] = ", length, " is past the context of ", limits.context);
   expect(step, b, shape.context == 0 || length <= shape.context, "lengths[", b, "] = ", length,
          " is past the shape's context of ", shape.context);
-  if (has_extend_lengths(shape.mode)) {
+  if (has_extend_lengths(shape)) {
     const int32_t extend = inputs.extend_lengths[b].value;
     expect(step, b, extend >= 1, "extend_lengths[", b, "] = ", extend, " is below 1");
-    expect(step, b, extend <= length, "extend_lengths[", b, "] = ", extend, " is above lengths[", b, "] = ", length);
+    if (shape.ragged)
+      expect(step, b, extend <= limits.draft_tokens, "extend_lengths[", b, "] = ", extend, " nodes, the limits have ",
+             limits.draft_tokens);
+    else
+      expect(step, b, extend <= length, "extend_lengths[", b, "] = ", extend, " is above lengths[", b, "] = ", length);
+    expect(step, b, shape.sequence_rows == 0 || extend <= shape.sequence_rows, "extend_lengths[", b, "] = ", extend,
+           " is above the shape's ", shape.sequence_rows, " rows of a sequence");
   }
   if (shape.encoder) {
     const int32_t encoder = inputs.encoder_lengths[b].value;
@@ -223,11 +232,11 @@ void check_draft_slots(const StepView& step, int32_t b) {
 }
 
 // A node that did not see itself would attend without its own key.
-void check_mask(const StepView& step, int32_t b) {
-  const int32_t nodes = step.limits.draft_tokens;
+void check_mask(const StepView& step, int32_t b, int64_t first_row) {
+  const int32_t nodes = queries(step, b);
   for (int32_t q = 0; q < nodes; ++q) {
-    const int64_t row = int64_t{b} * nodes + q;
-    const uint8_t* mask = step.inputs.tree_mask + row * nodes;
+    const int64_t row = first_row + q;
+    const uint8_t* mask = step.inputs.tree_mask + row * step.limits.draft_tokens;
     for (int32_t j = 0; j < nodes; ++j)
       expect(step, b, mask[j] <= 1, "tree_mask[", row, "][", j, "] = ", static_cast<int>(mask[j]),
              " is neither 0 nor 1");
@@ -240,7 +249,12 @@ void check_request(const StepView& step, int32_t b) {
   check_row(step, b, "the request table", step.shape.table);
   if (step.shape.window_table) check_row(step, b, "the window table", *step.shape.window_table);
   if (step.shape.mode == Mode::draft_tree) check_draft_slots(step, b);
-  if (step.shape.mode == Mode::verify_tree) check_mask(step, b);
+}
+
+void check_masks(const StepView& step) {
+  if (step.shape.mode != Mode::verify_tree) return;
+  int64_t row = 0;
+  for (int32_t b = 0; b < step.live(); row += queries(step, b++)) check_mask(step, b, row);
 }
 
 // Kernels write one row of `out` for each, so more than it has would be written past its end.
@@ -303,6 +317,7 @@ void check_step(const StepShape& shape, const StepInputs& inputs, const Limits& 
   if (limits.journal_pages > 0) check_journal(step);
   if (step.live() > 0) check_given(step);
   for (int32_t b = 0; b < step.live(); ++b) check_request(step, b);
+  check_masks(step);
   const int64_t rows = checked_query_rows(step);
   if (limits.query_rows == 0) return;
   check_model_rows(step, rows);
@@ -389,7 +404,7 @@ int64_t readable_sequences(const StepView& step, const Cell& cell, const Sequenc
 
 int64_t readable_branches(const StepView& step, const Cell& cell) {
   const int32_t planes = planes_of(step.shape.mode, step.limits);
-  const int64_t rows = int64_t{step.sequences()} * branch_rows(step.shape.mode, step.limits);
+  const int64_t rows = all_branch_rows(step);
   switch (cell.id) {
     case Buf::draft_branch_cache_seqlens:
     case Buf::verify_tree_branch_cache_seqlens:

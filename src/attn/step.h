@@ -18,12 +18,13 @@ namespace quire::attn {
 
 // s = StepInputs::lengths[b] in each mode:
 enum class Mode : uint8_t {
-  decode,        // s keys, the new token's included; one query
-  extend,        // s keys, the last extend_lengths[b] of them are this step's queries (prefill, chunked or mixed)
-  draft,         // s committed keys; draft step i adds i + 1 in the request's own row; one query
-  draft_tree,    // s committed keys; k queries, each with i + 1 draft slots of its own
-  verify,        // s committed keys, then nd drafts in a chain in the request's own row; nd queries
-  verify_tree,   // s committed keys, then nd nodes in the row; a node sees the nodes its mask names; nd queries
+  decode,       // s keys, the new token's included; one query
+  extend,       // s keys, the last extend_lengths[b] of them are this step's queries (prefill, chunked or mixed)
+  draft,        // s committed keys; draft step i adds i + 1 in the request's own row; one query
+  draft_tree,   // s committed keys; k queries, each with i + 1 draft slots of its own
+  verify,       // s committed keys, then nd drafts in a chain in the request's own row; nd queries
+  verify_tree,  // s committed keys, then nd nodes in the row; a node sees the nodes its mask names; nd queries; ragged:
+                // extend_lengths[b] nodes and queries
   draft_extend,  // as extend, for the draft model
 };
 const char* to_string(Mode mode);
@@ -35,12 +36,15 @@ const char* to_string(LayerKind kind);
 struct StepShape {
   Mode mode;
   Form form = Form::in_place;
-  int32_t captured;        // sequences the step is padded to; live <= captured <= limits.batch
-  int32_t query_rows;      // most query rows of all sequences together: q and out of its attention have so many
-  int32_t draft_step = 0;  // draft, draft_tree: which plane attention reads; the writer writes all of them
-  bool local = false;      // decode, extend: also write the local set; not with encoder, whose pages shift the text
-  bool encoder = false;    // decode, extend: also write the encoder set; text starts on the page after the encoder's
-  kv::TableView table;     // the request table
+  int32_t captured;           // sequences the step is padded to; live <= captured <= limits.batch
+  int32_t query_rows;         // most query rows of all sequences together: q and out of its attention have so many
+  int32_t sequence_rows = 0;  // extend, draft_extend: most query rows of a sequence, which a recorded step may count
+                              // on; 0: there may be as many as in all
+  int32_t draft_step = 0;     // draft, draft_tree: which plane attention reads; the writer writes all of them
+  bool ragged = false;        // verify_tree: trees of several sizes, without padding; in place, on a CPU
+  bool local = false;         // decode, extend: also write the local set; not with encoder, whose pages shift the text
+  bool encoder = false;       // decode, extend: also write the encoder set; text starts on the page after the encoder's
+  kv::TableView table;        // the request table
   std::optional<kv::TableView> window_table = {};  // with layers of a window pool: its table; not with draft_tree
   int32_t context = 0;  // most that a sequence's length may be, which a recorded step may count on; 0: the limits'
 };
@@ -52,9 +56,10 @@ struct StepShape {
 //   attention            live             sequences
 //                        rows             [live] in the request table (and in the window's)
 //                        lengths          [live] s
-//                        extend_lengths   [live] extend, draft_extend
+//                        extend_lengths   [live] extend, draft_extend, ragged trees
 //                        draft_slots      [live, topk, draft_steps] draft_tree
-//                        tree_mask        [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself
+//                        tree_mask        [live * nd, nd] verify_tree: node q sees node j (0 or 1), and itself; ragged:
+//                                         [query rows, nd], of which a request's own nodes are read
 //                        encoder_lengths  [live] with encoder
 //   a model              query_rows       of all sequences together, one after the other
 //   (Limits::query_rows) input_ids        [query_rows] tokens; in a source also future_token()

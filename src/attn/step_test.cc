@@ -300,6 +300,32 @@ TEST_F(CheckStep, DraftStepsAndDraftTokens) {
   for (const Mode mode : {Mode::verify, Mode::verify_tree}) refuses(shape(mode), "the limits have no draft tokens");
 }
 
+TEST_F(CheckStep, RaggedTrees) {
+  StepShape step = shape(Mode::verify_tree);
+  step.ragged = true;
+  for (const int32_t nodes : {1, 3}) {
+    inputs.extend_lengths()[0] = {nodes};
+    inputs.extend_lengths()[1] = {2};
+    std::fill_n(inputs.tree_mask(), 4 * 8, uint8_t{2});  // past a request's own nodes nothing is read
+    for (int32_t row = 0; row < nodes + 2; ++row) {
+      const int32_t own = row < nodes ? nodes : 2, q = row < nodes ? row : row - nodes;
+      for (int32_t j = 0; j < own; ++j) inputs.tree_mask()[row * 4 + j] = j <= q;
+    }
+    accepts(step);
+    inputs.tree_mask()[nodes * 4] = 0;
+    refuses(step, cat("request 1: tree_mask[", nodes, "][0] = 0: node 0 does not see itself"));
+  }
+  inputs.extend_lengths()[0] = {5};
+  refuses(step, "request 0: extend_lengths[0] = 5 nodes, the limits have 4");
+  inputs.extend_lengths()[0] = {0};
+  refuses(step, "request 0: extend_lengths[0] = 0 is below 1");
+  step.mode = Mode::verify;
+  refuses(step, "only trees are ragged");
+  step.mode = Mode::verify_tree;
+  limits.device = Device::cuda;
+  refuses(step, "trees are ragged in place, on a CPU");
+}
+
 // A step of nobody brings changes too. Without room for them nobody reads the count.
 TEST_F(CheckStep, TheJournalsRuns) {
   inputs.journal_count() = 1 << 30;

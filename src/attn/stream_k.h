@@ -6,6 +6,17 @@
 
 namespace quire::attn {
 
+// Of so many that begin one after the other, the last that begins at or before a place.
+template <class BeginsBy>
+constexpr int32_t last_that(int32_t count, const BeginsBy& begins_by) {
+  int32_t low = 0, high = count;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (begins_by(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
 struct StreamK {
   int32_t count, each, longer;  // `count` workers have `each` units, the first `longer` ones one more
 

@@ -28,4 +28,21 @@ __device__ int32_t sum_before(int32_t own, int32_t (&sums)[kWarps], int32_t& tot
   return before;
 }
 
+// The line of all live sequences, by all threads: units_of(b) is asked for by one of them for each, then
+// put(b, before) is told the units before it, and those of all for b = live. Nothing is asked for past the live ones:
+// nobody wrote that. Returns the units of all; when it does, everybody has what was put.
+template <int32_t kWarps, class UnitsOf, class Put>
+__device__ int32_t lay_out_line(int32_t live, int32_t (&sums)[kWarps], const UnitsOf& units_of, const Put& put) {
+  int32_t carry = 0;
+  for (int32_t first = 0; first <= live; first += kWarps * kWarp) {
+    const int32_t b = first + static_cast<int32_t>(threadIdx.x), own = b < live ? units_of(b) : 0;
+    int32_t total;
+    const int32_t before = carry + sum_before(own, sums, total);
+    if (b <= live) put(b, before);
+    carry += total;
+    __syncthreads();
+  }
+  return carry;
+}
+
 }  // namespace quire::attn::cuda

@@ -125,7 +125,7 @@ Step make_step(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .page_size = limits.page_size,
           .planes = sequence_planes(shape.mode, limits),
           .added_keys = added_keys(shape.mode, limits),
-          .queries = queries_of_all(shape.mode, limits),
+          .queries = queries_of_all(shape, limits),
           .branch = most_branch_tokens(shape.mode, limits),
           .in = inputs,
           .arena = arena,
@@ -293,11 +293,12 @@ void gather_slots(const kv::TableView& table, RequestRow row, int32_t first, int
 void write_tree_slots(const Step& step, const kv::TableView& table, TokenSlot* out, int32_t* counts) {
   const int32_t nodes = step.arena.limits().draft_tokens;
   TokenSlot slots[kMostDrafts];
+  int64_t row = 0;
   for (int32_t b = 0; b < step.live; ++b) {
-    gather_slots(table, step.in.rows[b], step.in.lengths[b].value, nodes, slots);
-    const int64_t first = int64_t{b} * nodes;
-    for (int64_t row = first; row < first + nodes; ++row)
-      counts[row] = compact_slots(step.in.tree_mask + row * nodes, nodes, slots, out + row * nodes);
+    const int32_t own = step.queries ? nodes : step.in.extend_lengths[b].value;
+    gather_slots(table, step.in.rows[b], step.in.lengths[b].value, own, slots);
+    for (const int64_t end = row + own; row < end; ++row)
+      counts[row] = compact_slots(step.in.tree_mask + row * nodes, own, slots, out + row * nodes);
   }
   if (step.materialised) pad_table(out, nodes, int64_t{step.live} * nodes, int64_t{step.captured} * nodes);
 }

@@ -534,7 +534,7 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .batch = limits.batch,
           .page_shift = limits.page_size.shift(),
           .added_keys = added_keys(shape.mode, limits),
-          .queries = queries_of_all(shape.mode, limits),
+          .queries = queries_of_all(shape, limits),
           .chunk = limits.chunk,
           .draft_steps = limits.draft_steps,
           .in = inputs,

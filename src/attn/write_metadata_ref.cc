@@ -112,17 +112,15 @@ void write_sequences(const StepView& step, const MetadataArena& arena, const Seq
 
 void write_tree_slots(const StepView& step, const MetadataArena& arena, const kv::TableView& table, Buf target) {
   const int32_t nodes = step.limits.draft_tokens;
-  for (int32_t row = 0; row < step.sequences() * nodes; ++row) {
-    const int32_t b = row / nodes;
-    if (b >= step.live()) {
-      at(arena, target, row, 0) = 0;
-      continue;
+  int32_t row = 0;
+  for (int32_t b = 0; b < step.live(); ++b)
+    for (const int32_t own = queries(step, b), end = row + own; row < end; ++row) {
+      int32_t visible = 0;
+      for (int32_t node = 0; node < own; ++node)
+        if (step.inputs.tree_mask[int64_t{row} * nodes + node])
+          at(arena, target, row, visible++) = slot_of_row(step, table, b, step.inputs.lengths[b].value + node).value;
     }
-    int32_t visible = 0;
-    for (int32_t node = 0; node < nodes; ++node)
-      if (step.inputs.tree_mask[int64_t{row} * nodes + node])
-        at(arena, target, row, visible++) = slot_of_row(step, table, b, step.inputs.lengths[b].value + node).value;
-  }
+  for (; row < all_branch_rows(step); ++row) at(arena, target, row, 0) = 0;
 }
 
 void write_draft_slots(const StepView& step, const MetadataArena& arena) {
@@ -139,7 +137,7 @@ void write_draft_slots(const StepView& step, const MetadataArena& arena) {
 }
 
 void write_branch_lengths(const StepView& step, const MetadataArena& arena, Buf lengths, Buf cu_q, Buf cu_k) {
-  const int32_t rows = step.sequences() * branch_rows(step.shape.mode, step.limits);
+  const int32_t rows = all_branch_rows(step);
   for (int32_t plane = 0; plane < planes_of(step.shape.mode, step.limits); ++plane) {
     int32_t tokens_before = 0;
     for (int32_t row = 0; row <= rows; ++row) {

@@ -106,10 +106,25 @@ struct World {
       inputs.draft_slots()[i] = {draw(0, kPoolPages * limits.page_size.tokens() - 1)};
     for (int32_t b = 0; b < live; ++b) draw_tree(b);
   }
+  // Trees of several sizes, one after the other; what lies past a request's own nodes is nobody's.
+  void draw_ragged_trees() {
+    const int32_t most = limits.draft_tokens;
+    std::fill_n(inputs.tree_mask(), limits.batch * most * most, uint8_t{1});
+    int32_t row = 0;
+    for (int32_t b = 0; b < inputs.live(); ++b) {
+      const int32_t nodes = draw(1, most);
+      inputs.extend_lengths()[b] = {nodes};
+      draw_tree(inputs.tree_mask() + row * most, nodes);
+      row += nodes;
+    }
+  }
   void draw_tree(int32_t b) {
     const int32_t nodes = limits.draft_tokens;
-    uint8_t* mask = inputs.tree_mask() + b * nodes * nodes;
-    for (int32_t q = 0; q < nodes; ++q) {
+    draw_tree(inputs.tree_mask() + b * nodes * nodes, nodes);
+  }
+  void draw_tree(uint8_t* mask, int32_t own) {
+    const int32_t nodes = limits.draft_tokens;
+    for (int32_t q = 0; q < own; ++q) {
       uint8_t* row = mask + q * nodes;
       if (q == 0)
         std::fill_n(row, nodes, uint8_t{0});
@@ -289,6 +304,41 @@ INSTANTIATE_TEST_SUITE_P(AllModes, Writers,
 
 std::string writer_name(const ::testing::TestParamInfo<Writer>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Fast, WriterTest, ::testing::ValuesIn(kFastWriters), writer_name);
+
+TEST_P(WriterTest, RaggedTreesAgreeAndReadNoNodesOfOthers) {
+  if (GetParam().device != Device::cpu) GTEST_SKIP() << "trees are ragged on a CPU";
+  for (const bool has_window : {false, true})
+    for (uint64_t seed = 0; seed < 48; ++seed) {
+      SCOPED_TRACE(cat("window ", has_window, ", seed ", seed));
+      const Limits limits = limits_for(seed % 2 ? 16 : 1, Device::cpu);
+      World fast(limits, seed, GetParam().place), plain(limits, seed);
+      const auto live = static_cast<int32_t>(seed % 6);
+      for (World* world : {&fast, &plain}) {
+        world->draw_inputs(live);
+        world->draw_ragged_trees();
+        if (live && seed % 4 == 0) world->empty_first();
+        StepShape step = world->shape(Mode::verify_tree, Form::in_place, 6);
+        step.ragged = true;
+        step.window_table = has_window ? std::optional(world->window) : std::nullopt;
+        ASSERT_NO_THROW(check_step(step, world->inputs.inputs(), world->limits));
+        const Writer& used = world == &fast ? GetParam() : kFormulas;
+        used.write(step, world->inputs.inputs(), world->arena, used.exec());
+        expect_written_exactly(*world, step);
+        int32_t row = 0;
+        for (int32_t b = 0; b < live; ++b)
+          for (int32_t q = 0; q < world->inputs.extend_lengths()[b].value; ++q, ++row) {
+            const Numbers slots = world->row(Buf::verify_tree_branch_page_table, step, row);
+            const PageSize size = limits.page_size;
+            const int32_t at = world->inputs.lengths()[b].value + q;
+            const PageId page =
+                step.table.pages[world->inputs.rows()[b].value * step.table.stride + at / size.tokens()];
+            ASSERT_FALSE(slots.empty());
+            EXPECT_EQ(slots.back(), size.slot(page, at % size.tokens()).value) << "a node's own is its last";
+          }
+      }
+      expect_same(fast, plain);
+    }
+}
 
 TEST_P(WriterTest, TreesOfEverySizeAgree) {
   for (int32_t nodes = 1; nodes <= 40; ++nodes) {

@@ -164,6 +164,12 @@ inline __device__ void bulk_load_once([[maybe_unused]] uint32_t to, [[maybe_unus
       : "memory");
 #endif
 }
+// A stretch of memory into the second cache, whole pieces of 16 bytes.
+inline __device__ void bulk_prefetch([[maybe_unused]] const void* from, [[maybe_unused]] int32_t bytes) {
+#if QUIRE_HOPPER
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 // A box of a tensor [slots, heads, columns] from the given place on; the barrier counts its bytes.
 inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* barrier, int32_t column, int32_t head,
                                 int32_t slot) {

@@ -13,8 +13,10 @@
 // These three lists are the only place that says which rows are wanted, and in which order: results have theirs.
 //
 // A share may end with drafts (drafter.h): then it draws from the last row of its text and from the rows of all drafts,
-// each only where the draws before it gave the drafts up to it.
+// each only where the draws before it gave the drafts up to it. Where drafts of some share branch (draft_tree.h), every
+// share has one row of its text.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,6 +25,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/draft_tree.h"
 #include "engine/drafter.h"
 #include "engine/prompt_results.h"
 #include "engine/request.h"
@@ -39,9 +42,11 @@ struct Share {
   int32_t position;         // of its first row; the pages of all are reserved
   int32_t count;            // rows
   int32_t drafts = 0;       // the last of them, which are no tokens of the request yet
+  bool by_model = false;    // a draft model has made them
   bool prefills = false;    // a chunk of a prompt; else it decodes
   bool draws = false;       // a token, from the logits of its text's last row
-  bool drafted = false;     // a draft model has the slot of its first row already: the step before drew its token
+  bool followed = false;    // a draft model computes its slots of these rows
+  bool drafted = false;     // and has that of the first row already: the step before drew its token
   int32_t generated = 0;    // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};
@@ -52,28 +57,44 @@ struct Share {
   };
   int32_t first_row = 0;  // in the batch; this and what follows is filled by Batch::add
   Slice drawn = {}, scored = {}, pooled = {}, history = {};  // its part of the batch's lists
+  bool branches = false;                                     // its drafts are no chain
 
   int32_t end() const { return position + count; }
   int32_t text_end() const { return end() - drafts; }
 };
 
 struct WantedRow {
-  int32_t row, share;  // in the batch
-  int32_t token = -1;  // that is scored
+  int32_t row, share;   // in the batch
+  int32_t token = -1;   // that is scored
+  int32_t follows = 0;  // of a draft: which of the share's drawn rows; 0: the text's last
 };
 
 struct Batch {
-  int64_t step = 0;  // ascending by one from step to step
+  int64_t step = 0;     // ascending by one from step to step
+  bool waited = false;  // for the tokens of the step before, so that the device had nothing to do
   std::vector<Share> shares = {};
   std::vector<int32_t> token_ids = {};                          // [rows]
   std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
-  std::vector<int32_t> history =
-      {};  // tokens, with drafts, of those that draw with penalties, as far as they are known
+  std::vector<int32_t> history = {};  // of those that draw with penalties: tokens as far as they are known, then room
+                                      // for as many as there are drafts, which are there
 
   bool empty() const { return shares.empty(); }
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
+  bool is_followed() const {  // any of it
+    return std::any_of(shares.begin(), shares.end(), [](const Share& share) { return share.followed; });
+  }
+  int32_t prompt_rows() const {
+    int32_t count = 0;
+    for (const Share& share : shares) count += share.prefills ? share.count : 0;
+    return count;
+  }
   bool only_single_tokens() const { return token_ids.size() == shares.size(); }
+  bool has_trees() const { return std::ranges::any_of(shares, &Share::branches); }
   int32_t with_logits() const { return static_cast<int32_t>(drawn.size() + scored.size()); }
+  // Whether the host has something to do between its logits and its tokens.
+  bool is_cut() const {
+    return !pooled.empty() || std::any_of(shares.begin(), shares.end(), [](const Share& share) { return share.mask; });
+  }
   int32_t wanted_rows() const { return with_logits() + static_cast<int32_t>(pooled.size()); }
 
   // tokens: of the share's request, as far as they are known. drafts: as many as the share has, after them.
@@ -86,7 +107,11 @@ struct Batch {
     for (const DraftToken& draft : drafts) token_ids.push_back(draft.token);
     if (share.draws) {
       share.drawn = {static_cast<int32_t>(drawn.size()), 1 + share.drafts};
-      for (int32_t row = rows() - share.drawn.count; row < rows(); ++row) drawn.push_back({row, index});
+      const int32_t first = rows() - share.drawn.count;
+      drawn.push_back({first, index});
+      for (int32_t i = 0; i < share.drafts; ++i)
+        drawn.push_back({.row = first + 1 + i, .share = index, .follows = 1 + parent_of(drafts, i)});
+      share.branches = !is_chain(drafts);
     }
     if (share.draws && share.request && penalises(share.request->sampling)) {
       share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size() + drafts.size())};
@@ -101,6 +126,7 @@ struct Batch {
       list.push_back({share.first_row + p - share.position, index, pools ? -1 : tokens[p + 1]});
   }
   void clear() {
+    waited = false;
     shares.clear();
     for (std::vector<int32_t>* ids : {&token_ids, &history}) ids->clear();
     for (std::vector<WantedRow>* rows : {&drawn, &scored, &pooled}) rows->clear();

@@ -85,6 +85,34 @@ TEST(Batch, DraftsFollowTheTextAndAllOfThemMayDraw) {
   EXPECT_EQ(batch.shares[0].history.count, 5);
 }
 
+TEST(Batch, SaysWhichRowEachDraftFollows) {
+  Batch batch;
+  const std::vector<int32_t> tokens = {10, 11, 12};
+  const std::vector<DraftToken> tree = {
+      {.token = 20, .hit = 1}, {.token = 21, .hit = 1, .back = 2}, {.token = 22, .hit = 1, .back = 1}};
+  const std::vector<DraftToken> chain = {{.token = 20, .hit = 1}, {.token = 21, .hit = 1}};
+  const auto add = [&](RequestId id, const std::vector<DraftToken>& drafts) {
+    const auto count = static_cast<int32_t>(drafts.size());
+    batch.add({.id = id,
+               .row = {1},
+               .position = 2,
+               .count = 1 + count,
+               .drafts = count,
+               .draws = true,
+               .request = asks(Pooling::none)},
+              tokens, drafts);
+  };
+  add(1, chain);
+  EXPECT_FALSE(batch.has_trees());
+  add(2, tree);
+  EXPECT_TRUE(batch.has_trees());
+  EXPECT_FALSE(batch.shares[0].branches);
+  EXPECT_TRUE(batch.shares[1].branches);
+  std::vector<int32_t> follows;
+  for (const WantedRow& row : batch.drawn) follows.push_back(row.follows);
+  EXPECT_EQ(follows, (std::vector<int32_t>{0, 0, 1, 0, 0, 0, 2}));
+}
+
 TEST(Batch, AClearedOneIsAsNew) {
   Batch batch = mixed_batch();
   batch.clear();

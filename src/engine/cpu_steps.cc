@@ -18,7 +18,10 @@ void CpuSteps::launch(Step& step) {
   const Runner::Outputs outputs = runner_.run(step.batch);
   wait_for_masks(step.batch, masks_);
   sampler_.run(step.batch, outputs.logits, step.results);
+  if (step.batch.has_trees()) runner_.keep_path(step.batch, step.results);
+  const Clock::time_point drawn = Clock::now();
   if (drafts_) drafts_->extend(step.batch, step.results, outputs.features);
+  step.results.following = Clock::now() - drawn;
   step.results.set_pooled(outputs.pooled);
   keep_newest_tokens(step);
   step.results.time = Clock::now() - start;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/draft_tree.h"
+
 namespace quire::engine {
 namespace {
 
@@ -10,53 +12,72 @@ constexpr double kLeastGain = 1.02;
 
 }  // namespace
 
-void DraftBudget::cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains) {
-  order_by_path(chains, step.most);
+int32_t DraftBudget::choose(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts) {
+  order_by_path(drafts, step.most);
   int32_t chosen = those_that_pay(step, 1);
-  if (chosen == 0 && !choices_.empty() && ++without_ >= kProbe) chosen = those_that_pay(step, 0.5);
+  if (chosen > 0) probe_ = kProbe;
+  if (chosen == 0 && !choices_.empty() && ++without_ >= probe_) {
+    chosen = those_that_pay(step, 0.5);
+    probe_ = std::min(2 * probe_, kRarestProbe);
+  }
   if (chosen > 0) without_ = 0;
-  std::vector<size_t> lengths(chains.size());
-  for (int32_t i = 0; i < chosen; ++i) ++lengths[choices_[i].chain];
-  for (size_t i = 0; i < chains.size(); ++i) chains[i]->resize(lengths[i]);
+  return chosen;
 }
 
-// One more token, of which so much comes, must not take longer than as much of a step without it.
+void DraftBudget::cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts) {
+  const int32_t chosen = choose(step, drafts);
+  std::vector<size_t> lengths(drafts.size());
+  for (int32_t i = 0; i < chosen; ++i) ++lengths[choices_[i].request];
+  for (size_t i = 0; i < drafts.size(); ++i) drafts[i]->resize(lengths[i]);
+}
+
+DraftBudget::Promise DraftBudget::promise(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains) {
+  order_by_path(chains, step.most);
+  const int32_t chosen = those_that_pay(step, 1);
+  double tokens = step.decoding;
+  for (int32_t i = 0; i < chosen; ++i) tokens += choices_[i].path;
+  return {.tokens = tokens, .time = times_.of(step.decoding + chosen)};
+}
+
+// One more token, of which so much comes, must not take longer than as much of a step without it. The draft that a pass
+// brings is less likely than the path before it, and drafts before it make a step's tokens cheaper already: so a pass
+// and a row must be worth kWorth of their price. A row is one of the next few, since the first that a step adds may be
+// all but free.
 double DraftBudget::least_path(const StepAhead& step, int32_t requests) const {
-  const double without = times_.of(step.decoding), row = times_.of(step.decoding + 1) - without;
-  const bool measured = pass_seconds_ > 0 && times_.seconds() > 0;
-  const double pass = measured ? pass_seconds_ / times_.seconds() : first_pass_;
-  const double least = step.decoding * (row + pass / std::max(1, requests)) / without;
+  constexpr double kWorth = 2.5;
+  constexpr int32_t kFew = 4;
+  const double without = times_.of(step.decoding), row = (times_.of(step.decoding + kFew * requests) - without) / kFew;
+  const bool measured = pass_.value().count() > 0 && times_.seconds() > 0;
+  const double pass = measured ? pass_.value().count() / times_.seconds() : first_pass_;
+  const double least = kWorth * step.decoding * (row + pass) / requests / without;
   return step.has_prompts ? std::max(least, kBesidePrompts) : least;
 }
 
 void DraftBudget::drafted(int32_t passes, std::chrono::duration<double> time) {
-  if (passes == 0 || time.count() <= 0) return;
-  constexpr double kNew = 0.1;
-  const double seconds = time.count() / passes;
-  pass_seconds_ =
-      pass_seconds_ == 0 ? seconds : (1 - kNew) * pass_seconds_ + kNew * std::min(seconds, 3 * pass_seconds_);
+  if (passes > 0) pass_.add(time / passes);
 }
 
-// A stable sort leaves the drafts of a chain in their order.
-void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> chains, int32_t most) {
+void DraftBudget::turned(std::chrono::duration<double> time) {
+  turn_.add(time);
+}
+
+// A stable sort leaves the drafts of a request in their order.
+void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> drafts, int32_t most) {
   choices_.clear();
-  for (size_t i = 0; i < chains.size(); ++i) {
-    double path = 1;
-    for (const DraftToken& draft : *chains[i])
-      choices_.push_back({static_cast<int32_t>(i), path *= static_cast<double>(draft.hit)});
-  }
+  for (size_t i = 0; i < drafts.size(); ++i)
+    for (const double path : paths_of(*drafts[i])) choices_.push_back({static_cast<int32_t>(i), path});
   std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.path > b.path; });
   if (std::ssize(choices_) > most) choices_.resize(most);
 }
 
-// price: of the rows that drafts add, as a part of what they cost.
+// price: of the rows that drafts add, and of the turn, as a part of what they cost.
 int32_t DraftBudget::those_that_pay(const StepAhead& step, double price) const {
-  const double without = times_.of(step.decoding);
+  const double without = times_.of(step.decoding), turn = times_.seconds() > 0 ? turn_.value().count() / times_.seconds() : 0;
   double tokens = step.decoding, best = kLeastGain * tokens / without;
   int32_t chosen = 0;
   for (int32_t i = 0; i < std::ssize(choices_); ++i) {
     tokens += choices_[i].path;
-    const double time = times_.of(step.decoding + i + 1);
+    const double time = times_.of(step.decoding + i + 1) + turn;
     if (step.has_others && time > kMostStretch * without) break;
     const double rate = tokens / (without + price * (time - without));
     const bool pays = step.has_prompts ? choices_[i].path >= kBesidePrompts : rate > best;

@@ -3,13 +3,17 @@
 //
 //   a draft's path   the chance that it and all drafts before it come: what it adds to the step's tokens
 //   the step's rate  (requests that decode + paths of the chosen drafts) / t(rows), t as steps were measured
+//   the turn         what a step with drafts costs beside its rows where steps overlap: the next one can be planned
+//   only
+//                    when its tokens are known, and the device has nothing to do meanwhile
 //
-// Drafts are taken in order of their paths, over all requests, and as many as give the highest rate. A path never
-// exceeds the one before it, so what is taken of a chain is its beginning.
+// Drafts are taken in order of their paths, over all requests, and as many as give the highest rate. They stand in that
+// order in the list of each request (draft_tree.h), so what is taken of a chain or a tree is its beginning.
 //
 //   - Beside a request that does not speculate, a step takes at most kMostStretch as long as without drafts.
 //   - Beside prompts, which are computed at their own pace, drafts are taken whose path is at least kBesidePrompts.
-//   - Prices that nobody pays are not learned: of the steps without drafts, one in kProbe drafts at half the price.
+//   - Prices that nobody pays are not learned: of the steps without drafts, one in kProbe drafts at half the price, and
+//     fewer and fewer as long as none pays.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -18,13 +22,14 @@
 
 #include "engine/drafter.h"
 #include "engine/step_times.h"
+#include "engine/usual_time.h"
 
 namespace quire::engine {
 
 class DraftBudget {
  public:
   static constexpr double kMostStretch = 1.5, kBesidePrompts = 0.6;
-  static constexpr int32_t kProbe = 32;
+  static constexpr int32_t kProbe = 32, kRarestProbe = 1024;
   static constexpr double kFirstPrice = 0.15;  // of a row, as a part of a step, until it was measured
   static constexpr double kFirstPass = 0.1;    // of a draft model, likewise
 
@@ -38,30 +43,53 @@ class DraftBudget {
     bool has_prompts = false;  // chunks of them
     bool has_others = false;   // requests that decode and do not speculate
   };
-  // Cuts each chain to what is verified of it.
-  void cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains);
+  // Cuts the drafts of each request to what is verified of them.
+  void cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts);
+
+  // Whether some would be verified. Costs what cut() costs.
+  bool pays(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains) {
+    return choose(step, chains) > 0;
+  }
 
   // The path from which on a draft pays that takes a pass of a draft model, together with those of so many requests.
   double least_path(const StepAhead& step, int32_t requests) const;
 
+  // What a step promises whose chains are cut as they pay: its tokens, and its time in steps of one row.
+  struct Promise {
+    double tokens, time;
+  };
+  Promise promise(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains);
+
+  // Of a step of so many rows, and of as many passes of a draft model; 0: not measured.
+  std::chrono::duration<double> time_of(int32_t rows) const {
+    return std::chrono::duration<double>(times_.of(rows) * times_.seconds());
+  }
+  std::chrono::duration<double> time_of_passes(int32_t passes) const { return passes * pass_.value(); }
+
   // So many passes of a draft model took so long.
   void drafted(int32_t passes, std::chrono::duration<double> time);
+
+  // A step waited for the tokens of the one before, and the device so long for that step.
+  void turned(std::chrono::duration<double> time);
 
   // A step without prompts: the rows that it drew from.
   void measured(int32_t rows, std::chrono::duration<double> time) { times_.measured(rows, time); }
 
  private:
   struct Choice {
-    int32_t chain;
+    int32_t request;
     double path;
   };
-  void order_by_path(std::span<std::vector<DraftToken>* const> chains, int32_t most);
+  int32_t choose(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts);
+  void order_by_path(std::span<std::vector<DraftToken>* const> drafts, int32_t most);
   int32_t those_that_pay(const StepAhead& step, double price) const;
 
   StepTimes times_;
   double first_pass_;
-  double pass_seconds_ = 0;      // of a draft model; 0: not measured
+  UsualTime pass_;               // of a draft model
+  UsualTime turn_;               // where steps do not overlap there is none
   int32_t without_ = 0;          // steps since the last one that drafted
+  int32_t probe_ = kProbe;       // after so many one drafts all the same
   std::vector<Choice> choices_;  // scratch: drafts in order of their paths
 };
 

@@ -1,12 +1,13 @@
 // A model that drafts for all requests of a step together, beside the target that computes the steps: in the
 // scheduler's words. drafter.h is for one request, and knows nothing but its text.
 //
-// It has keys and values of its own for every token that is in pages, and for the newest token of a request as soon as
-// that is drawn: so a page that requests share is whole for it too, and a request's first draft is there before anybody
-// asks for it. Each further one takes a pass of the model, over all requests that want one.
+// It has keys and values of its own for every token in the pages of a request that it follows (follow_budget.h), and
+// for the newest token as soon as that is drawn: so the request's first draft is there before anybody asks for it. Each
+// further one takes a pass of the model, over all requests that want one. A page that requests share may be one that it
+// has nothing of: who begins with such a page is not followed.
 //
-// Drafts leave keys and values behind the newest token's, in pages that are the request's; the next step writes over
-// them.
+// Chains leave keys and values behind the newest token's, in pages that are the request's; the next step writes over
+// them. Those of trees (draft_tree.h) are the model's own business.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,18 +23,20 @@ struct DraftsWanted {
   RequestRow row;
   int32_t position;                 // of its newest token
   int32_t most;                     // drafts; their pages are reserved
-  double least;                     // a chain ends with the first draft whose path is not as likely
+  double least;                     // a branch ends with the first draft whose path is not as likely
   const DraftRecord* record;        // how likely a draft is of which the model says so
-  std::vector<DraftToken>* drafts;  // empty before; hits are what the model says
+  std::vector<DraftToken>* drafts;  // empty before; hits are what the model says, the order is by the record's
 };
 
 class DraftModel {  // used by the thread that steps
  public:
   virtual ~DraftModel() = default;
-  // What it holds likeliest after the newest token of a row, whose last step drew that token; of a request that may be
-  // drafted for.
+  // Whether it has keys and values for all tokens of these pages, which are full.
+  virtual bool has_slots(std::span<const PageId> pages) const = 0;
+  // What it holds likeliest after the newest token of a row, whose last step drew that token; of a request that it
+  // follows.
   virtual DraftToken first(RequestRow row) const = 0;
-  // Chains that begin with it. Returns how many passes over the model that took.
+  // Chains that begin with it, or trees. Returns how many passes over the model that took.
   virtual int32_t draft(std::span<const DraftsWanted> wanted) = 0;
 };
 

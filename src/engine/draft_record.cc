@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/draft_tree.h"
+
 namespace quire::engine {
 
 // Until something is known, a model is believed.
@@ -31,12 +33,17 @@ void DraftRates::count(float said, bool came) {
 
 void DraftRecord::learn(std::span<const int32_t> text) {
   constexpr double kForgets = 0.97;
-  for (size_t i = 0; i < proposed_.size() && known_ + i < text.size(); ++i) {
-    const bool came = proposed_[i].token == text[known_ + i];
-    came_ = kForgets * came_ + came;
-    expected_ = kForgets * expected_ + rates_->rate(proposed_[i].hit);
-    rates_->count(proposed_[i].hit, came);
-    if (!came) break;
+  const auto drafts = static_cast<int32_t>(proposed_.size());
+  for (int32_t at = -1, next = 0; next < drafts && known_ < text.size(); at = next, ++known_) {
+    next = drafts;  // the draft behind `at` that came
+    for (int32_t i = at + 1; i < drafts; ++i) {
+      if (parent_of(proposed_, i) != at) continue;
+      const bool came = proposed_[i].token == text[known_];
+      came_ = kForgets * came_ + came;
+      expected_ = kForgets * expected_ + rates_->rate(proposed_[i].hit);
+      rates_->count(proposed_[i].hit, came);
+      if (came) next = i;
+    }
   }
   proposed_.clear();
 }
@@ -47,7 +54,7 @@ void DraftRecord::propose(std::span<const int32_t> text, std::span<const DraftTo
 }
 
 float DraftRecord::hit(float said) const {
-  const double luck = std::clamp(came_ / expected_, 0.5, 1.3);
+  const double luck = std::clamp(came_ / expected_, 0.5, 1.0);
   return static_cast<float>(std::min(0.99, rates_->rate(said) * luck));
 }
 

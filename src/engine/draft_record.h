@@ -1,8 +1,8 @@
 // What a draft model says of its drafts' chances, held against what came: models are surer, or less sure, than they are
 // right, and at temperature 0 the likeliest token comes more often than it is likely.
 //
-// A draft is as likely to come as others were of which the model said about the same; a request's own luck is a factor
-// to that. Tokens that came are compared with what was proposed, verified or not.
+// A draft is as likely to come as others were of which the model said about the same; a request's own bad luck is a
+// factor to that. Tokens that came are compared with what was proposed behind the text before them, verified or not.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -41,7 +41,7 @@ class DraftRecord {  // of one request
 
  private:
   std::shared_ptr<DraftRates> rates_;
-  size_t known_ = 0;  // tokens of the text then
+  size_t known_ = 0;  // tokens of the text that it has learned from
   std::vector<DraftToken> proposed_ = {};
   double came_ = kFirst, expected_ = kFirst;
   static constexpr double kFirst = 4;

@@ -8,7 +8,7 @@
 //
 // Every token is the one that would be drawn without drafts, so greedy and seeded output, penalties, biases, masks,
 // stops, logprobs and limits keep their bits whatever a drafter says: it can only cost rows. Three tokens came of this
-// step; the row of e' is forgotten.
+// step; the row of e' is forgotten. Drafts may branch (draft_tree.h): then the walk goes to whichever child came.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -22,15 +22,16 @@ namespace quire::engine {
 
 struct DraftToken {
   int32_t token;
-  float hit;  // how likely it comes, given that all drafts before it have come: from 0 to 1
+  float hit;         // how likely it comes, given that what it follows has come: from 0 to 1
+  int32_t back = 1;  // it follows the draft so many before it in the list; before the first stands the text
 };
 
 class Drafter {  // of one request, as long as that lives; used by the thread that steps
  public:
   virtual ~Drafter() = default;
-  // How the text may go on: up to `most` tokens, the likeliest chain first to last. Between two calls the text only
-  // grows, by what came in place of the drafts. drafts is empty before; ids are of the vocabulary. Everybody waits
-  // meanwhile, and nobody is there to be told of an exception.
+  // How the text may go on: up to `most` tokens, the likeliest chain first to last, or a tree (draft_tree.h). Between
+  // two calls the text only grows, by what came in place of the drafts. drafts is empty before; ids are of the
+  // vocabulary. Everybody waits meanwhile, and nobody is there to be told of an exception.
   virtual void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) = 0;
 };
 

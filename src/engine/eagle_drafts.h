@@ -7,11 +7,14 @@
 //   slots of the head          .    g_p|b g_p+1|c g_p+2|e     computed after the walk; that of a by the step before
 //   drafts                                    f, h, ...      from slot of e: f; from f with the state of e: h
 //
-// extend() follows every step: it computes the slots of all tokens that the step put into pages, accepted drafts and
-// chunks of prompts alike, from the target's features, and the slot of the token that was drawn. So what drafts left
-// there is written over, and a page that is whole is so for the head too, whoever comes to share it. The first slot of
-// a chunk wants features of the token before it: these are kept for each request, and for the last slot of each page,
-// where a request may begin that found a prefix.
+// extend() comes after every step: of the requests that are followed it computes the slots of all tokens that the step
+// put into pages, accepted drafts and chunks of prompts alike, from the target's features, and the slot of the token
+// that was drawn. So what drafts left there is written over, and a page that they have filled is whole for the head
+// too, whoever comes to share it. The first slot of a chunk wants features of the token before it: these are kept for
+// each request, and for the last slot of each page, where a request may begin that found a prefix.
+//
+// With topk above 1 drafts are trees: each pass follows topk branches of every request (growing_tree.h), whose keys and
+// values lie in slots of the store past the pool's: nobody else has these, and drafting takes no page.
 //
 // Not for a step that is computed late: extend() reads its results.
 #pragma once
@@ -26,6 +29,8 @@
 #include "base/tensor.h"
 #include "engine/batch.h"
 #include "engine/draft_model.h"
+#include "engine/draft_slots.h"
+#include "engine/growing_tree.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
 #include "kv/request_table.h"
@@ -42,39 +47,56 @@ class EagleDrafts final : public DraftModel {
   EagleDrafts(const model::EagleHead& head, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
               Exec& exec);
 
-  // After the step: features [rows of the batch, width].
+  // After the step: features [rows of the batch, width]; none where no share is followed.
   void extend(const Batch& batch, const StepResults& results, Rows<const float> features);
 
-  DraftToken first(RequestRow row) const override { return first_[row.value]; }
+  bool has_slots(std::span<const PageId> pages) const override;
+  DraftToken first(RequestRow row) const override { return first_of(row).front(); }
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
-  // For tests, which fill what nobody may read: the keys and values, and the features of a page's last token.
+  // For tests, which fill what nobody may read: the keys and values, those past the pool's pages included, and the
+  // features of a page's last token.
   const kv::KvStore& store() const { return store_; }
   std::span<float> features_of(PageId page) const {
     return {row_of(page_features_, page.value), static_cast<size_t>(width_)};
   }
 
  private:
-  struct Slots {  // of a share, that are computed: from `begin` to `end`; none where they are equal
-    int32_t begin, end;
-    int32_t committed;    // tokens that are in pages after the step
-    int32_t newest = -1;  // the token that was drawn last, at position `committed`; -1: none was
+  struct GrowingBranches {
+    const DraftsWanted* of;
+    GrowingTree tree;
   };
-  Slots slots_of(const Share& share, const StepResults& results) const;
-  void add_slots(const Batch& batch, const Share& share, const Slots& slots, Rows<const float> features);
-  void keep_features(const Share& share, const Slots& slots, Rows<const float> features);
+  int32_t room_of(RequestRow row) const;
+  void add_slots(const Batch& batch, const Share& share, const DraftSlots& slots, Rows<const float> features);
+  void begin_pages(const Share& share);
+  void keep_features(const Share& share, const DraftSlots& slots, Rows<const float> features);
+  static int32_t row_at(const Share& share, const DraftSlots& slots, int32_t position);
   const float* features_before(const Share& share) const;
   void begin_step();
-  void add_row(RequestRow row, int32_t position, int32_t token, const float* state);
+  void add_row(TokenSlot slot, int32_t position, int32_t token, const float* state);
+  void want_last_row(RequestRow row);
   void end_request(RequestRow row, int32_t end, int32_t rows, bool wants_draft);
-  void run(attn::Mode mode);
-  DraftToken guess(int64_t row, int thread) const;
+  int32_t draft_chains(std::span<const DraftsWanted> wanted);
+  int32_t draft_trees(std::span<const DraftsWanted> wanted);
+  void begin_trees(std::span<const GrowingBranches> trees);
+  void add_branches(std::span<const GrowingBranches> trees, int32_t pass);
+  TokenSlot branch_slot(int64_t tree, int32_t branch, int32_t pass) const;
+  void run(attn::Mode mode, int32_t draft_step = 0);
+  void guess(int64_t row, int thread);
+  std::span<const DraftToken> first_of(RequestRow row) const {
+    return {first_.data() + int64_t{row.value} * topk_, static_cast<size_t>(topk_)};
+  }
+  std::span<const DraftToken> guesses_of(int64_t wanted, int64_t rows) const {
+    return {guesses_.data() + wanted * topk_, static_cast<size_t>(rows * topk_)};
+  }
   float* row_of(const Buffer& rows, int32_t index) const;
 
   const kv::RequestTable& table_;
   Exec& exec_;
   PageSize page_size_;
   int32_t width_;
+  int32_t topk_, steps_;                // branches; most drafts on one
+  kv::TableView view_;                  // of the table, whose ids are below the store's pages
   std::span<const int32_t> token_ids_;  // of the draft vocabulary
   kv::KvStore store_;
   attn::MetadataArena arena_;
@@ -82,11 +104,13 @@ class EagleDrafts final : public DraftModel {
   model::DraftForward forward_;
   ops::Sampler sampler_;             // of the draft vocabulary
   Buffer page_features_;             // [pages, width] of each page's last slot
+  std::vector<bool> whole_;          // [pages] all slots of the page are computed, and its features kept
   Buffer row_features_;              // [request rows, width] of the last token in pages
   Buffer row_states_;                // [request rows, width] what the newest token's slot hands on
-  std::vector<DraftToken> first_;    // [request rows] and what it says comes next
+  std::vector<DraftToken> first_;    // [request rows, topk] and what it says comes next
   std::vector<RequestRow> wanted_;   // of the step that is being computed: whose its wanted rows are
-  std::vector<DraftToken> guesses_;  // and what they say
+  std::vector<DraftToken> guesses_;  // [wanted, topk] and what they say
+  std::vector<int32_t> parents_;     // [trees, topk] scratch
 };
 
 }  // namespace quire::engine

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -23,6 +24,8 @@ namespace quire::engine {
 namespace {
 
 using model::testing::HeadWriter;
+using model::testing::knowing_head;
+using model::testing::target_without_memory;
 using model::testing::tiny_head;
 using model::testing::TinyFile;
 using model::testing::TinyHead;
@@ -37,6 +40,39 @@ class AloneWithAText {
       : target_(target), head_(head), kv_type_(kv_type), exec_(exec), sampler_(head.spec().draft_vocabulary, exec) {}
 
   std::vector<DraftToken> chain(const Text& text, size_t count) {
+    begin(text);
+    std::vector<DraftToken> drafts;
+    Text path;
+    for (; drafts.size() < count; path.push_back(drafts.back().token)) drafts.push_back(behind(path, 1).front());
+    return drafts;
+  }
+
+  // The tree that so many passes make, each of its branches computed by itself.
+  std::vector<DraftToken> tree(const Text& text, const GrowingTree::Size& size, const DraftRecord& record,
+                               int32_t passes) {
+    begin(text);
+    GrowingTree tree(size, record);
+    tree.add_level(behind({}, size.topk));
+    std::vector<Text> paths(size.topk);
+    for (int32_t pass = 0; pass < passes; ++pass) {
+      std::vector<Text> next;
+      std::vector<DraftToken> said;
+      for (int32_t branch = 0; branch < size.topk; ++branch) {
+        Text path = pass == 0 ? Text{} : paths[tree.continues(branch)];
+        path.push_back(tree.token(branch));
+        for (const DraftToken& draft : behind(path, size.topk)) said.push_back(draft);
+        next.push_back(path);
+      }
+      paths = next;
+      tree.add_level(said);
+    }
+    std::vector<DraftToken> drafts;
+    tree.take_best(drafts);
+    return drafts;
+  }
+
+ private:
+  void begin(const Text& text) {
     model::testing::Requests requests(target_, exec_,
                                       {.rows = 512, .kv_type = kv_type_, .features = &head_.features()});
     std::vector<std::vector<float>> states(1, std::vector<float>(head_.spec().width));
@@ -45,24 +81,28 @@ class AloneWithAText {
       const float* row = requests.forward().features().row(static_cast<int64_t>(i));
       states.emplace_back(row, row + head_.spec().width);
     }
-    model::testing::HeadSlots slots(head_, exec_, PageSize(16), kv_type_);
-    slots.run(attn::Mode::draft_extend, text, states);
-    std::vector<DraftToken> drafts = {said(slots.logits(std::ssize(text) - 1))};
-    std::vector<float> state = slots.state(std::ssize(text) - 1);
-    while (drafts.size() < count) {
-      slots.run(attn::Mode::decode, {&drafts.back().token, 1}, {&state, 1});
-      drafts.push_back(said(slots.logits(0)));
-      state = slots.state(0);
-    }
-    return drafts;
+    slots_.emplace(head_, exec_, PageSize(16), kv_type_);
+    slots_->run(attn::Mode::draft_extend, text, states);
+    length_ = static_cast<int32_t>(text.size());
+    logits_ = slots_->logits(length_ - 1);
+    state_ = slots_->state(length_ - 1);
   }
-
- private:
-  DraftToken said(const std::vector<float>& logits) {
+  // The likeliest tokens behind the text and these, which come one after the other.
+  std::vector<DraftToken> behind(const Text& path, int32_t count) {
+    slots_->cut(length_);
+    std::vector<float> logits = logits_, state = state_;
+    for (const int32_t token : path) {
+      slots_->run(attn::Mode::decode, {&token, 1}, {&state, 1});
+      logits = slots_->logits(0);
+      state = slots_->state(0);
+    }
     const ops::SamplingParams likeliest{.temperature = 0};
     const ops::Sampled sampled =
-        sampler_.sample({.logits = logits.data(), .params = &likeliest, .position = 0, .top_logprobs = 0}, 0);
-    return {.token = head_.token_ids()[sampled.token], .hit = std::exp(sampled.logprob)};
+        sampler_.sample({.logits = logits.data(), .params = &likeliest, .position = 0, .top_logprobs = count}, 0);
+    std::vector<DraftToken> drafts;
+    for (const auto& [token, logprob] : sampled.top)
+      drafts.push_back({.token = head_.token_ids()[token], .hit = std::exp(logprob)});
+    return drafts;
   }
 
   const model::Model& target_;
@@ -70,21 +110,25 @@ class AloneWithAText {
   Dtype kv_type_;
   Exec& exec_;
   ops::Sampler sampler_;
+  std::optional<model::testing::HeadSlots> slots_;  // of the text
+  int32_t length_ = 0;
+  std::vector<float> logits_, state_;  // behind it
 };
 
 // Stands between the scheduler and the head, and holds what the head says against what it says of the text alone.
 class WatchedDrafts final : public DraftModel {
  public:
-  WatchedDrafts(EagleDrafts& drafts, const model::Model& target, const model::EagleHead& head, Dtype kv_type,
-                Exec& exec)
-      : drafts_(drafts), alone_(target, head, kv_type, exec) {}
+  WatchedDrafts(EagleDrafts& drafts, const SchedulerLimits& limits, const model::Model& target,
+                const model::EagleHead& head, Dtype kv_type, Exec& exec)
+      : drafts_(drafts), limits_(limits), alone_(target, head, kv_type, exec) {}
+  bool has_slots(std::span<const PageId> pages) const override { return drafts_.has_slots(pages); }
   DraftToken first(RequestRow row) const override { return drafts_.first(row); }
   int32_t draft(std::span<const DraftsWanted> wanted) override {
     before_drafts();
     for (const DraftsWanted& each : wanted) poison_behind(each.row, texts.at(each.row.value));
     const int32_t passes = drafts_.draft(wanted);
     for (const DraftsWanted& each : wanted)
-      if (compares) compare(each);
+      if (compares) compare(each, passes);
     return passes;
   }
 
@@ -92,22 +136,31 @@ class WatchedDrafts final : public DraftModel {
   std::function<void()> before_drafts;
   std::function<void(RequestRow, const Text&)> poison_behind;
   int64_t compared = 0, wrong = 0;
+  int64_t branching = 0, deep = 0;  // trees; and of those, the ones in which a path was followed from pass to pass
   bool compares = true;
 
  private:
-  void compare(const DraftsWanted& of) {
+  void compare(const DraftsWanted& of, int32_t passes) {
     const Text& text = texts.at(of.row.value);
     EXPECT_EQ(of.position, std::ssize(text) - 1);
     if (of.drafts->empty()) return;
-    const std::vector<DraftToken> expected = alone_.chain(text, of.drafts->size());
+    const GrowingTree::Size size{.topk = limits_.topk, .depth = limits_.deepest_draft(), .most = of.most};
+    const std::vector<DraftToken> expected =
+        limits_.verifies_trees() ? alone_.tree(text, size, *of.record, passes) : alone_.chain(text, of.drafts->size());
+    ASSERT_EQ(of.drafts->size(), expected.size());
+    branching += !is_chain(expected);
+    deep += !is_chain(expected) && passes > 1;
     for (size_t i = 0; i < expected.size(); ++i) {
       ++compared;
-      const bool same = (*of.drafts)[i].token == expected[i].token && (*of.drafts)[i].hit == expected[i].hit;
+      const DraftToken& draft = (*of.drafts)[i];
+      const bool same =
+          draft.token == expected[i].token && draft.hit == expected[i].hit && draft.back == expected[i].back;
       wrong += !same;
     }
   }
 
   EagleDrafts& drafts_;
+  SchedulerLimits limits_;
   AloneWithAText alone_;
 };
 
@@ -119,6 +172,8 @@ struct WorldLimits {
   int32_t mixed_chunk = 16;
   bool prefix_cache = true;
   int32_t drafts = 5;
+  int32_t topk = 1;
+  int32_t steps = 0;
 };
 
 constexpr int32_t kMostText = 300;
@@ -136,6 +191,8 @@ class HeadWorld {
                 .mixed_chunk = given.mixed_chunk,
                 .prefix_cache = given.prefix_cache,
                 .drafts = head ? given.drafts : 0,
+                .topk = given.topk,
+                .draft_steps = given.steps,
                 .draft_model = head != nullptr},
         scheduler_(limits_, {}, PrefillBudget(given.mixed_chunk), DraftBudget(limits_.drawn_rows(), 0, 0)),
         device_({.model = target,
@@ -149,7 +206,7 @@ class HeadWorld {
                  .exec = exec}) {
     if (!head) return;
     drafts_ = dynamic_cast<EagleDrafts*>(device_.draft_model());
-    watched_ = std::make_unique<WatchedDrafts>(*drafts_, target, *head, kv_type, exec);
+    watched_ = std::make_unique<WatchedDrafts>(*drafts_, limits_, target, *head, kv_type, exec);
     watched_->before_drafts = [this] { poison_free_pages(); };
     watched_->poison_behind = [this](RequestRow row, const Text& text) { poison_behind(row, text); };
     scheduler_.set_draft_model(*watched_);
@@ -186,7 +243,10 @@ class HeadWorld {
     for (const Share& share : step.batch.shares)
       if (watched_ && !share.prefills) poison_behind(share.row, watched_->texts.at(share.row.value));
     device_.launch(step);
-    step.results.time = {};
+    step.results.time = step_time;
+    step.results.following = step.batch.is_followed() ? following_time : Seconds{};
+    ++steps;
+    followed_steps += step.batch.is_followed();
     if (watched_) follow(step);
     scheduler_.settle(step.batch, step.results);
     scheduler_.audit();
@@ -202,6 +262,10 @@ class HeadWorld {
   Scheduler& scheduler() { return scheduler_; }
   WatchedDrafts& watched() { return *watched_; }
   EagleDrafts& drafts() { return *drafts_; }
+
+  using Seconds = std::chrono::duration<double>;
+  Seconds step_time = {}, following_time = {};  // that steps are said to take, and the head's part where it follows
+  int64_t steps = 0, followed_steps = 0;
 
   // Makes one slot's keys of an open row no numbers, as if it had never been written.
   void spoil(RequestRow row, int32_t position) { spoil(scheduler_.table().slot(row, position)); }
@@ -231,6 +295,9 @@ class HeadWorld {
       for (int32_t i = 0; i < limits_.page_size.tokens(); ++i) spoil(limits_.page_size.slot({page}, i));
       std::ranges::fill(drafts_->features_of({page}), std::numeric_limits<float>::quiet_NaN());
     }
+    for (int64_t slot = int64_t{pool.pages()} * limits_.page_size.tokens(); slot < drafts_->store().layout().slots();
+         ++slot)
+      spoil(TokenSlot{static_cast<int32_t>(slot)});  // of branches
   }
   // What lies behind the newest token of a row that decodes: drafts that are forgotten, or nothing.
   void poison_behind(RequestRow row, const Text& text) {
@@ -248,55 +315,6 @@ class HeadWorld {
   std::map<RequestId, Heard> heard_;
   RequestId last_id_ = 0;
 };
-
-// --- a target that says the next token by the newest alone, and a head that does the same
-
-TinyModel target_without_memory(float certain, int32_t vocabulary = 320) {
-  return {.layers = 6, .vocabulary = vocabulary, .change = [certain, vocabulary](model::testing::GgufWriter& gguf) {
-            for (int layer = 0; layer < 6; ++layer) {
-              gguf.tensor(cat("blk.", layer, ".attn_output.weight"), BlockType::f32, {64, 64},
-                          std::vector<std::byte>(size_t{64} * 64 * 4));
-              gguf.tensor(cat("blk.", layer, ".ffn_down.weight"), BlockType::f32, {64, 96},
-                          std::vector<std::byte>(size_t{64} * 96 * 4));
-            }
-            std::mt19937_64 random(5);
-            for (const auto& [name, spread] : {std::pair{"token_embd.weight", 1.0f}, {"output.weight", certain}})
-              gguf.tensor(name, BlockType::f32, {vocabulary, 64},
-                          model::testing::random_weights(BlockType::f32, vocabulary * 64, spread, random));
-          }};
-}
-
-std::vector<float> numbers_of(const model::Vector& vector) { return {vector.data(), vector.data() + vector.size()}; }
-
-// Attention that finds its own slot, or one of the same token (normed rows have one length: none is nearer to it than
-// itself), hands that token's embedding on; the target's own last norm and output matrix do the rest. `certain` is the
-// spread of the target's matrix.
-HeadWriter knowing_head(const model::Model& target, float certain) {
-  const int32_t vocabulary = target.config().vocabulary;
-  HeadWriter head = tiny_head(
-      target, {.draft_vocabulary = vocabulary, .heads = 1, .kv_heads = 1, .head_dim = 64, .feature_layers = {2, 3, 5}});
-  const auto picks = [](float scale) {  // of [ embedding | state ] the embedding
-    std::vector<float> matrix(size_t{64} * 128);
-    for (int i = 0; i < 64; ++i) matrix[i * 128 + i] = scale;
-    return matrix;
-  };
-  head.set_matrix("midlayer.self_attn.q_proj.weight", 64, picks(8));
-  head.set_matrix("midlayer.self_attn.k_proj.weight", 64, picks(8));
-  head.set_matrix("midlayer.self_attn.v_proj.weight", 64, picks(1));
-  std::vector<float> identity(size_t{64} * 64);
-  for (int i = 0; i < 64; ++i) identity[i * 64 + i] = 2000;
-  head.set_matrix("midlayer.self_attn.o_proj.weight", 64, identity);
-  head.set_matrix("midlayer.mlp.down_proj.weight", 64, std::vector<float>(size_t{64} * 96));
-  head.set_vector("midlayer.input_layernorm.weight", std::vector<float>(64, 1.0f));
-  head.set_vector("norm.weight", numbers_of(target.output_norm()));
-  std::mt19937_64 random(5);
-  model::testing::random_weights(BlockType::f32, vocabulary * 64, 1.0f, random);
-  const auto bytes = model::testing::random_weights(BlockType::f32, vocabulary * 64, certain, random);
-  std::vector<float> output(bytes.size() / sizeof(float));
-  std::memcpy(output.data(), bytes.data(), bytes.size());
-  head.set_matrix("lm_head.weight", vocabulary, output);
-  return head;
-}
 
 class EagleDraftsTest : public ::testing::Test {
  protected:
@@ -319,18 +337,52 @@ TEST_F(EagleDraftsTest, OfAHeadThatKnowsAreAccepted) {
   const model::Model target(file.path(), exec_);
   const TinyHeadFile head_file(knowing_head(target, 1));
   const model::EagleHead head(head_file.path(), target, exec_);
-  for (const int32_t page_size : {1, 16, 64}) {
-    SCOPED_TRACE(page_size);
-    const WorldLimits limits{.page_size = page_size, .drafts = 5};
-    HeadWorld plain(target, nullptr, limits, exec_, Dtype::f32), drafting(target, &head, limits, exec_, Dtype::f32);
-    const Request request = drawn(random_text(30, 3), 120, 0);
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t topk : {1, 3}) {
+      SCOPED_TRACE(cat("pages of ", page_size, ", topk ", topk));
+      const WorldLimits limits{.page_size = page_size, .drafts = topk == 1 ? 5 : 20, .topk = topk, .steps = 5};
+      HeadWorld plain(target, nullptr, limits, exec_, Dtype::f32), drafting(target, &head, limits, exec_, Dtype::f32);
+      const Request request = drawn(random_text(30, 3), 120, 0);
+      const HeadWorld::Heard alone = plain.finish(request), heard = drafting.finish(request);
+      EXPECT_EQ(heard.tokens, alone.tokens);
+      EXPECT_EQ(heard.logprobs, alone.logprobs);
+      EXPECT_GT(heard.speculated.accept_length(), topk == 1 ? 5.8 : 5.3);  // of 6; trees end with what may be generated
+      EXPECT_GT(heard.speculated.accept_rate(), topk == 1 ? 0.99 : 0.2);
+      EXPECT_EQ(drafting.watched().wrong, 0);
+    }
+}
+
+TEST_F(EagleDraftsTest, AreNoLongerThanTheirSteps) {
+  const TinyFile file(target_without_memory(1));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 1));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  for (const int32_t topk : {1, 3}) {
+    HeadWorld world(target, &head, {.drafts = 9, .topk = topk, .steps = 2}, exec_, Dtype::f32);
+    const double length = world.finish(drawn(random_text(30, 3), 100, 0)).speculated.accept_length();
+    EXPECT_GT(length, 2.7) << topk;
+    EXPECT_LE(length, 3) << topk;
+  }
+}
+
+// With trees it is right where its likeliest token is not drawn, but another that it named: at temperature 1 the same
+// head, with as many rows to verify, brings more tokens a step than with chains.
+TEST_F(EagleDraftsTest, TreesBringMoreThanChainsWhereTokensAreDrawn) {
+  const TinyFile file(target_without_memory(0.3f));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 0.3f));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  const Request request = drawn(random_text(30, 3), 250, 1);
+  const auto length = [&](const WorldLimits& limits) {
+    HeadWorld plain(target, nullptr, limits, exec_), drafting(target, &head, limits, exec_);
     const HeadWorld::Heard alone = plain.finish(request), heard = drafting.finish(request);
     EXPECT_EQ(heard.tokens, alone.tokens);
     EXPECT_EQ(heard.logprobs, alone.logprobs);
-    EXPECT_GT(heard.speculated.accept_length(), 5.8);  // of 6
-    EXPECT_GT(heard.speculated.accept_rate(), 0.99);
     EXPECT_EQ(drafting.watched().wrong, 0);
-  }
+    return heard.speculated.accept_length();
+  };
+  const double chains = length({.drafts = 12}), trees = length({.drafts = 12, .topk = 4, .steps = 4});
+  EXPECT_GT(trees, 1.15 * chains) << chains;
 }
 
 // Whatever temperature a request has: the head is right as often as its token is drawn.
@@ -351,72 +403,79 @@ TEST_F(EagleDraftsTest, LeaveDrawsAsTheyAre) {
   }
 }
 
-// Tokens that were drawn with drafts beside them, held against what the target says follows each token: chi-square over
-// all pairs that are expected five times or more.
+// Tokens that were drawn with drafts beside them, chains and trees, held against what the target says follows each
+// token: chi-square over all pairs that are expected five times or more.
 TEST_F(EagleDraftsTest, DrawnTokensHaveTheTargetsDistribution) {
   constexpr int32_t kTokens = 8;
   const TinyFile file(target_without_memory(0.15f, kTokens));
   const model::Model target(file.path(), exec_);
   const TinyHeadFile head_file(knowing_head(target, 0.15f));
   const model::EagleHead head(head_file.path(), target, exec_);
-  std::array<std::array<double, kTokens>, kTokens> likely{}, drawn_pairs{};
+  std::array<std::array<double, kTokens>, kTokens> likely{};
   for (int32_t token = 0; token < kTokens; ++token) {
     Request request = drawn({token}, 1, 1);
     request.top_logprobs = kTokens;
     const HeadWorld::Heard heard = HeadWorld(target, nullptr, {}, exec_).finish(request);
     for (const auto& [next, logprob] : heard.top[0]) likely[token][next] = std::exp(logprob);
   }
-  HeadWorld world(target, &head, {}, exec_);
-  world.watched().compares = false;
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    Request request = drawn({static_cast<int32_t>(seed % kTokens)}, 150, 1);
-    request.sampling.top_p = 1;
-    request.sampling.seed = seed;
-    int32_t before = request.prompt[0];
-    for (const int32_t token : world.finish(request).tokens) {
-      ++drawn_pairs[before][token];
-      before = token;
+  for (const WorldLimits& limits : {WorldLimits{}, WorldLimits{.drafts = 9, .topk = 3, .steps = 3}}) {
+    SCOPED_TRACE(limits.topk);
+    std::array<std::array<double, kTokens>, kTokens> drawn_pairs{};
+    HeadWorld world(target, &head, limits, exec_);
+    world.watched().compares = false;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      Request request = drawn({static_cast<int32_t>(seed % kTokens)}, 150, 1);
+      request.sampling.top_p = 1;
+      request.sampling.seed = seed;
+      int32_t before = request.prompt[0];
+      for (const int32_t token : world.finish(request).tokens) {
+        ++drawn_pairs[before][token];
+        before = token;
+      }
     }
-  }
-  double chi_square = 0;
-  int cells = 0;
-  for (int32_t token = 0; token < kTokens; ++token) {
-    double count = 0;
-    for (const double pairs : drawn_pairs[token]) count += pairs;
-    for (int32_t next = 0; next < kTokens; ++next) {
-      const double expected = count * likely[token][next];
-      if (expected < 5) continue;
-      ++cells;
-      chi_square += (drawn_pairs[token][next] - expected) * (drawn_pairs[token][next] - expected) / expected;
+    double chi_square = 0;
+    int cells = 0;
+    for (int32_t token = 0; token < kTokens; ++token) {
+      double count = 0;
+      for (const double pairs : drawn_pairs[token]) count += pairs;
+      for (int32_t next = 0; next < kTokens; ++next) {
+        const double expected = count * likely[token][next];
+        if (expected < 5) continue;
+        ++cells;
+        chi_square += (drawn_pairs[token][next] - expected) * (drawn_pairs[token][next] - expected) / expected;
+      }
     }
+    EXPECT_GT(cells, 40);
+    EXPECT_LT(chi_square, cells + 4 * std::sqrt(2.0 * cells));  // four standard deviations
+    const Speculated& speculated = world.scheduler().counters().speculated;
+    EXPECT_GT(speculated.correct, 500);
+    EXPECT_LT(speculated.accept_rate(), 0.9);
   }
-  EXPECT_GT(cells, 40);
-  EXPECT_LT(chi_square, cells + 4 * std::sqrt(2.0 * cells));  // four standard deviations
-  const Speculated& speculated = world.scheduler().counters().speculated;
-  EXPECT_GT(speculated.correct, 500);
-  EXPECT_LT(speculated.accept_rate(), 0.9);
 }
 
 // --- random schedules
 
 class RandomWorld {
  public:
-  RandomWorld(const model::Model& target, const model::EagleHead& head, uint32_t seed, Exec& exec)
-      : target_(target), head_(head), random_(seed), exec_(exec) {
+  RandomWorld(const model::Model& target, const model::EagleHead& head, int32_t topk, uint32_t seed, Exec& exec)
+      : target_(target), head_(head), topk_(topk), random_(seed), exec_(exec) {
     for (int i = 0; i < 2; ++i) themes_.push_back(random_text(kMostText, random_()));
   }
 
   void run() {
     const int32_t page_sizes[] = {1, 16, 64};
     const WorldLimits limits{.page_size = page_sizes[below(3)],
-                             .pool_tokens = kMostText + below(below(3) ? kMostText / 4 : 4 * kMostText),
-                             .running = 1 + below(6),
+                             .pool_tokens = kMostText + below(below(topk_ > 1 ? 9 : 3) ? kMostText / 4 : 4 * kMostText),
+                             .running = topk_ > 1 ? 4 + below(3) : 1 + below(6),
                              .prefill_chunk = 1 + below(64),
                              .mixed_chunk = 1 + below(32),
                              .prefix_cache = below(5) > 0,
-                             .drafts = 1 + below(6)};
+                             .drafts = 1 + below(topk_ > 1 ? 14 : 6),
+                             .topk = topk_,
+                             .steps = topk_ > 1 ? 1 + below(5) : 0};
     SCOPED_TRACE(cat(limits.pool_tokens, " tokens in pages of ", limits.page_size, ", running ", limits.running,
-                     ", chunks ", limits.prefill_chunk, " and ", limits.mixed_chunk, ", drafts ", limits.drafts));
+                     ", chunks ", limits.prefill_chunk, " and ", limits.mixed_chunk, ", drafts ", limits.drafts,
+                     ", topk ", limits.topk, ", steps ", limits.steps));
     HeadWorld world(target_, &head_, limits, exec_);
     std::map<RequestId, Request> requests;
     std::set<RequestId> cancelled;
@@ -437,12 +496,14 @@ class RandomWorld {
     for (const auto& [id, request] : requests) expect_same(world.heard(id), request, cancelled.contains(id));
     EXPECT_EQ(world.watched().wrong, 0) << "of " << world.watched().compared;
     compared += world.watched().compared;
+    branching += world.watched().branching;
+    deep += world.watched().deep;
     retractions += world.scheduler().counters().retractions;
     cached += world.scheduler().counters().cached_prompt_tokens;
     correct += world.scheduler().counters().speculated.correct;
   }
 
-  int64_t compared = 0, retractions = 0, cached = 0, correct = 0;
+  int64_t compared = 0, branching = 0, deep = 0, retractions = 0, cached = 0, correct = 0;
 
  private:
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
@@ -478,6 +539,7 @@ class RandomWorld {
 
   const model::Model& target_;
   const model::EagleHead& head_;
+  int32_t topk_;
   std::mt19937 random_;
   Exec& exec_;
   std::vector<Text> themes_;
@@ -488,6 +550,7 @@ struct HeadKind {
   TinyModel target;
   TinyHead head;
   bool knows = false;
+  int32_t topk = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const HeadKind& kind) { return out << kind.name; }
@@ -500,19 +563,23 @@ TEST_P(EagleSchedules, SayOfATextWhatTheyDoAloneAndChangeNobodysOutput) {
   const model::Model target(file.path(), exec);
   const TinyHeadFile head_file(GetParam().knows ? knowing_head(target, 1) : tiny_head(target, GetParam().head));
   const model::EagleHead head(head_file.path(), target, exec);
-  int64_t compared = 0, retractions = 0, cached = 0, correct = 0;
+  int64_t compared = 0, branching = 0, deep = 0, retractions = 0, cached = 0, correct = 0;
   for (uint32_t seed = 0; seed < 6 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
-    RandomWorld world(target, head, seed, exec);
+    RandomWorld world(target, head, GetParam().topk, seed, exec);
     world.run();
+    branching += world.branching;
+    deep += world.deep;
     compared += world.compared;
     retractions += world.retractions;
     cached += world.cached;
     correct += world.correct;
   }
-  EXPECT_GT(compared, 1000);
+  EXPECT_GT(compared, 700);
   EXPECT_GT(retractions, 0);
   EXPECT_GT(cached, 200);
+  EXPECT_EQ(branching > 300, GetParam().topk > 1) << branching;
+  EXPECT_EQ(deep > 100, GetParam().topk > 1) << deep;
   if (GetParam().knows) {
     EXPECT_GT(correct, 500);
   }
@@ -520,9 +587,16 @@ TEST_P(EagleSchedules, SayOfATextWhatTheyDoAloneAndChangeNobodysOutput) {
 
 INSTANTIATE_TEST_SUITE_P(
     , EagleSchedules,
-    ::testing::Values(HeadKind{"Random", {}, {}},
-                      HeadKind{"Quantised", {.type = BlockType::q8_0}, {.type = BlockType::q4_1, .norm_output = false}},
-                      HeadKind{"Knowing", target_without_memory(1), {}, true}),
+    ::testing::Values(
+        HeadKind{"Random", {}, {}},
+        HeadKind{"Quantised", {.type = BlockType::q8_0}, {.type = BlockType::q4_1, .norm_output = false}},
+        HeadKind{"Knowing", target_without_memory(1), {}, true},
+        HeadKind{.name = "RandomTrees", .target = {}, .head = {.temperature = 0.1}, .topk = 3},
+        HeadKind{.name = "QuantisedTrees",
+                 .target = {.type = BlockType::q8_0},
+                 .head = {.type = BlockType::q4_1, .norm_output = false},
+                 .topk = 2},
+        HeadKind{.name = "KnowingTrees", .target = target_without_memory(0.6f), .head = {}, .knows = true, .topk = 4}),
     [](const auto& parameter) { return parameter.param.name; });
 
 // --- the checks themselves
@@ -566,8 +640,8 @@ TEST_F(EagleDraftsTest, AFoundPrefixNeedsTheFeaturesOfItsLastToken) {
   }
 }
 
-// A request for which nothing is drafted leaves pages behind that are whole for the head.
-TEST_F(EagleDraftsTest, PagesOfThoseThatDoNotSpeculateAreWholeToo) {
+// What the head has computed nothing of is nothing that it may read.
+TEST_F(EagleDraftsTest, WhoBeginsWithPagesOfThoseThatAreNotFollowedIsNotFollowed) {
   const TinyFile file{{}};
   const model::Model target(file.path(), exec_);
   const TinyHeadFile head_file(tiny_head(target));
@@ -576,13 +650,47 @@ TEST_F(EagleDraftsTest, PagesOfThoseThatDoNotSpeculateAreWholeToo) {
   Request first = drawn(random_text(20, 1), 60, 0);
   first.speculative = false;
   const HeadWorld::Heard heard = world.finish(first);
-  EXPECT_EQ(world.watched().compared, 0);
+  EXPECT_EQ(world.followed_steps, 0);
   Text text = random_text(20, 1);
   text.insert(text.end(), heard.tokens.begin(), heard.tokens.end());
   world.finish(drawn(text, 10, 0));
   EXPECT_GE(world.scheduler().counters().cached_prompt_tokens, 64);
+  EXPECT_EQ(world.followed_steps, 0);
+  EXPECT_EQ(world.watched().compared, 0);
+  world.finish(drawn(random_text(20, 2), 10, 0));
   EXPECT_GT(world.watched().compared, 0);
   EXPECT_EQ(world.watched().wrong, 0);
+}
+
+// One that guesses wrong, and takes half as long as the target, is tried and left; another request begins without it.
+TEST_F(EagleDraftsTest, AHeadThatDoesNotPayFollowsNobody) {
+  const TinyFile file{{}};
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(tiny_head(target));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  HeadWorld plain(target, nullptr, {}, exec_), world(target, &head, {}, exec_);
+  world.step_time = std::chrono::seconds(10);  // beside which real passes are nothing
+  world.following_time = std::chrono::seconds(5);
+  const Request request = drawn(random_text(20, 1), 200, 0), other = drawn(random_text(20, 2), 50, 0);
+  EXPECT_EQ(world.finish(request).tokens, plain.finish(request).tokens);
+  EXPECT_GE(world.followed_steps, 5);
+  EXPECT_LE(world.followed_steps, 40);
+  const int64_t followed = world.followed_steps;
+  EXPECT_EQ(world.finish(other).tokens, plain.finish(other).tokens);
+  EXPECT_EQ(world.followed_steps, followed);
+}
+
+TEST_F(EagleDraftsTest, AHeadThatPaysFollowsToTheEnd) {
+  const TinyFile file(target_without_memory(1));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 1));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  HeadWorld world(target, &head, {}, exec_, Dtype::f32);
+  world.step_time = std::chrono::seconds(10);  // beside which real passes are nothing
+  world.following_time = std::chrono::seconds(5);
+  const HeadWorld::Heard heard = world.finish(drawn(random_text(30, 3), 250, 0));
+  EXPECT_GT(heard.speculated.accept_length(), 2);
+  EXPECT_EQ(world.followed_steps, world.steps);
 }
 
 }  // namespace

@@ -13,11 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "attn/metadata.h"
 #include "base/check.h"
 #include "base/cuda_memory.h"
 #include "engine/ahead_masks.h"
 #include "engine/available_memory.h"
 #include "engine/pool_memory.h"
+#include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
 #include "engine/step_device.h"
@@ -29,21 +31,45 @@ namespace {
 // How long it waits for a mask, where there is nothing else to do, before it looks for mail again.
 constexpr std::chrono::milliseconds kIdleMaskWait{5};
 
+// Of a draft, until it was measured: a GPU multiplies a few rows nearly as soon as one.
+constexpr double kGpuRowPrice = 0.02;
+
 // On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
-void size_pool(EngineOptions& options, const model::ModelConfig& config, Device device) {
+void size_pool(EngineOptions& options, int64_t token_bytes, Device device) {
   const bool is_given = options.max_total_tokens > 0;
   if (device == Device::cuda) {
     const cuda::Memory memory = cuda::memory();
     const int64_t room = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
-    if (!is_given) options.max_total_tokens = most_pool_tokens(config, options.kv_type, options.page_size, room);
-    return check_pool_fits_gpu(config, options.kv_type, options.max_total_tokens, is_given ? memory.free : room,
+    if (!is_given) options.max_total_tokens = most_pool_tokens(token_bytes, options.page_size, room);
+    return check_pool_fits_gpu(token_bytes, options.max_total_tokens, is_given ? memory.free : room,
                                is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
   }
   const std::optional<int64_t> memory = available_memory();
   if (!is_given)
-    options.max_total_tokens = default_pool_tokens(config, options.kv_type, options.context, options.page_size, memory);
+    options.max_total_tokens = default_pool_tokens(token_bytes, options.context, options.page_size, memory);
   else
-    check_pool_fits(config, options.kv_type, options.max_total_tokens, memory);
+    check_pool_fits(token_bytes, options.max_total_tokens, memory);
+}
+
+// In the words of the options, which are SGLang's.
+void fill_in_drafts(EngineOptions& options, Device device) {
+  const int32_t verified = options.speculative_num_draft_tokens, topk = options.speculative_eagle_topk;
+  int32_t& steps = options.speculative_num_steps;
+  check(verified >= 2, "--speculative-num-draft-tokens is ", verified, ", and the newest token is one of them");
+  check(topk >= 1 && topk <= attn::kMostDrafts, "--speculative-eagle-topk is ", topk, ", not from 1 to ",
+        attn::kMostDrafts);
+  check(device == Device::cpu || topk == 1, "--speculative-eagle-topk above 1 is for the CPU so far");
+  check(steps >= 0 && steps <= attn::kMostDrafts, "--speculative-num-steps is ", steps, ", not from 1 to ",
+        attn::kMostDrafts);
+  check(topk > 1 || steps < verified, "--speculative-num-steps is ", steps,
+        ", a chain of so many drafts and the newest ", "token are ", steps + 1,
+        " tokens, and --speculative-num-draft-tokens lets a step verify ", verified);
+  if (steps == 0) steps = topk == 1 ? verified - 1 : std::min(verified - 1, kTreeSteps);
+  const int64_t nodes = topk + int64_t{topk} * topk * (steps - 1);
+  check(topk == 1 || verified - 1 <= nodes, "--speculative-num-draft-tokens is ", verified, ", and a tree of ", topk,
+        " branches (--speculative-eagle-topk) and ", steps, " steps (--speculative-num-steps) has ", nodes, " drafts");
+  const int32_t vocabulary = options.head ? options.head->spec().draft_vocabulary : topk;
+  check(topk <= vocabulary, "--speculative-eagle-topk is ", topk, ", and the head has ", vocabulary, " tokens");
 }
 
 EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config, Device device) {
@@ -55,20 +81,20 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
         " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
-  if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
+  if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu || options.head ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   const bool is_cpu = device == Device::cpu;
-  check(is_cpu || (!options.make_drafter && !options.head),
-        "--speculative-algorithm is for the CPU so far: leave it out, or compute with --device cpu");
-  check(options.speculative_num_draft_tokens >= 2, "--speculative-num-draft-tokens is ",
-        options.speculative_num_draft_tokens, ", and the newest token is one of them");
+  check(is_cpu || !options.head || options.steps_in_flight == 0, options.steps_in_flight,
+        " steps in flight on a GPU: a head has the features of one step");
+  fill_in_drafts(options, device);
   if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
   if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
-  size_pool(options, config, device);
+  const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
+  size_pool(options, pool_token_bytes(config, options.kv_type, options.page_size, head), device);
   return options;
 }
 
@@ -82,9 +108,14 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .mixed_chunk = options.mixed_chunk,
           .prefix_cache = options.prefix_cache,
           .device_counts = device == Device::cuda,
+          .draws_at_once = device == Device::cuda,
+          .first_row_price = device == Device::cuda ? kGpuRowPrice : DraftBudget::kFirstPrice,
           .drafts = options.make_drafter || options.head ? options.speculative_num_draft_tokens - 1 : 0,
+          .topk = options.speculative_eagle_topk,
+          .draft_steps = options.speculative_num_steps,
           .draft_model = options.head != nullptr,
-          .row_tile = device == Device::cuda ? kGpuRowTile : 1};
+          .row_tile = device == Device::cuda ? kGpuRowTile : 1,
+          .first_wait = device == Device::cuda ? options.prefill_chunk : 0};  // a CPU's rows cost as much in any step
 }
 
 void check_request(const Request& request, const SchedulerLimits& limits, int32_t vocabulary) {
@@ -307,7 +338,7 @@ void Engine::Impl::settle_oldest() {
 }
 
 void Engine::Impl::count_idle(const Step& step) {
-  if (!step.error.empty() || !step.results.idle || !step.batch.only_single_tokens()) return;
+  if (!step.error.empty() || !step.results.overlapped || !step.batch.only_single_tokens()) return;
   ++overlapped_steps;
   device_idle += *step.results.idle;
 }
@@ -334,6 +365,7 @@ void Engine::Impl::publish() {
            .finished = counters.finished,
            .cancelled = counters.cancelled,
            .speculated = counters.speculated,
+           .speculated_by_model = counters.speculated_by_model,
            .schedule_us = steps ? total.count() / static_cast<double>(steps) : 0,
            .overlapped_steps = overlapped_steps,
            .idle_us = device_idle.count()};

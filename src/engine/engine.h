@@ -29,6 +29,8 @@
 
 namespace quire::engine {
 
+inline constexpr int32_t kTreeSteps = 5;
+
 struct EngineOptions {
   int32_t context = 0;           // most tokens of a request; 0: the model's own
   int32_t vocabulary = 0;        // ids that there are: others are neither taken nor drawn; 0: all that the model has
@@ -46,12 +48,15 @@ struct EngineOptions {
                             // GPU 512
   bool prefix_cache = true;
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
-                                 // same. -1: 0 for a CPU, which answers at once, 1 for a GPU
+                                 // same. -1: 0 for a CPU, which answers at once, and with a head; 1 for a GPU
   bool deterministic = false;    // of a GPU: the same bits in any batch; a CPU's are
-  MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same; on a GPU there is no such thing yet
-  const model::EagleHead* head = nullptr;    // that drafts as well, on a CPU; it outlives the engine. null: none
+  MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same, on a GPU if it is deterministic
+  const model::EagleHead* head = nullptr;    // that drafts as well, of exec's device; it outlives the engine. null: none
   int32_t speculative_num_draft_tokens = 8;  // most tokens of a request that a step verifies: the newest and drafts
-  std::function<void()> on_broken = {};      // on the loop thread, after it has broken down and told everybody
+  int32_t speculative_eagle_topk = 1;        // branches of a head's drafts; more than 1: drafts may be trees, on a CPU
+  int32_t speculative_num_steps = 0;     // most drafts of a head on a branch; 0: all that are verified, or in a tree
+                                         // up to kTreeSteps
+  std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
 };
 
 class RequestRefused : public CheckError {
@@ -76,9 +81,9 @@ struct EngineStats {                              // a consistent snapshot
   int32_t evictable_pages;                        // cached pages that no request uses: as good as free
   int32_t page_size;
   int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
-  int64_t started, finished, cancelled;  // requests; started: have run; finished: to their end, or failed
-  Speculated speculated;                 // of all requests
-  double schedule_us;                    // mean time of a step outside the forward pass, sampling and waits for masks
+  int64_t started, finished, cancelled;        // requests; started: have run; finished: to their end, or failed
+  Speculated speculated, speculated_by_model;  // of all requests; the second: of these, with drafts of a draft model
+  double schedule_us;  // mean time of a step outside the forward pass, sampling and waits for masks
   // Of a GPU's steps of one token each, where one followed the other: how many, and how long it did nothing before.
   int64_t overlapped_steps;
   double idle_us;  // in all of them

@@ -874,6 +874,13 @@ TEST_F(EngineTest, PoolsRowsToTheBitHoweverThePromptIsCut) {
   }
 }
 
+using Trees = testing::KnowingTreeDrafter::Trees;
+
+std::unique_ptr<Drafter> knowing_drafter(Tokens whole, double right, uint32_t seed, const Trees& trees) {
+  if (trees.topk == 1) return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, seed);
+  return std::make_unique<testing::KnowingTreeDrafter>(std::move(whole), right, seed, trees);
+}
+
 // --- the same output whatever else happens
 
 // Random schedules; what each request gives in an engine of its own is computed once, in one piece, without a cache.
@@ -950,14 +957,17 @@ class SameOutput {
     options.prefix_cache = below(5) > 0;
     options.steps_in_flight = below(3);
     options.speculative_num_draft_tokens = 2 + below(12);
+    options.speculative_eagle_topk = 1 + below(4);
+    options.speculative_num_steps = options.speculative_eagle_topk > 1 ? 4 + below(3) : 0;
     const int drafters = below(6);  // none, by the own text, by one that knows the answer more or less
     if (drafters == 1) options.make_drafter = ngram_drafters();
     if (drafters > 1)
-      options.make_drafter = [this, right = 1 - 0.1 * below(5)](const Request& request) {
+      options.make_drafter = [this, right = 1 - 0.1 * below(5),
+                              topk = options.speculative_eagle_topk](const Request& request) {
         Tokens whole = request.prompt;
         whole.insert(whole.end(), answers_.front().begin(), answers_.front().end());
         answers_.pop_front();
-        return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, random_());
+        return knowing_drafter(std::move(whole), right, static_cast<uint32_t>(random_()), {.topk = topk});
       };
     if (below(2) == 0) options.head = &head_;
     return options;
@@ -1061,11 +1071,11 @@ INSTANTIATE_TEST_SUITE_P(, SameOutputTest,
 
 // --- drafts
 
-MakeDrafter knowing(const Tokens& answer, double right) {
-  return [answer, right](const Request& request) {
+MakeDrafter knowing(const Tokens& answer, double right, const Trees& trees = {.topk = 1}) {
+  return [answer, right, trees](const Request& request) {
     Tokens whole = request.prompt;
     whole.insert(whole.end(), answer.begin(), answer.end());
-    return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
+    return knowing_drafter(std::move(whole), right, 1, trees);
   };
 }
 
@@ -1087,6 +1097,75 @@ TEST_F(EngineTest, DraftsThatAreRightAreAcceptedWholeAtEveryTemperature) {
     EXPECT_EQ(stepped.heard(1).speculated.correct, speculated.correct);
     expect_all_pages_are_back(stepped.engine().stats());
   }
+}
+
+// Trees, too: wherever the right draft stands among its siblings, and its keys and values lie among others', the path
+// is found, drawn from and goes on. As long as the budget takes a level whole, all its levels come.
+TEST_F(EngineTest, TreesAreWalkedToTheirDepthAtEveryTemperatureAndPageSize) {
+  for (const float temperature : {0.0f, 0.7f, 1.5f})
+    for (const int32_t page_size : {1, 16, 64})
+      for (const int32_t least_place : {0, 1}) {
+        SCOPED_TRACE(cat("temperature ", temperature, ", pages of ", page_size, ", place ", least_place));
+        Request request = greedy(ids(40, 1), 80);
+        request.sampling = {.temperature = temperature, .top_p = 0.9f, .presence_penalty = 0.5f, .seed = 7};
+        EngineOptions options = small_options();
+        options.page_size = page_size;
+        const Heard alone = Stepped(model(), options).finish(request);
+        options.speculative_eagle_topk = 2;
+        options.speculative_num_draft_tokens = 13;
+        options.make_drafter = knowing(alone.tokens, 1, {.topk = 2, .least_place = least_place, .strays = false});
+        Stepped stepped(model(), options);
+        EXPECT_TRUE(stepped.finish(request).same_output(alone));
+        const Speculated speculated = stepped.engine().stats().speculated;
+        EXPECT_GT(speculated.correct, 10);
+        // Of an odd number the budget, or what may still be generated, cut the last level in two.
+        EXPECT_GE(speculated.correct, (speculated.drafts - speculated.verifications) / 2);
+        expect_all_pages_are_back(stepped.engine().stats());
+      }
+}
+
+TEST_F(EngineTest, TreesThatAreAlwaysWrongCostRowsAndNothingElse) {
+  for (const int32_t page_size : {1, 16, 64}) {
+    SCOPED_TRACE(page_size);
+    Request request = greedy(ids(40, 1), 60);
+    request.sampling = {.temperature = 0.8f, .frequency_penalty = 0.5f, .seed = 3};
+    EngineOptions options = small_options();
+    options.page_size = page_size;
+    const Heard alone = Stepped(model(), options).finish(request);
+    options.speculative_eagle_topk = 3;
+    options.speculative_num_draft_tokens = 13;
+    options.make_drafter = knowing(alone.tokens, 0, {.topk = 3});
+    Stepped stepped(model(), options);
+    EXPECT_TRUE(stepped.finish(request).same_output(alone));
+    const Speculated speculated = stepped.engine().stats().speculated;
+    EXPECT_GT(speculated.drafts, 20);
+    EXPECT_EQ(speculated.correct, 0);
+    expect_all_pages_are_back(stepped.engine().stats());
+  }
+}
+
+TEST_F(EngineTest, RefusesTreesThatCannotBe) {
+  const auto refused = [&](int32_t topk, int32_t steps, int32_t verified, const std::string& part) {
+    EngineOptions options = small_options();
+    options.speculative_eagle_topk = topk;
+    options.speculative_num_steps = steps;
+    options.speculative_num_draft_tokens = verified;
+    expect_refused([&] { Stepped(model(), options); }, part);
+  };
+  refused(0, 3, 4, "--speculative-eagle-topk is 0");
+  refused(1, -1, 4, "--speculative-num-steps is -1");
+  refused(1, 4, 4, "5 tokens, and --speculative-num-draft-tokens lets a step verify 4");
+  refused(2, 2, 8,
+          "a tree of 2 branches (--speculative-eagle-topk) and 2 steps (--speculative-num-steps) has 6 drafts");
+  EngineOptions options = small_options();
+  options.speculative_eagle_topk = 2;
+  options.speculative_num_steps = 2;
+  options.speculative_num_draft_tokens = 7;
+  EXPECT_EQ(Stepped(model(), options).engine().options().speculative_num_steps, 2);
+  options.speculative_num_steps = 0;
+  EXPECT_EQ(Stepped(model(), options).engine().options().speculative_num_steps, kTreeSteps);
+  options.speculative_eagle_topk = 1;
+  EXPECT_EQ(Stepped(model(), options).engine().options().speculative_num_steps, 6);
 }
 
 // A tiny model loops when it is greedy: then its own text says what comes.

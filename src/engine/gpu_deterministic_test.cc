@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "engine/engine.h"
+#include "engine/testing.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -36,6 +37,7 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
   using Bits = std::vector<std::pair<int32_t, uint32_t>>;
   struct Heard {
     Bits bits;
+    Tokens tokens;
     int32_t cached = 0;
     Finish finish = Finish::none;
   };
@@ -64,6 +66,7 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
       Heard& of = heard_[output.id];
       for (const TokenLogprob& logprob : output.prompt_logprobs) append(of.bits, logprob);
       if (output.token >= 0) append(of.bits, output.logprobs);
+      if (output.token >= 0) of.tokens.push_back(output.token);
       for (const float x : output.embedding) of.bits.emplace_back(-1, std::bit_cast<uint32_t>(x));
       of.cached = output.cached_tokens;
       of.finish = output.finish;
@@ -265,6 +268,21 @@ class LateMask final : public TokenMask {
   std::vector<uint32_t> words_;
 };
 
+// Of requests whose answers are known, told apart by prompt, length and seed: each draft is right so often.
+MakeDrafter knowing(std::vector<Request> requests, std::vector<Tokens> answers, double right) {
+  return [requests = std::move(requests), answers = std::move(answers), right](const Request& request) {
+    Tokens whole = request.prompt;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].prompt != request.prompt || requests[i].max_new_tokens != request.max_new_tokens ||
+          requests[i].sampling.seed != request.sampling.seed)
+        continue;
+      whole.insert(whole.end(), answers[i].begin(), answers[i].end());
+      break;
+    }
+    return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
+  };
+}
+
 // Requests of every kind at once: masks that are late, penalties, biases, forbidden stops, more logprobs than a row's
 // results hold, scored and pooled prompts, prompts of exactly a chunk; they come and are cancelled while steps are in
 // flight, and pages are too few for them. Whoever was not cancelled has the bits that it has alone.
@@ -296,16 +314,24 @@ TEST_P(GpuDeterministic, WhateverHappensAroundIt) {
   one.steps_in_flight = 0;
   const auto alone_engine = engine(one);
   std::vector<Bits> expected;
-  for (uint64_t i = 0; i < kRequests; ++i) expected.push_back(alone_engine->finish(made(i)).bits);
+  std::vector<Request> known;
+  std::vector<Tokens> answers;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    known.push_back(made(i));
+    const Heard& heard = alone_engine->finish(made(i));
+    expected.push_back(heard.bits);
+    answers.push_back(heard.tokens);
+  }
 
   int64_t retractions = 0;
-  for (const int32_t depth : {0, 1, 2}) {
+  for (const int32_t depth : {0, 1, 2, 3, 4, 5}) {  // from 3 on with drafts, where a request may have them
     std::mt19937_64 random(static_cast<uint64_t>(depth));
     EngineOptions tight = options(7, kChunk);
     tight.mixed_chunk = 32;
     tight.max_total_tokens = 272;
     tight.context = 256;
-    tight.steps_in_flight = depth;
+    tight.steps_in_flight = depth % 3;
+    if (depth >= 3) tight.make_drafter = knowing(known, answers, 0.8);
     const auto stepped = engine(tight);
     std::vector<RequestId> all;
     std::map<RequestId, bool> cancelled;
@@ -325,13 +351,67 @@ TEST_P(GpuDeterministic, WhateverHappensAroundIt) {
         EXPECT_TRUE(cancelled[all[i]]);
         continue;
       }
-      EXPECT_EQ(heard.bits, expected[i]) << "request " << i << ", " << depth << " steps in flight";
+      EXPECT_EQ(heard.bits, expected[i]) << "request " << i << ", round " << depth;
     }
     const EngineStats stats = stepped->engine().stats();
     EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+    EXPECT_EQ(stats.speculated.correct > 50, depth >= 3);
     retractions += stats.retractions;
   }
   EXPECT_GT(retractions, 0);
+}
+
+// --- drafts
+
+// Greedy, drawn, with biases and stops that are not drawn at first; beside prompts in chunks, at every depth.
+TEST_P(GpuDeterministic, DraftsChangeNoBit) {
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 8; ++i) {
+    requests.push_back(greedy(20 + 40 * static_cast<int32_t>(i), 70 + 5 * static_cast<int32_t>(i), 30 + i));
+    requests.back().sampling.seed = i;
+    if (i % 2 == 1) requests.back().sampling.temperature = 0.8f, requests.back().sampling.top_p = 0.9f;
+    if (i % 4 == 2) requests.back().sampling.logit_bias = {{3, -100.0f}, {5, 1.0f}};
+    if (i % 4 == 3) requests.back().stop_ids = {1}, requests.back().min_new_tokens = 200;
+  }
+  std::vector<Bits> expected;
+  std::vector<Tokens> answers;
+  for (const Request& request : requests) {
+    expected.push_back(alone(request));
+    Tokens& answer = answers.emplace_back();
+    for (size_t i = 0; i < expected.back().size(); i += 4) answer.push_back(expected.back()[i].first);
+  }
+  for (const double right : {0.0, 0.5, 0.9, 1.0})
+    for (const int32_t depth : {0, 1, 2}) {
+      SCOPED_TRACE(cat("right ", right, ", ", depth, " steps in flight"));
+      EngineOptions made = options(6, 64);
+      made.steps_in_flight = depth;
+      made.make_drafter = knowing(requests, answers, right);
+      const auto stepped = engine(made);
+      std::vector<RequestId> all;
+      for (const Request& request : requests) all.push_back(stepped->submit(request));
+      stepped->drain();
+      for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i;
+      const Speculated speculated = stepped->engine().stats().speculated;
+      EXPECT_GT(speculated.drafts, 100);
+      EXPECT_EQ(speculated.correct > 30, right > 0);
+      EXPECT_EQ(speculated.correct == 0, right == 0);
+      EXPECT_EQ(speculated.correct == speculated.drafts, right == 1) << "a drafter that knows the answer";
+    }
+}
+
+// A draw under penalties or a mask depends on the draws before it, which are not known when all are drawn at once.
+TEST_P(GpuDeterministic, NothingIsDraftedWhereADrawDependsOnThoseBeforeIt) {
+  Request penalised = greedy(60, 50), masked = greedy(60, 50, 2);
+  penalised.sampling.frequency_penalty = 0.4f;
+  masked.mask = std::make_shared<LateMask>(model_->config().vocabulary);
+  EngineOptions made = options(2, 64);
+  made.make_drafter = knowing({}, {}, 0);
+  const auto stepped = engine(made);
+  const RequestId one = stepped->submit(penalised);
+  stepped->submit(masked);
+  stepped->drain();
+  EXPECT_EQ(stepped->heard(one).bits, alone(penalised));
+  EXPECT_EQ(stepped->engine().stats().speculated.drafts, 0);
 }
 
 TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {

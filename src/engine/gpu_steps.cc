@@ -22,11 +22,6 @@ ops::DeviceSamplerLimits sampler_limits(const StepDeviceParts& parts) {
           .steps = kSamplerSteps};
 }
 
-bool has_masks(const Batch& batch) {
-  return std::any_of(batch.drawn.begin(), batch.drawn.end(),
-                     [&](const WantedRow& row) { return batch.shares[row.share].mask != nullptr; });
-}
-
 }  // namespace
 
 GpuSteps::GpuSteps(const StepDeviceParts& parts)
@@ -34,11 +29,15 @@ GpuSteps::GpuSteps(const StepDeviceParts& parts)
       masks_(parts.masks),
       exec_(parts.exec),
       sampler_(sampler_limits(parts), parts.exec),
-      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_, parts.deterministic),
+      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_, parts.deterministic,
+              parts.head ? &parts.head->features() : nullptr),
       pooled_(static_cast<size_t>(parts.limits.kept_rows()) * parts.model.config().width * sizeof(float),
               Place::pinned),
       width_(parts.model.config().width),
-      counted_(parts.limits.running + 1) {}
+      counted_(parts.limits.running + 1) {
+  if (parts.head)
+    drafts_.emplace(*parts.head, parts.limits, parts.kv_type, parts.table, runner_, parts.deterministic, parts.exec);
+}
 
 // --- launch
 
@@ -58,7 +57,7 @@ void GpuSteps::launch(Step& step) {
 
 void GpuSteps::launch(Step& step, uint32_t number) {
   make_room(number);
-  const bool is_cut = has_masks(step.batch) || !step.batch.pooled.empty();
+  const bool is_cut = step.batch.is_cut();
   if (!is_cut) tell_sampler(step, number);
   const Runner::Outputs outputs = runner_.compute(step.batch, is_cut ? Runner::Part::forward : Runner::Part::whole);
   if (is_cut) {
@@ -93,7 +92,7 @@ void GpuSteps::tell_sampler(Step& step, uint32_t number) {
     const Share& share = batch.shares[batch.drawn[i].share];
     fill_result(step.results.drawn[i], [&](std::vector<ops::Sampled>&) {
       if (!share.mask || share.mask->ready())
-        draw(batch, share);
+        draw(batch, share, static_cast<int32_t>(i) - share.drawn.begin);
       else
         sampler_.skip();
     });
@@ -111,17 +110,18 @@ void GpuSteps::tell_sampler(Step& step, uint32_t number) {
   }
 }
 
-// One more row of the sampler's, or an exception and none.
-void GpuSteps::draw(const Batch& batch, const Share& share) {
+// One more row of the sampler's, or an exception and none. `ahead`: drafts of the share that stand before it. What they
+// draw may be nobody's token, and is no row's newest.
+void GpuSteps::draw(const Batch& batch, const Share& share, int32_t ahead) {
   const Request& request = *share.request;
   const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
   sampler_.draw({.logits = nullptr,
                  .params = &request.sampling,
-                 .position = share.end(),
-                 .mask = allowed_tokens(request, share.generated, own, vocabulary_, mask_scratch_),
+                 .position = share.text_end() + ahead,
+                 .mask = allowed_tokens(request, share.generated + ahead, own, vocabulary_, mask_scratch_),
                  .top_logprobs = request.top_logprobs,
                  .logprob_ids = request.logprob_ids},
-                share.row, penalty_slot(batch, share));
+                ahead == 0 ? share.row : RequestRow{0}, penalty_slot(batch, share));
 }
 
 // A row of the request table has a slot of its own. Each draw counts its token there, so the text is counted once, and
@@ -155,26 +155,49 @@ void GpuSteps::read_oldest() {
   results.set_pooled(
       {reinterpret_cast<const float*>(pooled_.data()), std::ssize(oldest.step->batch.pooled), width_, width_});
   results.time = std::chrono::duration<double>(sampler_.seconds(oldest.number));
-  results.idle.reset();
-  if (oldest.is_behind) results.idle = std::chrono::duration<double>(sampler_.idle_seconds(oldest.number));
+  results.idle = std::chrono::duration<double>(sampler_.idle_seconds(oldest.number));
+  results.overlapped = oldest.is_behind;
+  if (drafts_) drafts_->extend(oldest.step->batch, results);
 }
 
 void GpuSteps::read_rows(const Launched& launched) {
   const Batch& batch = launched.step->batch;
-  StepResults& results = launched.step->results;
-  const auto draws = std::ssize(batch.drawn);
-  for (int64_t i = 0; i < batch.with_logits(); ++i) {
-    RowResult& result = i < draws ? results.drawn[i] : results.scored[i - draws];
-    if (!result.error.empty()) continue;
-    fill_result(result, [&](std::vector<ops::Sampled>& tokens) {
-      ops::Sampled sampled = sampler_.result(launched.number, static_cast<int32_t>(i));
-      if (sampled.token < 0) return;
-      if (i < draws)
-        if (const auto& mask = batch.shares[batch.drawn[i].share].mask) mask->drew(sampled.token);
-      tokens.push_back(std::move(sampled));
-    });
-    if (i < draws && result.tokens.empty()) counted_[batch.shares[batch.drawn[i].share].row.value] = {};
+  std::vector<RowResult>& scored = launched.step->results.scored;
+  for (const Share& share : batch.shares)
+    if (share.draws) read_drawn(launched, share);
+  for (size_t i = 0; i < scored.size(); ++i)
+    if (scored[i].error.empty())
+      read_row(launched.number, static_cast<int32_t>(batch.drawn.size() + i), nullptr, scored[i]);
+}
+
+// Up to the first row that does not give the draft behind it, or that gives a stop id.
+void GpuSteps::read_drawn(const Launched& launched, const Share& share) {
+  const Batch& batch = launched.step->batch;
+  const auto drawn = std::span(launched.step->results.drawn).subspan(share.drawn.begin, share.drawn.count);
+  bool counts = true;
+  for (int32_t i = 0; i < share.drawn.count; ++i) {
+    const int32_t row = share.drawn.begin + i;
+    if (!counts) {
+      drawn[i].clear();
+      continue;
+    }
+    const bool has_token = drawn[i].error.empty() && read_row(launched.number, row, share.mask.get(), drawn[i]);
+    const int32_t token = has_token ? drawn[i].tokens.front().token : -1;
+    if (!has_token) counted_[share.row.value] = {};
+    counts = has_token && i < share.drafts && token == batch.token_ids[batch.drawn[row + 1].row] &&
+             !stops_at(*share.request, token);
   }
+}
+
+// mask: that is told of the token; null: none. False: the row has no token.
+bool GpuSteps::read_row(uint32_t number, int32_t row, AheadMask* mask, RowResult& result) {
+  fill_result(result, [&](std::vector<ops::Sampled>& tokens) {
+    ops::Sampled sampled = sampler_.result(number, row);
+    if (sampled.token < 0) return;
+    if (mask) mask->drew(sampled.token);
+    tokens.push_back(std::move(sampled));
+  });
+  return !result.tokens.empty();
 }
 
 }  // namespace quire::engine

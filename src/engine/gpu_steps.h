@@ -3,16 +3,20 @@
 //
 //   a step of one token each    one graph: the table's changes, tokens, metadata, all layers, sampling
 //   with masks                  the same without sampling; the host computes masks meanwhile; sampling
+//   with drafts                 the same, by the rows of all and of each
 //   with chunks of prompts      the same, by the rows of all; operation by operation where they are more than 1024
 //
-// All rows are drawn and scored on the GPU. Rows that are pooled come to the host by a copy. A row whose mask is not
-// ready, or throws, is skipped.
+// All rows are drawn and scored on the GPU, those of drafts too, each as if all drafts before it had come: which of
+// them count is found out when they are read (drafter.h). Rows that are pooled come to the host by a copy. A row whose
+// mask is not ready, or throws, is skipped.
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "base/buffer.h"
+#include "engine/gpu_drafts.h"
 #include "engine/runner.h"
 #include "engine/step_device.h"
 #include "ops/sample_device.h"
@@ -24,6 +28,7 @@ class GpuSteps : public StepDevice {
   explicit GpuSteps(const StepDeviceParts& parts);
   void launch(Step& step) override;
   void finish(Step& step) override;
+  DraftModel* draft_model() override { return drafts_ ? &*drafts_ : nullptr; }
 
  private:
   struct Launched {
@@ -41,16 +46,19 @@ class GpuSteps : public StepDevice {
   void read_oldest();
   void copy_pooled(const Batch& batch, const Rows<const float>& rows);
   void tell_sampler(Step& step, uint32_t number);
-  void draw(const Batch& batch, const Share& share);
+  void draw(const Batch& batch, const Share& share, int32_t ahead);
   int32_t penalty_slot(const Batch& batch, const Share& share);
   void read_rows(const Launched& launched);
+  void read_drawn(const Launched& launched, const Share& share);
+  bool read_row(uint32_t number, int32_t row, AheadMask* mask, RowResult& result);
 
   int32_t vocabulary_;
   MaskThreads& masks_;
   Exec& exec_;
   ops::DeviceSampler sampler_;
   Runner runner_;
-  Buffer pooled_;  // pinned [kept rows, width], of one step at a time
+  std::optional<GpuDrafts> drafts_;  // with a head
+  Buffer pooled_;                    // pinned [kept rows, width], of one step at a time
   int64_t width_;
   std::deque<Launched> launched_;       // not read yet, oldest first
   std::vector<Counted> counted_;        // [request rows]

@@ -15,10 +15,12 @@
 #include <random>
 #include <thread>
 
+#include "base/gguf.h"
 #include "base/testing/expect_refused.h"
 #include "engine/engine.h"
 #include "engine/testing_side.h"
 #include "model/testing.h"
+#include "ops/packed_layout.h"
 
 namespace quire::engine {
 namespace {
@@ -35,16 +37,22 @@ constexpr int32_t kContext = 256;
 // they are rounded to 8 bits, on both devices alike. There the differences are a tenth of that until a row sees more
 // keys than one tile, for whose weights bf16 is rounded to relative to other maxima: then some numbers come out a step
 // apart. Prompts of many rows are multiplied by dequantised weights, their rows, gates and ups rounded to bf16 instead:
-// up to 0.135 was seen.
-constexpr float kTolerance = 0.05f, kToleranceOfBlocks = 0.2f;
-// Of a trained model, where the CPU is no truth either: its rows are rounded to 8 bits before each product of Q4_1, by
-// steps as wide as the largest activation of a block makes them. Against float32 on the dequantised weights (SmolLM2,
-// 30 layers, 200 texts of 64 tokens like those below) the CPU's likeliest token was another one at 3 % of the places,
-// 0.97 less likely at the furthest and 0.52 at the next. The GPU's against the CPU's was 0.93 at the furthest: the same
-// size, at one place, because a number that lies between two steps may fall to either. So single places may be far off,
-// and no more than those.
-constexpr float kTrainedTolerance = 1.5f, kFar = 0.6f;
-constexpr int64_t kMostFar = 2;  // of 12800
+// up to 0.135 was seen. Of dense weights up to 0.0502 was.
+constexpr float kTolerance = 0.06f, kToleranceOfBlocks = 0.2f;
+// Of a trained model (SmolLM2, 30 layers, 200 texts of 64 tokens). Where products of blocks round rows to 8 bits, a CPU
+// is no truth either: against float32 on the dequantised weights its likeliest token was another one at 3 % of the
+// places, 0.97 less likely at the furthest. The steps are as wide as the largest activation of a block makes them, and
+// a number that differs by bf16's rounding falls to another step at some tenth of the places: as much noise again.
+// So the GPU's differs from the CPU's as both differ from float32: 3.0 to 3.5 %, three of 12800 above 0.6. Dense
+// weights have no such steps: the same model in bf16 has 98.8 to 99.0 % and nothing further than 0.4.
+constexpr float kFar = 0.6f;
+struct Likeness {
+  double least;      // share of places with the same likeliest token
+  int64_t most_far;  // places, of 12800, where the GPU's is so much less likely to the CPU
+  float furthest;
+};
+constexpr Likeness kLikenessOfBlocks{.least = 0.96, .most_far = 6, .furthest = 1.5f};
+constexpr Likeness kLikenessOfDense{.least = 0.985, .most_far = 0, .furthest = kFar};
 
 TinyModel tiny(const std::string& architecture, BlockType type = BlockType::bf16) {
   return {.architecture = architecture,
@@ -389,6 +397,10 @@ std::string trained_model() {
   return std::filesystem::exists(path) ? path : "";
 }
 
+bool has_dense_weights(const std::string& path) {
+  return ops::is_dense(GgufFile(path).tensor("blk.0.ffn_down.weight")->type);
+}
+
 struct Agreement {
   int64_t places = 0, same = 0, far = 0;
   float widest_gap = 0;  // to the CPU, between its likeliest and the GPU's, where they differ
@@ -404,10 +416,10 @@ struct Agreement {
     far += gap > kFar;
     widest_gap = std::max(widest_gap, gap);
   }
-  void expect_the_same(const std::string& where, float tolerance) const {
-    EXPECT_GE(static_cast<double>(same), 0.99 * static_cast<double>(places)) << where;
-    EXPECT_LT(widest_gap, tolerance) << where;
-    EXPECT_LE(far, kMostFar) << where;
+  void expect_the_same(const std::string& where, const Likeness& expected) const {
+    EXPECT_GE(static_cast<double>(same), expected.least * static_cast<double>(places)) << where;
+    EXPECT_LT(widest_gap, expected.furthest) << where;
+    EXPECT_LE(far, expected.most_far) << where;
     std::printf("%s: %lld of %lld likeliest tokens are the CPU's, the others up to %.3f apart, %lld above %.1f\n",
                 where.c_str(), static_cast<long long>(same), static_cast<long long>(places),
                 static_cast<double>(widest_gap), static_cast<long long>(far), static_cast<double>(kFar));
@@ -415,7 +427,8 @@ struct Agreement {
 };
 
 // 200 texts of 64 tokens, the model's own, drawn on the GPU one token a step: what was likeliest there, and when the
-// same text came as a prompt, is to the CPU. In steps of few rows, and of so many that quantised weights are widened.
+// same text came as a prompt, is likeliest to the CPU. In steps of few rows, and of so many that quantised weights are
+// widened.
 TEST_F(GpuEngine, TheLikeliestTokensOfATrainedModelAreTheCpus) {
   constexpr int32_t kTexts = 200, kLength = 64, kTop = 8;
   const std::string path = trained_model();
@@ -455,8 +468,9 @@ TEST_F(GpuEngine, TheLikeliestTokensOfATrainedModelAreTheCpus) {
         prompt.count(as_prompt[at], on_cpu[at]);
       }
     }
-    decode.expect_the_same(cat("one token a step, ", rows, " rows"), kTrainedTolerance);
-    prompt.expect_the_same(cat("as prompts, ", rows, " rows"), kTrainedTolerance);
+    const Likeness& expected = has_dense_weights(path) ? kLikenessOfDense : kLikenessOfBlocks;
+    decode.expect_the_same(cat("one token a step, ", rows, " rows"), expected);
+    prompt.expect_the_same(cat("as prompts, ", rows, " rows"), expected);
   }
 }
 

@@ -95,6 +95,13 @@ TEST(NgramDrafter, LearnsHowOftenItIsRight) {
   }
 }
 
+// A text whose last token alone stood there before is guessed from, too.
+TEST(NgramDrafter, TakesAMatchOfOneTokenWhereThereIsNoLonger) {
+  const auto drafts = propose(*fresh(), {1, 2, 3, 4, 9, 2}, 1);
+  EXPECT_EQ(tokens_of(drafts), Tokens{3});
+  EXPECT_LT(drafts[0].hit, propose(*fresh(), {1, 2, 3, 4, 1, 2}, 1)[0].hit);
+}
+
 // What all requests of one engine have learned serves the next; its own luck is its own.
 TEST(NgramDrafter, SharesWhatItLearnsButNotItsTexts) {
   const MakeDrafter make = ngram_drafters();

@@ -9,29 +9,30 @@
 
 #include "base/types.h"
 #include "model/config.h"
+#include "model/eagle_head.h"
 
 namespace quire::engine {
 
-int64_t pool_bytes(const model::ModelConfig& config, Dtype kv_type, int64_t tokens);
+// Bytes that one token takes in the pool: its keys and values in all layers. With a draft head (eagle_drafts.h) also
+// those of its layer, and its part of what is kept for each page.
+int64_t pool_token_bytes(const model::ModelConfig& config, Dtype kv_type, int32_t page_size,
+                         const model::EagleSpec* head = nullptr);
 
 // Tokens of a pool that nobody gave a size: enough for some full contexts, within a part of the memory.
-int32_t default_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t context, int32_t page_size,
-                            std::optional<int64_t> memory);
+int32_t default_pool_tokens(int64_t token_bytes, int32_t context, int32_t page_size, std::optional<int64_t> memory);
 
-// Of a GPU: bytes that the pool may take when weights and pool together have this fraction of what was free at the start,
-// where others may have had a part, and the tokens that fit there.
+// Of a GPU: bytes that the pool may take when weights and pool together have this fraction of what was free at the
+// start, where others may have had a part, and the tokens that fit there.
 int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction);
-int32_t most_pool_tokens(const model::ModelConfig& config, Dtype kv_type, int32_t page_size, int64_t bytes);
+int32_t most_pool_tokens(int64_t token_bytes, int32_t page_size, int64_t bytes);
 
 // Throws CheckError that says how many tokens would fit, when these do not.
-void check_pool_fits(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, std::optional<int64_t> memory);
+void check_pool_fits(int64_t token_bytes, int32_t tokens, std::optional<int64_t> memory);
 
 // The same of a GPU, whose pool takes its memory at once: throws cuda::OutOfMemory with what to do.
-void check_pool_fits_gpu(const model::ModelConfig& config, Dtype kv_type, int32_t tokens, int64_t room,
-                         const char* advice);
+void check_pool_fits_gpu(int64_t token_bytes, int32_t tokens, int64_t room, const char* advice);
 
 // A sentence for whoever started it, where little is left for anything else when the pool is full.
-std::optional<std::string> tight_memory(const model::ModelConfig& config, Dtype kv_type, int32_t tokens,
-                                        std::optional<int64_t> memory);
+std::optional<std::string> tight_memory(int64_t token_bytes, int32_t tokens, std::optional<int64_t> memory);
 
 }  // namespace quire::engine

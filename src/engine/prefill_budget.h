@@ -1,6 +1,7 @@
 // How many rows of prompts a step may have beside requests that decode: as many as stretch it by kShare of its time,
 // however many prompts wait. So nobody's tokens come at less than half their pace. And while somebody decodes, prompts
-// have kShare / (1 + kShare) of the time, nearly half: they take about twice as long as if nobody did.
+// have kShare / (1 + kShare) of the time, nearly half: they take about twice as long as if nobody did. (The scheduler
+// makes one exception, for requests that come together.)
 //
 // A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
 // are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.

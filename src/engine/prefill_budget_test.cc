@@ -184,5 +184,71 @@ TEST(PrefillBudget, NobodyFallsBelowHalfPaceHoweverManyPromptsWait) {
       }
 }
 
+// --- requests that come together, on a device that computes many rows of prompts for less than few
+
+struct Burst {
+  double seconds = 0;            // until all have all their tokens
+  double worst_beside_old = 0;   // how far a step was stretched in which somebody had more than the first tokens
+  int32_t most_rows_beside = 0;  // of prompts, beside the first tokens of any one request
+};
+
+// 64 requests of 128 + 64 tokens, the first a few milliseconds before the others, which come `apart` seconds after each
+// other.
+Burst burst(int32_t first_wait, double apart) {
+  constexpr int32_t kRequests = 64, kPrompt = 128, kAnswer = 64, kChunk = 8192;
+  const SchedulerLimits limits{.context = 1000,
+                               .pages = 4000,
+                               .page_size = PageSize(16),
+                               .running = kRequests,
+                               .prefill_chunk = kChunk,
+                               .mixed_chunk = 512,
+                               .prefix_cache = false,
+                               .row_tile = 128,
+                               .first_wait = first_wait};
+  const auto step_seconds = [](int32_t decoding, int32_t rows) {
+    const int32_t tiles = (decoding + rows + 127) / 128;
+    const double weights = 0.004 + 0.000022 * decoding;
+    return rows == 0 ? weights : std::max(weights, 0.0016 + 0.0031 * tiles);
+  };
+  Scheduler scheduler(limits);
+  testing::HashModel model(limits);
+  std::vector<int32_t> tokens(kRequests, 0), rows_beside(kRequests, 0);
+  int32_t come = 0;
+  Burst result;
+  while (come < kRequests || scheduler.running() > 0) {
+    for (; come < kRequests && result.seconds >= apart * come; ++come)
+      scheduler.add(come + 1, {.prompt = std::vector<int32_t>(kPrompt, come % 50), .max_new_tokens = kAnswer},
+                    [&tokens, come](const Output&) { ++tokens[come]; });
+    const Batch batch = scheduler.plan();
+    const int32_t rows = batch.prompt_rows(), decoding = batch.rows() - rows;
+    const double time = step_seconds(decoding, rows);
+    for (const Share& share : batch.shares) {
+      if (share.prefills) continue;
+      const auto of = static_cast<size_t>(share.id - 1);
+      if (tokens[of] <= SchedulerLimits::kFirstTokens)
+        result.most_rows_beside = std::max(result.most_rows_beside, rows_beside[of] += rows);
+      else
+        result.worst_beside_old = std::max(result.worst_beside_old, time / step_seconds(decoding, 0));
+    }
+    result.seconds += time;
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    results.time = std::chrono::duration<double>(time);
+    scheduler.settle(batch, results);
+  }
+  return result;
+}
+
+TEST(PrefillBudget, RequestsThatComeTogetherAreComputedTogether) {
+  constexpr int32_t kCredit = 8192, kSteps = SchedulerLimits::kFirstTokens;
+  for (const double apart : {0.0001, 0.0005, 0.002, 0.02}) {
+    SCOPED_TRACE(::testing::Message() << apart << " s apart");
+    const Burst cut = burst(0, apart), together = burst(kCredit, apart);
+    EXPECT_LE(together.seconds, (apart < 0.001 ? 0.93 : 1.005) * cut.seconds);
+    EXPECT_LE(together.worst_beside_old, 2) << "nobody falls below half pace later on";
+    EXPECT_LE(together.most_rows_beside, kCredit + kSteps * 512);
+  }
+}
+
 }  // namespace
 }  // namespace quire::engine

@@ -1,6 +1,7 @@
 // What the engine is asked and what it answers: token ids only, no text.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -70,8 +71,23 @@ const char* to_string(Finish finish);
 // What came of drafts: steps that verified some, how many those were, and how many of them came true. Each such step
 // gives one token more than drafts came true.
 struct Speculated {
-  int64_t verifications = 0, drafts = 0, correct = 0;
+  static constexpr int32_t kMostCorrect = 63;
 
+  int64_t verifications = 0, drafts = 0, correct = 0;
+  std::array<int32_t, kMostCorrect + 1> by_correct = {};  // verifications of which so many drafts came true
+
+  void add(int32_t verified, int32_t came) {
+    ++verifications;
+    drafts += verified;
+    correct += came;
+    ++by_correct[std::min(came, kMostCorrect)];
+  }
+  void add(const Speculated& other) {
+    verifications += other.verifications;
+    drafts += other.drafts;
+    correct += other.correct;
+    for (size_t i = 0; i < by_correct.size(); ++i) by_correct[i] += other.by_correct[i];
+  }
   double accept_length() const {
     return verifications ? 1 + static_cast<double>(correct) / static_cast<double>(verifications) : 0;
   }

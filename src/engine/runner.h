@@ -2,9 +2,10 @@
 // the model's buffers.
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits, and of
-// the shortest context that does, where attention to short sequences is chosen otherwise; steps with chunks of prompts
-// run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are launched one by one. A
-// row's results are the same either way.
+// the shortest context that does, where attention to short sequences is chosen otherwise; on a GPU so do steps in which
+// none brings more than a token and its drafts. Steps with chunks of prompts run eagerly, on a GPU only those of many
+// rows: it would be done with few sooner than they are launched one by one. So do steps of which drafts branch, on a
+// CPU (draft_tree.h): these are verified as trees. A row's results are the same either way.
 //
 // A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
 // when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
@@ -29,6 +30,7 @@
 #include "base/tensor.h"
 #include "engine/batch.h"
 #include "engine/scheduler.h"
+#include "engine/step.h"
 #include "kv/request_table.h"
 #include "kv/store.h"
 #include "model/forward.h"
@@ -39,6 +41,9 @@ namespace quire::engine {
 
 // Steps with prompts are padded to multiples of this where they are recorded: a part of a tile takes as long as all.
 inline constexpr int32_t kGpuRowTile = 128;
+
+// That steps of so many requests at most are recorded for.
+std::vector<int> padded_sizes(int32_t most, Device device);
 
 class Runner {
  public:
@@ -51,7 +56,7 @@ class Runner {
   struct Outputs {
     Rows<const float> logits;    // of the batch's drawn rows, then of its scored ones
     Rows<const float> pooled;    // the batch's pooled rows, after the last layer and its norm
-    Rows<const float> features;  // of all rows of the batch; none without a projection
+    Rows<const float> features;  // of all rows of a batch that is followed; of another they mean nothing
   };
   Outputs run(const Batch& batch) {
     prepare(batch);
@@ -66,6 +71,17 @@ class Runner {
   void sample(const Batch& batch);
   void abandon();  // what was prepared, if it cannot be computed
 
+  // For who computes behind a GPU's step what follows from it: its inputs and features, until the next one; and the
+  // request table, with the changes since the step when they have been sent.
+  attn::StepInputs inputs() const { return upload_.inputs(); }
+  Rows<const float> features() const { return forward_.features(); }
+  kv::TableView table_view() const { return mirror_ ? mirror_->view() : table_.view(); }
+  void update_table();
+
+  // After a step of which drafts branched was drawn from, before its pages change: keys and values of the path that
+  // each walk took come to lie where the text has them.
+  void keep_path(const Batch& batch, const StepResults& results);
+
  private:
   void sample(int32_t most_rows);
   void capture();
@@ -73,11 +89,18 @@ class Runner {
   void apply_journal(const attn::StepInputs& sent);
   void send_changes_ahead(const attn::StepInputBuffers& inputs);
   const attn::StepInputBuffers& next_inputs();
+  bool take_changes(const attn::StepInputBuffers& inputs);
   void check_room(const Batch& batch) const;
   void fill(const Batch& batch, const attn::StepInputBuffers& inputs) const;
+  void fill_tree(const Batch& batch, const Share& share, const attn::StepInputBuffers& inputs) const;
   attn::StepShape shape(const Batch& batch) const;
   attn::StepShape decode_shape(int32_t sequences, int32_t context) const;
   attn::StepShape extend_shape(int32_t sequences, int32_t rows) const;
+  attn::StepShape verify_shape(int32_t sequences, int32_t rows, int32_t context) const;
+  std::optional<attn::StepShape> verify_shape(const Batch& batch) const;
+  int32_t longest_of(const Batch& batch) const;
+  const GraphSet* graphs_of(const attn::StepShape& shape, Part part) const;
+  attn::StepShape tree_shape(int32_t sequences, int32_t rows) const;
 
   kv::RequestTable& table_;
   Exec& exec_;
@@ -86,15 +109,22 @@ class Runner {
   kv::KvStore store_;
   attn::MetadataArena arena_;
   attn::StepUpload upload_;
+  int32_t feature_rows_ = 0;  // of the step: those of a batch that is followed
   model::Forward forward_;
   ops::DeviceSampler* sampler_;  // null: others draw
   struct Graphs {
     GraphSet whole, forward;  // with and without the sampler, where there is one
   };
   void capture(Graphs& graphs, const std::vector<int>& sizes, const std::function<attn::StepShape(int size)>& shape_of);
-  std::map<int32_t, Graphs> decode_graphs_;  // by sequences; each by the longest of them
-  Graphs extend_graphs_;                     // by rows, up to extend_captured_
-  int32_t extend_captured_;                  // 0: no such graphs
+  void capture(GraphSet& graphs, const std::vector<int>& sizes,
+               const std::function<attn::StepShape(int size)>& shape_of, Part part);
+  void capture_verification();
+  std::map<int32_t, Graphs> decode_graphs_;                       // by sequences; each by the longest of them
+  int32_t verified_rows_;                                         // of a sequence, at most; 1: nothing is drafted
+  int32_t draft_rows_;                                            // of all
+  std::map<int32_t, std::map<int32_t, GraphSet>> verify_graphs_;  // by sequences, then by rows, with the sampler
+  Graphs extend_graphs_;                                          // by rows, up to extend_captured_
+  int32_t extend_captured_;                                       // 0: no such graphs
 };
 
 }  // namespace quire::engine

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/draft_tree.h"
 
 namespace quire::engine {
 namespace {
@@ -70,13 +71,6 @@ Output keep_results(Sequence& sequence, const StepResults::OfShare& own) {
   return {};
 }
 
-// Tokens that a chain brings, on average.
-double expected_of(std::span<const DraftToken> chain) {
-  double path = 1, tokens = 0;
-  for (const DraftToken& draft : chain) tokens += path *= static_cast<double>(draft.hit);
-  return tokens;
-}
-
 // A listener must not throw. One that does harms nobody but itself.
 void notify(const Sequence& sequence, Output& output) {
   output.id = sequence.id;
@@ -108,7 +102,7 @@ void check_fits(std::span<const int32_t> prompt, const SchedulerLimits& limits) 
 
 Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter)
     : Scheduler(limits, std::move(make_drafter), PrefillBudget(limits.mixed_chunk, limits.row_tile),
-                DraftBudget(limits.drawn_rows())) {}
+                DraftBudget(limits.drawn_rows(), limits.first_row_price)) {}
 
 Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, const PrefillBudget& prefill_budget,
                      const DraftBudget& draft_budget)
@@ -119,6 +113,8 @@ Scheduler::Scheduler(const SchedulerLimits& limits, MakeDrafter make_drafter, co
       make_drafter_(std::move(make_drafter)),
       prefill_budget_(prefill_budget),
       draft_budget_(draft_budget) {
+  check(limits.topk >= 1 && limits.draft_steps >= 0, "draft trees of ", limits.topk, " branches of ",
+        limits.draft_steps, " tokens");
   check(limits.prefill_chunk > 0 && limits.mixed_chunk > 0, "chunks of ", limits.prefill_chunk, " and ",
         limits.mixed_chunk, " prompt tokens: both must be at least 1");
   running_.reserve(limits.running);
@@ -133,11 +129,13 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   sequence->submitted = submitted;
   sequence->turn = plans_ - int64_t{kStepsOfALevel} * request.priority;
   if (request.mask) sequence->mask = std::make_shared<AheadMask>(request.mask);
-  if (make_drafter_ && limits_.drafts > 0 && request.speculative) sequence->drafter = make_drafter_(request);
-  if (draft_model_ && limits_.drafts > 0 && request.speculative)
+  const bool draws_by_path = sequence->mask || penalises(request.sampling);
+  const bool may_draft = limits_.drafts > 0 && request.speculative && !(limits_.draws_at_once && draws_by_path);
+  if (make_drafter_ && may_draft) sequence->drafter = make_drafter_(request);
+  if (draft_model_ && may_draft)
     sequence->record.emplace(request.sampling.temperature == 0 ? greedy_rates_ : drawn_rates_);
-  sequence->draws_by_history =
-      sequence->mask || sequence->speculates() || (penalises(request.sampling) && !limits_.device_counts);
+  sequence->draws_by_history = sequence->mask || (limits_.draft_model && sequence->speculates()) ||
+                               (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
@@ -170,6 +168,12 @@ void Scheduler::flush_cache() { tree_.evict(tree_.cached_pages()); }
 // --- the plan
 
 Batch Scheduler::plan(Batch recycled) {
+  Batch batch(std::move(recycled));
+  batch.clear();
+  if (waits_for_tokens()) {
+    has_waited_ = true;
+    return batch;
+  }
   ++plans_;
   planned_.clear();
   plan_decoders();
@@ -179,16 +183,23 @@ Batch Scheduler::plan(Batch recycled) {
   check(!planned_.empty() || nobody || in_flight() || (!running_.empty() && all_await_masks()),
         "no request can go on: ", running_.size(), " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ",
         limits_.pages, " pages are free");
-  Batch batch(std::move(recycled));
-  batch.clear();
   batch.step = launched_ + 1;
+  batch.waited = std::exchange(has_waited_, false);
   for (const Planned& planned : planned_) batch.add(share_of(planned), planned.sequence->tokens, planned.drafts);
   return batch;
 }
 
 // Beside those that decode, which are planned already.
 int32_t Scheduler::prompt_rows() const {
-  return planned_.empty() ? limits_.prefill_chunk : prefill_budget_.rows(static_cast<int32_t>(planned_.size()));
+  int32_t uncut = limits_.prefill_chunk;
+  for (const Planned& planned : planned_) uncut = std::min(uncut, waits_for(*planned.sequence));
+  return planned_.empty() ? uncut : std::max(uncut, prefill_budget_.rows(static_cast<int32_t>(planned_.size())));
+}
+
+// Rows of prompts that it has to wait for, however long they take.
+int32_t Scheduler::waits_for(const Sequence& sequence) const {
+  const bool has_begun = sequence.length_ahead() - sequence.prompt_tokens <= SchedulerLimits::kFirstTokens;
+  return has_begun ? limits_.first_wait - sequence.waited : 0;
 }
 
 Share Scheduler::share_of(const Planned& planned) {
@@ -200,8 +211,10 @@ Share Scheduler::share_of(const Planned& planned) {
           .position = sequence.computed,
           .count = count + drafts,
           .drafts = drafts,
+          .by_model = planned.by_model,
           .prefills = sequence.prefills,
           .draws = draws,
+          .followed = sequence.followed,
           .drafted = sequence.drafted,
           .generated = sequence.length_ahead() - sequence.prompt_tokens,
           .kept = sequence.kept_rows(sequence.computed + count),
@@ -277,6 +290,32 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
 
 // --- drafts
 
+// A chain ahead begins with the tokens in flight, which only its path has: they come by themselves.
+bool Scheduler::waits_for_tokens() {
+  if (limits_.drafts == 0 || !in_flight()) return false;
+  if (std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->verifies; })) return true;
+  DraftBudget::StepAhead step{.decoding = 0, .most = limits_.draft_rows()};
+  std::vector<std::vector<DraftToken>*> chains;
+  chains_ahead_.resize(limits_.running);
+  for (Sequence* const sequence : running_) {
+    step.has_prompts = step.has_prompts || sequence->prefills;
+    if (sequence->prefills || !sequence->can_launch()) continue;
+    ++step.decoding;
+    step.has_others = step.has_others || !sequence->speculates();
+    if (!sequence->drafter || sequence->pending == 0) continue;
+    std::vector<DraftToken>& chain = *chains.emplace_back(&chains_ahead_[chains.size()]);
+    chain.clear();
+    sequence->drafter->propose(sequence->tokens, sequence->pending + limits_.drafts, chain);
+    keep_best_path(chain);
+    float path = 1;
+    const auto known = chain.begin() + std::min<int64_t>(sequence->pending, std::ssize(chain));
+    for (auto draft = chain.begin(); draft != known; ++draft) path *= draft->hit;
+    chain.erase(chain.begin(), known);
+    if (!chain.empty()) chain.front().hit *= path;
+  }
+  return !chains.empty() && draft_budget_.pays(step, chains);
+}
+
 // Those that decode are planned, and so is everything else: what is left of the pool is left over.
 void Scheduler::plan_drafts() {
   if (limits_.drafts == 0) return;
@@ -289,15 +328,17 @@ void Scheduler::plan_drafts() {
     ++step.decoding;
     step.has_others = step.has_others || !sequence.speculates();
     const int32_t most = most_drafts(sequence);
-    if (!sequence.speculates() || most <= 0) continue;
+    if (!sequence.speculates() || sequence.pending > 0 || most <= 0) continue;
     if (sequence.drafter) sequence.drafter->propose(sequence.tokens, most, planned.drafts);
     drafting.push_back(&planned);
   }
   if (drafting.empty()) return;
-  if (draft_model_) draft_by_model(step, drafting);
-  std::vector<std::vector<DraftToken>*> chains;
-  for (Planned* planned : drafting) chains.push_back(&planned->drafts);
-  draft_budget_.cut(step, chains);
+  std::vector<std::vector<DraftToken>*> drafts;
+  for (Planned* planned : drafting) drafts.push_back(&planned->drafts);
+  if (draft_model_) draft_by_model(step, drafting, drafts);
+  if (step.has_prompts || !limits_.verifies_trees())
+    for (Planned* planned : drafting) keep_best_path(planned->drafts);
+  draft_budget_.cut(step, drafts);
   for (Planned* planned : drafting) {
     const int32_t room = reserve_free_pages(*planned, static_cast<int32_t>(planned->drafts.size()));
     planned->drafts.resize(room);
@@ -311,10 +352,44 @@ int32_t Scheduler::most_drafts(const Sequence& sequence) const {
   return std::min(limits_.drafts, sequence.most_tokens - sequence.length() - 1);
 }
 
+// For those that the model follows, as long as that gains something, and what it gains is learned.
+void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting,
+                               std::span<std::vector<DraftToken>* const> chains) {
+  const bool gains = follow_budget_.gains(step.decoding);
+  std::vector<Planned*> followed;
+  for (Planned* const planned : drafting) {
+    Sequence& sequence = *planned->sequence;
+    if (sequence.followed && !gains && sequence.steps_to_try == 0) stop_following(sequence);
+    if (!sequence.followed) continue;
+    sequence.steps_to_try = std::max(0, sequence.steps_to_try - 1);
+    followed.push_back(planned);
+  }
+  if (followed.empty()) return;
+  const DraftBudget::Promise without = draft_budget_.promise(step, chains);
+  const int32_t passes = draft_by_model(step, followed);
+  if (step.has_prompts) return;
+  const DraftBudget::Promise with = draft_budget_.promise(step, chains);
+  const double unit = draft_budget_.time_of(1).count();
+  const double cost = (draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding)).count();
+  follow_budget_.compare(step.decoding, static_cast<int32_t>(followed.size()),
+                         with.tokens / (with.time + (unit > 0 ? cost / unit : 0)), without.tokens / without.time);
+}
+
+void Scheduler::stop_following(Sequence& sequence) { sequence.followed = sequence.drafted = false; }
+
+// Those that wait will decode beside it soon.
+FollowBudget::Choice Scheduler::begins_followed(const Sequence& sequence) {
+  if (!sequence.record || !draft_model_->has_slots(table_.pages(sequence.row))) return FollowBudget::Choice::left;
+  const int32_t decoding = std::min(limits_.running, running() + waiting());
+  return follow_budget_.choose({.decoding = decoding,
+                                .prompt_rows = sequence.remaining(),
+                                .step = draft_budget_.time_of(decoding)});
+}
+
 // In place of those of a request's own drafter, where these are less likely. The first is known; if it is no likelier,
-// nothing more is asked of the model.
-void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting) {
-  std::vector<std::vector<DraftToken>> chains(drafting.size());
+// nothing more is asked of the model. Returns how many passes it took.
+int32_t Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting) {
+  std::vector<std::vector<DraftToken>> drafts(drafting.size());
   std::vector<DraftsWanted> wanted;
   std::vector<Planned*> wanting;
   for (Planned* const planned : drafting) {
@@ -324,15 +399,17 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     sequence.record->learn(sequence.tokens);
     sequence.record->propose(sequence.tokens, {&first, 1});
     if (!planned->drafts.empty() && planned->drafts.front().hit >= sequence.record->hit(first.hit)) continue;
+    const int32_t most =
+        limits_.verifies_trees() ? most_drafts(sequence) : std::min(most_drafts(sequence), limits_.deepest_draft());
     wanted.push_back({.row = sequence.row,
                       .position = sequence.computed,
-                      .most = reserve_free_pages(*planned, most_drafts(sequence)),
+                      .most = reserve_free_pages(*planned, most),
                       .least = 0,
                       .record = &*sequence.record,
-                      .drafts = &chains[wanting.size()]});
+                      .drafts = &drafts[wanting.size()]});
     wanting.push_back(planned);
   }
-  if (wanted.empty()) return;
+  if (wanted.empty()) return 0;
   const double least = draft_budget_.least_path(step, static_cast<int32_t>(wanted.size()));
   for (DraftsWanted& each : wanted) each.least = least;
   const Clock::time_point start = Clock::now();
@@ -342,10 +419,14 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   draft_budget_.drafted(passes, time);
   for (size_t i = 0; i < wanting.size(); ++i) {
     Sequence& sequence = *wanting[i]->sequence;
-    sequence.record->propose(sequence.tokens, chains[i]);
-    for (DraftToken& draft : chains[i]) draft.hit = sequence.record->hit(draft.hit);
-    if (expected_of(chains[i]) > expected_of(wanting[i]->drafts)) wanting[i]->drafts = std::move(chains[i]);
+    sequence.record->propose(sequence.tokens, drafts[i]);
+    for (DraftToken& draft : drafts[i]) draft.hit = sequence.record->hit(draft.hit);
+    if (expected_tokens(drafts[i]) > expected_tokens(wanting[i]->drafts)) {
+      wanting[i]->drafts = std::move(drafts[i]);
+      wanting[i]->by_model = true;
+    }
   }
+  return passes;
 }
 
 // Pages for so many drafts, as far as there are free ones; it has those for its tokens. How many have room.
@@ -431,6 +512,9 @@ void Scheduler::admit(Sequence& sequence, int32_t matched) {
   }
   std::erase(waiting_, &sequence);
   insert_in_order(running_, sequence, runs_before);
+  const FollowBudget::Choice choice = begins_followed(sequence);
+  sequence.followed = choice != FollowBudget::Choice::left;
+  sequence.steps_to_try = choice == FollowBudget::Choice::tried ? FollowBudget::kTried : 0;
 }
 
 // --- pages
@@ -479,6 +563,7 @@ void Scheduler::cache_pages(Sequence& sequence) {
     }
     pool_.retain(page);
     table_.replace_page(sequence.row, index, page);
+    if (sequence.followed && !draft_model_->has_slots({&page, 1})) stop_following(sequence);
   }
 }
 
@@ -501,7 +586,7 @@ void Scheduler::leave(Sequence& sequence) {
   release_retired();
   sequence.row = {0};
   sequence.computed = sequence.settled = 0;
-  sequence.prefills = sequence.late = sequence.drafted = false;
+  sequence.prefills = sequence.late = sequence.followed = sequence.drafted = sequence.verifies = false;
   std::erase(running_, &sequence);
   for (Sequence* other : waiting_)
     if (other->awaited == &sequence) other->awaited = nullptr;
@@ -525,10 +610,13 @@ void Scheduler::release_retired() {
 void Scheduler::advance(const Batch& batch) {
   check(batch.step == launched_ + 1 && !batch.empty(), "step ", batch.step, " was launched after step ", launched_);
   launched_ = batch.step;
+  const int32_t prompt_rows = batch.prompt_rows();
   for (const Share& share : batch.shares) {
     Sequence& sequence = *sequences_.at(share.id);
+    if (!share.prefills && waits_for(sequence) > 0) sequence.waited += prompt_rows;
     sequence.computed = share.text_end();
-    sequence.drafted = share.draws;
+    sequence.drafted = share.draws && sequence.followed;
+    sequence.verifies = share.drafts > 0;
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
     sequence.pending += share.draws;
@@ -543,25 +631,32 @@ void Scheduler::settle(const Batch& batch, StepResults& results) {
         results.width, " for a step that wants ", batch.drawn.size(), ", ", batch.scored.size(), " and ",
         batch.pooled.size(), " rows");
   settled_ = batch.step;
-  measure(batch, results.time);
+  measure(batch, results);
   for (const Share& share : batch.shares)
     if (const auto found = sequences_.find(share.id); found != sequences_.end())  // else it has ended since
       settle_share(*found->second, share, results.of(share));
   release_retired();
 }
 
-// Nothing but the size of chunks and the number of drafts depends on it.
-void Scheduler::measure(const Batch& batch, std::chrono::duration<double> time) {
-  int32_t decoding = 0;  // rows of those that decode
-  for (const Share& share : batch.shares)
-    if (!share.prefills) decoding += share.count;
-  if (decoding == 0 || time.count() <= 0) return;
-  prefill_budget_.measured(decoding, batch.rows() - decoding, time);
-  if (limits_.drafts > 0 && batch.rows() == decoding) draft_budget_.measured(decoding, time);
+// Nothing but the size of chunks and the number of drafts depends on it. From a step whose prompts were not cut the
+// budget of prompts learns nothing: its rows may cost less than those of the steps that it is for.
+void Scheduler::measure(const Batch& batch, const StepResults& results) {
+  if (batch.waited && results.idle) draft_budget_.turned(*results.idle);
+  constexpr int32_t kMany = 32;  // rows of prompts, beside which others are few
+  int32_t followed_prompts = 0;  // rows
+  for (const Share& share : batch.shares) followed_prompts += share.prefills && share.followed ? share.count : 0;
+  if (followed_prompts >= kMany) follow_budget_.followed_prompt(followed_prompts, results.following);
+  const int32_t prompt_rows = batch.prompt_rows(), decoding = batch.rows() - prompt_rows;
+  if (decoding == 0 || results.time.count() <= 0 || prompt_rows > limits_.mixed_chunk) return;
+  prefill_budget_.measured(decoding, prompt_rows, results.time);
+  if (limits_.drafts == 0 || prompt_rows > 0) return;
+  draft_budget_.measured(decoding, results.time - results.following);
+  if (batch.is_followed()) follow_budget_.followed_step(static_cast<int32_t>(batch.shares.size()), results.following);
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
   sequence.pending -= share.draws;
+  sequence.verifies = false;
   if (Output end = keep_results(sequence, own); end.finish != Finish::none) return finish(sequence, std::move(end));
   const int32_t tokens = drawn_tokens(own.drawn);
   check(tokens < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
@@ -593,11 +688,9 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
 
 // Tokens past the first, which there is, were drawn from rows of drafts that came.
 void Scheduler::count_drafts(Sequence& sequence, const Share& share, int32_t tokens) {
-  for (Speculated* of : {&sequence.speculated, &counters_.speculated}) {
-    ++of->verifications;
-    of->drafts += share.drafts;
-    of->correct += tokens - 1;
-  }
+  sequence.speculated.add(share.drafts, tokens - 1);
+  counters_.speculated.add(share.drafts, tokens - 1);
+  if (share.by_model) counters_.speculated_by_model.add(share.drafts, tokens - 1);
 }
 
 // False when the request has ended with them, and is gone.

@@ -27,14 +27,25 @@
 // is smaller when somebody decodes (PrefillBudget). Rows of prompts that are wanted themselves (PromptResults) have a
 // budget of their own, beside the one row of each request that may draw.
 //
+// Requests that come together come one after the other all the same, and the first would decode while the prompts of
+// the rest are cut to that budget, step after step. So while all that decode have no more than their first tokens
+// (kFirstTokens) the prompts of a step are not cut: each of these requests waits for as many rows of prompts as its
+// credit has left (SchedulerLimits::first_wait), once in its life.
+//
 // Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
 // pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
 // never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
-// may use, which then go around among them. A request that speculates is not launched while a token is pending.
+// may use, which then go around among them. Drafts that branch (draft_tree.h) are for steps without prompts; beside these
+// each tree gives its best path.
+//
+// Drafts follow a text's newest token. So where steps overlap, drafting takes turns: while a token is pending its
+// request is drafted for as if the likeliest came, and if the budget holds that drafts after it pay, nothing is planned
+// before all that is in flight is settled; nor is it while drafts are in flight. All requests wait together: two steps
+// that each have half of them take longer than one. Where no draft pays, steps overlap as if nothing were drafted.
 //
 // With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
-// computes its slot in it; the model is asked for chains while the next step is planned. A request takes its own
-// drafter's chain or the model's, whichever promises more.
+// computes its slot in it; the model is asked for drafts while the next step is planned. A request takes its own
+// drafter's or the model's, whichever promise more.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -62,6 +73,7 @@
 #include "engine/draft_model.h"
 #include "engine/draft_record.h"
 #include "engine/drafter.h"
+#include "engine/follow_budget.h"
 #include "engine/prefill_budget.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
@@ -81,9 +93,17 @@ struct SchedulerLimits {
   int32_t mixed_chunk;    // and in one in which somebody does
   bool prefix_cache;
   bool device_counts = false;  // tokens for penalties, as it draws them: these need no token that the host has read
-  int32_t drafts = 0;          // most of a request in a step; 0: nothing is drafted
-  bool draft_model = false;    // drafts come from one as well: a token that is drawn has its slot at once
-  int32_t row_tile = 1;        // rows that a device multiplies in the time of one (prefill_budget.h)
+  bool draws_at_once = false;  // the device draws all rows of a share before any is read: nothing is drafted where a
+                               // draw depends on those before it, by a mask or penalties
+  double first_row_price = DraftBudget::kFirstPrice;  // until it was measured
+  int32_t drafts = 0;                                 // most of a request in a step; 0: nothing is drafted
+  int32_t topk = 1;          // branches that a draft model follows at once; 1: all drafts are chains (draft_tree.h)
+  int32_t draft_steps = 0;   // most tokens on a branch of a draft model's; 0: as many as drafts
+  bool draft_model = false;  // drafts come from one as well: a token that is drawn has its slot at once
+  int32_t row_tile = 1;      // rows that a device multiplies in the time of one (prefill_budget.h)
+  int32_t first_wait = 0;    // rows of prompts that a request waits for in all, while its first tokens come
+
+  static constexpr int32_t kFirstTokens = 8;
 
   static constexpr int32_t kMostKeptRows = 64, kMostDraftRows = 64;  // their logits take memory
 
@@ -93,6 +113,8 @@ struct SchedulerLimits {
   int32_t draft_rows() const { return std::min(kMostDraftRows, running * drafts); }
   int32_t drawn_rows() const { return running + draft_rows(); }
   int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
+  int32_t deepest_draft() const { return draft_steps ? std::min(draft_steps, drafts) : drafts; }
+  bool verifies_trees() const { return topk > 1; }
 };
 
 // Throws CheckError unless a request with this prompt can run when it is alone.
@@ -134,8 +156,8 @@ class Scheduler {
   struct Counters {
     int64_t prompt_tokens = 0, cached_prompt_tokens = 0;  // of requests that ran, each counted once
     int64_t generated_tokens = 0, retractions = 0;
-    int64_t started = 0, finished = 0, cancelled = 0;  // finished: also those that failed
-    Speculated speculated = {};
+    int64_t started = 0, finished = 0, cancelled = 0;      // finished: also those that failed
+    Speculated speculated = {}, speculated_by_model = {};  // the second: of these, with drafts of a draft model
   };
   const Counters& counters() const { return counters_; }
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
@@ -157,6 +179,7 @@ class Scheduler {
     Sequence* sequence;
     int32_t count;                        // of its tokens
     std::vector<DraftToken> drafts = {};  // behind them
+    bool by_model = false;                // the draft model has made them
   };
   struct Budget {
     int32_t rows;  // of prompts
@@ -164,11 +187,17 @@ class Scheduler {
   };
   void plan_decoders();
   int32_t prompt_rows() const;
+  int32_t waits_for(const Sequence& sequence) const;
   void plan_prompts(Budget budget);
   void plan_chunk(Sequence& sequence, Budget& budget);
   static int32_t rows_within(const Sequence& sequence, const Budget& budget);
+  bool waits_for_tokens();
   void plan_drafts();
-  void draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting);
+  void draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting,
+                      std::span<std::vector<DraftToken>* const> chains);
+  int32_t draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting);
+  static void stop_following(Sequence& sequence);
+  FollowBudget::Choice begins_followed(const Sequence& sequence);
   int32_t most_drafts(const Sequence& sequence) const;
   int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
   int32_t stored_tokens(const Sequence& sequence, int32_t end) const;
@@ -185,7 +214,7 @@ class Scheduler {
   int32_t pages_missing(const Sequence& sequence, int32_t tokens) const;
   int32_t pages_for_drafts() const;
 
-  void measure(const Batch& batch, std::chrono::duration<double> time);
+  void measure(const Batch& batch, const StepResults& results);
   void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
   void settle_rows(Sequence& sequence, const Share& share, int32_t tokens);
   void count_drafts(Sequence& sequence, const Share& share, int32_t tokens);
@@ -220,6 +249,9 @@ class Scheduler {
   std::chrono::duration<double> drafting_{};
   PrefillBudget prefill_budget_;
   DraftBudget draft_budget_;
+  FollowBudget follow_budget_;
+  std::vector<std::vector<DraftToken>> chains_ahead_;  // scratch of waits_for_tokens()
+  bool has_waited_ = false;                            // for tokens, since the last step was planned
   int64_t plans_ = 0;
   int64_t launched_ = 0, settled_ = 0;  // the newest steps of which that holds
   int64_t departures_ = 0;              // of running requests: without one, a request that found no room finds none now

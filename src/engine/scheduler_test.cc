@@ -51,11 +51,12 @@ DraftBudget free_rows(const SchedulerLimits& limits) { return DraftBudget(limits
 // A scheduler, the model that it does not know, and what its listeners heard.
 class World {
  public:
-  // right: how often a draft is, where the limits have drafts.
-  explicit World(const SchedulerLimits& limits, int depth = 0, double right = 1)
+  // Where the limits have drafts: how often one is right, and how often there are some.
+  explicit World(const SchedulerLimits& limits, int depth = 0, double right = 1, double speaks = 1)
       : limits_(limits),
         depth_(depth),
         right_(right),
+        speaks_(speaks),
         scheduler_(limits, drafters(), generous(limits.mixed_chunk), free_rows(limits)),
         model_(limits) {}
 
@@ -160,6 +161,8 @@ class World {
   const std::map<RequestId, Request>& requests() const { return requests_; }
   Scheduler& scheduler() { return scheduler_; }
   HashModel& model() { return model_; }
+  int32_t least_place = 0;  // of trees of drafts, where the limits have them
+  bool strays = true;
 
  private:
   MakeDrafter drafters() {
@@ -167,8 +170,13 @@ class World {
       Tokens whole = request.prompt;
       const Tokens answer = expected_of(request, limits_).tokens;
       whole.insert(whole.end(), answer.begin(), answer.end());
-      return std::make_unique<testing::KnowingDrafter>(std::move(whole), right_, static_cast<uint32_t>(last_id_));
+      return drafter(std::move(whole), static_cast<uint32_t>(last_id_));
     };
+  }
+  std::unique_ptr<Drafter> drafter(Tokens whole, uint32_t seed) const {
+    if (limits_.topk == 1) return std::make_unique<testing::KnowingDrafter>(std::move(whole), right_, seed, speaks_);
+    return std::make_unique<testing::KnowingTreeDrafter>(
+        std::move(whole), right_, seed, testing::KnowingTreeDrafter::Trees{limits_.topk, least_place, strays});
   }
   Batch pop_oldest() {
     Batch batch = std::move(in_flight_.front());
@@ -204,7 +212,7 @@ class World {
 
   SchedulerLimits limits_;
   int depth_;  // how many steps the device answers late
-  double right_;
+  double right_, speaks_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, Heard> heard_;
   RequestId last_id_ = 0;
@@ -361,6 +369,45 @@ TEST(Scheduler, AStepMayBeEmptyWhileAllAwaitTheirMasks) {
   world.scheduler().cancel(id);
   EXPECT_TRUE(world.scheduler().plan().empty());
   EXPECT_FALSE(world.busy());
+}
+
+// --- requests that come together
+
+SchedulerLimits patient_limits() {
+  SchedulerLimits limits = limits_of(100);
+  limits.first_wait = limits.prefill_chunk;
+  return limits;
+}
+
+TEST(Scheduler, PromptsAreNotCutBesideFirstTokensUpToACredit) {
+  World world(patient_limits());
+  const RequestId first = world.add(text(20), 50);
+  world.step();
+  const RequestId second = world.add(text(40, 1), 50), third = world.add(text(60, 2), 50);
+  EXPECT_EQ(world.step(), (Planned{{first, 1}, {second, 40}, {third, 24}})) << "64 rows, the credit of the first";
+  EXPECT_EQ(world.step(), (Planned{{first, 1}, {second, 1}, {third, 16}})) << "which has none left";
+  world.drain();
+  world.expect_all_right();
+}
+
+TEST(Scheduler, PromptsAreCutBesideWhoHasMoreThanFirstTokens) {
+  for (const int32_t tokens : {SchedulerLimits::kFirstTokens, SchedulerLimits::kFirstTokens + 1}) {
+    World world(patient_limits());
+    const RequestId first = world.add(text(20), 50);
+    for (int32_t i = 0; i < tokens; ++i) world.step();
+    const RequestId second = world.add(text(40, 1), 50);
+    EXPECT_EQ(world.step(), (Planned{{first, 1}, {second, tokens == SchedulerLimits::kFirstTokens ? 40 : 16}}));
+  }
+}
+
+TEST(Scheduler, OneOldRequestIsEnoughForPromptsToBeCut) {
+  World world(patient_limits());
+  const RequestId old = world.add(text(20), 50);
+  for (int32_t i = 0; i <= SchedulerLimits::kFirstTokens; ++i) world.step();
+  const RequestId young = world.add(text(10, 1), 50);
+  world.step();
+  const RequestId prompt = world.add(text(40, 2), 50);
+  EXPECT_EQ(world.step(), (Planned{{old, 1}, {young, 1}, {prompt, 16}}));
 }
 
 // The masked one has grown past what was foreseen when the prompt behind it was admitted.
@@ -1131,6 +1178,109 @@ TEST(Drafts, OfADrafterThatKnowsTheAnswerAreAcceptedWhole) {
   EXPECT_EQ(world.heard(id).speculated.correct, 7);
 }
 
+SchedulerLimits limits_with_trees(int32_t topk, int32_t drafts, int32_t pages = 20, int32_t page_size = 16) {
+  SchedulerLimits limits = limits_with_drafts(drafts, pages, page_size);
+  limits.topk = topk;
+  return limits;
+}
+
+// Wherever the right draft stands among its siblings: as many tokens as there are levels, and one more.
+TEST(DraftTrees, OfADrafterThatKnowsTheAnswerAreAcceptedToTheirDepth) {
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t least_place : {0, 2}) {
+      SCOPED_TRACE(cat("pages of ", page_size, ", place ", least_place));
+      World world(limits_with_trees(3, 12, 640 / page_size, page_size));
+      world.least_place = least_place;
+      world.strays = false;
+      const RequestId id = world.add(text(20), 61);
+      world.step();
+      for (int step = 0; step < 9; ++step) {
+        EXPECT_EQ(world.step(), (Planned{{id, 13}}));
+        EXPECT_EQ(world.heard(id).tokens.size(), 6u + 5 * step);
+      }
+      world.drain();
+      world.expect_right(id);
+    }
+}
+
+TEST(DraftTrees, AreAcceptedAsOftenAsTheyHaveTheRightDraft) {
+  for (const double right : {0.5, 0.8}) {
+    World world(limits_with_trees(2, 14, 200), 0, right);
+    world.strays = false;
+    for (int i = 0; i < 4; ++i) world.add(text(20, i), 350);
+    world.drain();
+    world.expect_all_right();
+    double expected = 1, path = 1;
+    for (int depth = 0; depth < 7; ++depth) expected += path *= right;
+    const double length = world.scheduler().counters().speculated.accept_length();
+    EXPECT_GT(length, 0.9 * expected) << right;
+    EXPECT_LT(length, 1.1 * expected) << right;
+  }
+}
+
+// Beside chunks of a prompt only chains are verified: of each tree its best path.
+TEST(DraftTrees, BesidePromptsGiveTheirBestPath) {
+  SchedulerLimits limits = limits_with_trees(3, 9, 60);
+  limits.mixed_chunk = 8;
+  World world(limits);
+  const RequestId id = world.add(text(10), 100);
+  for (int i = 0; i < 3; ++i) world.step();
+  world.add(text(60, 5), 5);
+  int32_t beside = 0;
+  for (int i = 0; i < 4; ++i)
+    world.step_with([&](const Batch& batch, StepResults&) {
+      bool prompts = false;
+      for (const Share& share : batch.shares) prompts = prompts || share.prefills;
+      EXPECT_EQ(batch.has_trees(), !prompts);
+      for (const Share& share : batch.shares)
+        if (prompts && share.id == id) beside += share.drafts;
+    });
+  EXPECT_GT(beside, 0);
+  world.drain();
+  world.expect_all_right();
+}
+
+// A device that verifies chains gets nothing else, whatever drafters say.
+TEST(DraftTrees, AreChainsWhereTheLimitsHaveNone) {
+  const SchedulerLimits limits = limits_with_drafts(9, 60);
+  const auto branching = [](const Request&) -> std::unique_ptr<Drafter> {
+    class Branching final : public Drafter {
+      void propose(std::span<const int32_t>, int32_t most, std::vector<DraftToken>& drafts) override {
+        for (int32_t i = 0; i < most; ++i) drafts.push_back({.token = i, .hit = 0.9f, .back = i / 2 + 1});
+      }
+    };
+    return std::make_unique<Branching>();
+  };
+  Scheduler scheduler(limits, branching, generous(limits.mixed_chunk), free_rows(limits));
+  HashModel model(limits);
+  scheduler.add(1, {.prompt = text(20), .max_new_tokens = 30}, [](const Output&) {});
+  int64_t drafts = 0;
+  while (scheduler.running() + scheduler.waiting() > 0) {
+    const Batch batch = scheduler.plan();
+    EXPECT_FALSE(batch.has_trees());
+    for (const Share& share : batch.shares) drafts += share.drafts;
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    scheduler.settle(batch, results);
+  }
+  EXPECT_GT(drafts, 10);
+}
+
+// Nodes that were not accepted go back with their pages, and are never cached.
+TEST(DraftTrees, GiveTheirPagesBackAndAreNeverCached) {
+  World world(limits_with_trees(4, 12, 60, 1), 0, 0.5);
+  const RequestId id = world.add(text(20), 25);
+  world.step();
+  while (world.busy()) {
+    world.step();
+    if (!world.busy()) break;
+    const auto in_pages = static_cast<int32_t>(20 + world.heard(id).tokens.size()) - 1;
+    EXPECT_EQ(60 - world.scheduler().pool().free_pages(), in_pages);
+  }
+  world.expect_right(id);
+  EXPECT_EQ(world.scheduler().cached_pages(), 44) << "the text but its last token";
+}
+
 TEST(Drafts, ThatAreAlwaysWrongCostRowsAndNothingElse) {
   for (const int32_t page_size : {1, 16}) {
     World world(limits_with_drafts(5, 320 / page_size, page_size), 0, 0);
@@ -1173,17 +1323,19 @@ TEST(Drafts, RideBesidePromptsAndRequestsThatDoNotSpeculate) {
 
 // Of ten pages the request has two, and eight are cached.
 TEST(Drafts, TakeOnlyPagesThatAreFree) {
-  World world(limits_with_drafts(12, 10));
-  world.add(text(129, 1), 1);
-  world.drain();
-  ASSERT_EQ(world.scheduler().cached_pages(), 8);
-  const RequestId id = world.add(text(20), 60);
-  EXPECT_EQ(world.step(), (Planned{{id, 20}}));
-  ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
-  EXPECT_EQ(world.step(), (Planned{{id, 12}})) << "to the end of its page";
-  EXPECT_EQ(world.scheduler().cached_pages(), 9) << "eight, and its own first";
-  world.drain();
-  world.expect_right(id);
+  for (const int32_t topk : {1, 3}) {
+    World world(limits_with_trees(topk, 12, 10));
+    world.add(text(129, 1), 1);
+    world.drain();
+    ASSERT_EQ(world.scheduler().cached_pages(), 8);
+    const RequestId id = world.add(text(20), 60);
+    EXPECT_EQ(world.step(), (Planned{{id, 20}}));
+    ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
+    EXPECT_EQ(world.step(), (Planned{{id, 12}})) << "to the end of its page";
+    EXPECT_EQ(world.scheduler().cached_pages(), 9) << "eight, and its own first";
+    world.drain();
+    world.expect_right(id);
+  }
 }
 
 // The cache fills the pool: a page that the request's own tokens need makes room for one of drafts as well.
@@ -1270,6 +1422,55 @@ TEST(Drafts, ThatDoNotPayAreNotVerified) {
   }
 }
 
+// Both are launched together or not at all: the one that is not drafted for would else have every other step alone.
+TEST(Drafts, AllWaitForTheTokensThatDraftsFollow) {
+  SchedulerLimits limits = limits_with_drafts(3);
+  World world(limits, 1);
+  const RequestId drafted = world.add(text(20), 12);
+  const RequestId other = world.add({.prompt = text(20, 3), .max_new_tokens = 12, .speculative = false});
+  world.launch(world.plan());
+  EXPECT_TRUE(world.plan().empty()) << "their first tokens are not known";
+  world.settle_oldest();
+  Batch batch = world.plan();
+  EXPECT_TRUE(batch.waited);
+  ASSERT_EQ(batch.shares.size(), 2u);
+  EXPECT_EQ(batch.shares[0].drafts, 3);
+  world.launch(batch);
+  EXPECT_TRUE(world.plan().empty()) << "nor how many drafts come";
+  world.drain();
+  world.expect_right(drafted);
+  world.expect_right(other);
+}
+
+TEST(Drafts, StepsOverlapWhereTheyDoNotPay) {
+  World world(limits_with_drafts(3), 1, 1, 0);
+  const RequestId id = world.add(text(20), 12);
+  world.launch(world.plan());
+  for (int i = 0; i < 11; ++i) {
+    const Batch batch = world.plan();
+    ASSERT_EQ(batch.rows(), 1);
+    EXPECT_EQ(batch.token_ids[0], kFutureToken);
+    EXPECT_FALSE(batch.waited);
+    world.launch(batch);
+    world.settle_oldest();
+  }
+  world.drain();
+  world.expect_right(id);
+}
+
+// A draw that depends on the draws before it cannot be made beside them.
+TEST(Drafts, AreNotMadeWhereADeviceThatDrawsAllAtOnceCouldNotVerifyThem) {
+  SchedulerLimits limits = limits_with_drafts(3);
+  limits.draws_at_once = limits.device_counts = true;
+  World world(limits, 1);
+  world.add({.prompt = text(20), .sampling = {.presence_penalty = 1}, .max_new_tokens = 12});
+  world.drain();
+  EXPECT_EQ(world.scheduler().counters().speculated.drafts, 0);
+  world.add(text(20), 12);
+  world.drain();
+  EXPECT_GT(world.scheduler().counters().speculated.drafts, 0);
+}
+
 // A mask that throws at a draft's row ends its request with the tokens before it.
 TEST(Drafts, AnErrorInTheWalkComesAfterItsTokens) {
   World world(limits_with_drafts(3));
@@ -1313,6 +1514,7 @@ TEST(Drafts, OfALateRowAreCountedWhenTheyAreVerified) {
 struct Device {
   int depth, most_tokens;   // how many steps it answers late; tokens of a draw
   int32_t most_drafts = 0;  // of a request
+  int32_t most_topk = 1;    // of trees of them
 };
 
 class RandomSchedule {
@@ -1320,8 +1522,8 @@ class RandomSchedule {
   RandomSchedule(uint32_t seed, const Device& device)
       : random_(seed),
         every_step_(device.depth == 0 && device.most_tokens == 1),
-        limits_(random_limits(device.most_drafts)),
-        world_(limits_, device.depth, below(4) / 3.0) {
+        limits_(random_limits(device)),
+        world_(limits_, device.depth, below(4) / 3.0, device.depth > 0 ? 0.5 : 1) {
     world_.model().most_tokens = device.most_tokens;
     for (int i = 0; i < 3; ++i) themes_.push_back(random_tokens(700));
   }
@@ -1350,7 +1552,8 @@ class RandomSchedule {
  private:
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
 
-  SchedulerLimits random_limits(int32_t most_drafts) {
+  SchedulerLimits random_limits(const Device& device) {
+    const int32_t most_drafts = device.most_drafts;
     const int32_t page_sizes[] = {1, 16, 64};
     const PageSize page_size(page_sizes[below(3)]);
     const int32_t context = 40 + below(below(2) ? 100 : 600);
@@ -1363,7 +1566,9 @@ class RandomSchedule {
             .prefix_cache = below(5) > 0,
             .device_counts = below(2) > 0,
             .drafts = most_drafts ? 1 + below(most_drafts) : 0,
-            .draft_model = most_drafts > 0 && below(2) > 0};
+            .topk = device.most_topk > 1 ? 2 + below(device.most_topk - 1) : 1,
+            .draft_model = most_drafts > 0 && below(2) > 0,
+            .first_wait = below(2) ? below(64) : 0};
   }
   Tokens random_tokens(int32_t length) {
     Tokens tokens(length);
@@ -1456,6 +1661,7 @@ class RandomSchedule {
       EXPECT_FALSE(prompts_began && !share.prefills) << "a decode row after a prompt's";
       EXPECT_LE(share.drafts, world_.requests().at(share.id).speculative && !share.prefills ? limits_.drafts : 0);
       EXPECT_TRUE(share.prefills || share.count == 1 + share.drafts);
+      EXPECT_FALSE(share.branches && batch.shares.back().prefills) << "a tree beside a prompt";
       prompts_began = share.prefills;
     }
     EXPECT_EQ(batch.rows(), rows);
@@ -1464,7 +1670,9 @@ class RandomSchedule {
     EXPECT_LE(kept_rows, limits_.kept_rows());
     EXPECT_LE(batch.wanted_rows(), limits_.wanted_rows());
     EXPECT_LE(limits_.wanted_rows(), limits_.rows());
-    EXPECT_LE(prompt_rows, decoders ? limits_.mixed_chunk : std::max(limits_.mixed_chunk, limits_.prefill_chunk));
+    EXPECT_EQ(batch.prompt_rows(), prompt_rows);
+    EXPECT_LE(prompt_rows, decoders ? std::max(limits_.mixed_chunk, std::min(limits_.prefill_chunk, limits_.first_wait))
+                                    : std::max(limits_.mixed_chunk, limits_.prefill_chunk));
     EXPECT_LE(std::ssize(batch.shares), limits_.running);
   }
 
@@ -1540,10 +1748,11 @@ TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,
                          ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}, Device{0, 1, 12},
-                                           Device{2, 1, 12}),
+                                           Device{1, 1, 12}, Device{2, 1, 12}, Device{0, 1, 20, 5},
+                                           Device{2, 1, 20, 5}),
                          [](const auto& parameter) {
                            return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens, "Drafts",
-                                      parameter.param.most_drafts);
+                                      parameter.param.most_drafts, "Topk", parameter.param.most_topk);
                          });
 
 }  // namespace

@@ -46,14 +46,18 @@ struct Sequence {
   RequestRow row{0};  // of the request table, while it runs
   int32_t computed = 0, settled = 0;
   int32_t pending = 0;
-  bool drafted = false;               // a draft model has the slot after those that are computed: its token was drawn
-  int64_t last_step = 0;              // the newest that was launched with rows of it
-  bool prefills = false;              // running, and has not been computed to its end since
-  int32_t prefix_hit = -1;            // tokens of the prompt that were in the prefix tree; -1: has not run yet
-  double queued_seconds = 0;          // before it ran for the first time
-  bool retracted = false;             // goes ahead of its equals in the queue
-  bool late = false;                  // its last row is computed again, because the mask was not ready to draw from it
-  int64_t refused_at = -1;            // while it waits: the scheduler's departures when it last found no room
+  bool verifies = false;      // drafts of it are in flight: how long its text will be is not known
+  bool followed = false;      // a draft model has slots for all tokens in its pages
+  int32_t steps_to_try = 0;   // in which it is followed even if that does not pay
+  bool drafted = false;       // followed, and it has the slot after those that are computed: its token was drawn
+  int32_t waited = 0;         // rows of prompts that stood beside its first tokens
+  int64_t last_step = 0;      // the newest that was launched with rows of it
+  bool prefills = false;      // running, and has not been computed to its end since
+  int32_t prefix_hit = -1;    // tokens of the prompt that were in the prefix tree; -1: has not run yet
+  double queued_seconds = 0;  // before it ran for the first time
+  bool retracted = false;     // goes ahead of its equals in the queue
+  bool late = false;          // its last row is computed again, because the mask was not ready to draw from it
+  int64_t refused_at = -1;    // while it waits: the scheduler's departures when it last found no room
   const Sequence* awaited = nullptr;  // while it waits: a running request that computes a prefix of its tokens
   int32_t awaited_tokens = 0;         // how long that prefix is
 
@@ -69,7 +73,7 @@ struct Sequence {
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.
   bool can_launch() const {
     if (remaining() == 0 || awaits_mask()) return false;
-    return pending == 0 || (wants_token() && !draws_by_history);
+    return pending == 0 || (wants_token() && !draws_by_history && !verifies);
   }
   // Rows of [computed, end) that its PromptResults wants; those before are in flight or have come.
   PositionRange kept_rows(int32_t end) const {

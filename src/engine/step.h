@@ -32,9 +32,10 @@ struct StepResults {
   std::vector<RowResult> drawn = {}, scored = {};  // as the batch lists them
   std::vector<float> pooled = {};                  // [pooled, width]
   int32_t width = 0;
-  std::chrono::duration<double> time = {};  // that the device computed; 0: not measured
-  // That it did nothing between the step before and this one, where this one was launched before that one was read.
-  std::optional<std::chrono::duration<double>> idle = {};
+  std::chrono::duration<double> time = {};                 // that the device computed; 0: not measured
+  std::chrono::duration<double> following = {};            // part of it: a draft model's, for those that it follows
+  std::optional<std::chrono::duration<double>> idle = {};  // that it did nothing since the step before
+  bool overlapped = false;                                 // launched before that one was read
 
   void set_pooled(const Rows<const float>& rows) {
     width = static_cast<int32_t>(rows.dim);
@@ -52,6 +53,15 @@ struct StepResults {
             .pooled = {pooled.data() + int64_t{share.pooled.begin} * width, share.pooled.count, width, width}};
   }
 };
+
+// Which of a share's drawn rows gave tokens: the path that the walk took through its drafts, from row 0, its text's
+// last.
+inline std::vector<int32_t> walked_rows(const Share& share, const StepResults& results) {
+  std::vector<int32_t> rows;
+  for (int32_t i = 0; i < share.drawn.count; ++i)
+    if (!results.drawn[share.drawn.begin + i].tokens.empty()) rows.push_back(i);
+  return rows;
+}
 
 struct Step {
   Batch batch = {};

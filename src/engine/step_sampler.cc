@@ -27,7 +27,8 @@ void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults&
 void StepSampler::begin_walks(const Batch& batch) {
   walks_.clear();
   for (const Share& share : batch.shares)
-    if (share.draws) walks_.push_back({.share = &share, .accepted = 0});
+    if (share.draws) walks_.push_back({.share = &share, .accepted = 0, .row = 0});
+  history_.assign(batch.history.begin(), batch.history.end());
 }
 
 // The row that each walk is in, and so many that are scored.
@@ -43,20 +44,27 @@ void StepSampler::draw_rows(const Batch& batch, Rows<const float> logits, StepRe
       });
     }
     const Walk& walk = walks_[i];
-    const int32_t index = walk.share->drawn.begin + walk.accepted;
+    const int32_t index = walk.share->drawn.begin + walk.row;
     fill_result(results.drawn[index], [&](std::vector<ops::Sampled>& tokens) {
-      if (!walk.share->mask || walk.share->mask->ready())
-        tokens.push_back(draw(batch, walk, logits.row(index), thread));
+      if (!walk.share->mask || walk.share->mask->ready()) tokens.push_back(draw(walk, logits.row(index), thread));
     });
   });
 }
 
-// Leaves the walks whose draft came true, each in the row of that draft, with masks that are ready. False: none is
+// Leaves the walks of which a draft came true, each in the row of that draft, with masks that are ready. False: none is
 // left.
 bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
-  std::erase_if(walks_, [&](const Walk& walk) { return !came_true(batch, walk, results); });
+  for (Walk& walk : walks_) {
+    walk.row = next_row(batch, walk, results);
+    if (walk.row < 0) continue;
+    const Share& share = *walk.share;
+    if (share.history.count > 0)
+      history_[share.history.begin + share.history.count - share.drafts + walk.accepted] =
+          batch.token_ids[batch.drawn[share.drawn.begin + walk.row].row];
+    ++walk.accepted;
+  }
+  std::erase_if(walks_, [](const Walk& walk) { return walk.row < 0; });
   if (walks_.empty()) return false;
-  for (Walk& walk : walks_) ++walk.accepted;
   for (const Walk& walk : walks_)
     if (walk.share->mask) mask_threads_.begin(walk.share->mask);
   const auto is_ready = [](const Walk& walk) { return !walk.share->mask || walk.share->mask->ready(); };
@@ -65,22 +73,25 @@ bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
   return !walks_.empty();
 }
 
-bool StepSampler::came_true(const Batch& batch, const Walk& walk, const StepResults& results) {
+// That of the draft which the walk's draw gave; -1: none.
+int32_t StepSampler::next_row(const Batch& batch, const Walk& walk, const StepResults& results) {
   const Share& share = *walk.share;
-  if (walk.accepted == share.drafts) return false;
-  const int32_t index = share.drawn.begin + walk.accepted;
-  const std::vector<ops::Sampled>& drawn = results.drawn[index].tokens;
-  if (drawn.empty() || drawn.front().token != batch.token_ids[batch.drawn[index + 1].row]) return false;
-  return !stops_at(*share.request, drawn.front().token);
+  const std::vector<ops::Sampled>& drawn = results.drawn[share.drawn.begin + walk.row].tokens;
+  if (drawn.empty() || stops_at(*share.request, drawn.front().token)) return -1;
+  for (int32_t row = walk.row + 1; row < share.drawn.count; ++row) {
+    const WantedRow& draft = batch.drawn[share.drawn.begin + row];
+    if (draft.follows == walk.row && batch.token_ids[draft.row] == drawn.front().token) return row;
+  }
+  return -1;
 }
 
-ops::Sampled StepSampler::draw(const Batch& batch, const Walk& walk, const float* logits, int thread) {
+ops::Sampled StepSampler::draw(const Walk& walk, const float* logits, int thread) {
   const Share& share = *walk.share;
   const Request& request = *share.request;
   const int32_t generated = share.generated + walk.accepted;
   const uint32_t* own = share.mask ? share.mask->bits() : nullptr;
   const int32_t ahead = share.drafts - walk.accepted;  // drafts that are not in the text
-  const auto history = std::span(batch.history).subspan(share.history.begin, std::max(0, share.history.count - ahead));
+  const auto history = std::span(history_).subspan(share.history.begin, std::max(0, share.history.count - ahead));
   const size_t of_them = history.empty() ? 0 : generated;
   ops::Sampled sampled = sampler_.sample({.logits = logits,
                                           .params = &request.sampling,

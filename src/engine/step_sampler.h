@@ -4,8 +4,9 @@
 // prompt is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no
 // other.
 //
-// Drafts are walked (drafter.h): where a draw gives the draft behind it, the row of that draft draws next, as the text
-// with that token would; the first that gives another, a stop id, or whose mask is not ready in time ends the walk.
+// Drafts are walked (drafter.h): where a draw gives one of the drafts that follow its row, the row of that draft draws
+// next, as the text with that token would; the first that gives another, a stop id, or whose mask is not ready in time
+// ends the walk.
 // Walks go on together, a draft at a time, so that their masks are computed beside each other.
 #pragma once
 #include <chrono>
@@ -33,13 +34,14 @@ class StepSampler {
  private:
   struct Walk {
     const Share* share;
-    int32_t accepted;  // drafts that came: the walk is in the row of the last of them
+    int32_t accepted;  // drafts that came
+    int32_t row;       // of the share's drawn ones, in which the walk is: that of the last of them
   };
   void begin_walks(const Batch& batch);
   bool go_on(const Batch& batch, const StepResults& results);
-  static bool came_true(const Batch& batch, const Walk& walk, const StepResults& results);
+  static int32_t next_row(const Batch& batch, const Walk& walk, const StepResults& results);
   void draw_rows(const Batch& batch, Rows<const float> logits, StepResults& results, int64_t scored);
-  ops::Sampled draw(const Batch& batch, const Walk& walk, const float* logits, int thread);
+  ops::Sampled draw(const Walk& walk, const float* logits, int thread);
   ops::Sampled score(const Share& share, int32_t token, const float* logits, int thread);
 
   int32_t vocabulary_;
@@ -48,6 +50,7 @@ class StepSampler {
   Exec& exec_;
   ops::Sampler sampler_;
   std::vector<Walk> walks_;                   // those that go on
+  std::vector<int32_t> history_;              // the batch's, with what came in the place of its drafts
   std::vector<std::vector<uint32_t>> masks_;  // [threads] scratch
 };
 

@@ -27,7 +27,10 @@ class StepSamplerTest : public ::testing::Test {
   void add(const std::vector<int32_t>& drafts, Request request, std::shared_ptr<AheadMask> mask = {}) {
     std::vector<DraftToken> tokens;
     for (const int32_t token : drafts) tokens.push_back({.token = token, .hit = 1});
-    const auto count = static_cast<int32_t>(drafts.size());
+    add_tree(tokens, std::move(request), std::move(mask));
+  }
+  void add_tree(const std::vector<DraftToken>& tokens, Request request, std::shared_ptr<AheadMask> mask = {}) {
+    const auto count = static_cast<int32_t>(tokens.size());
     batch_.add({.id = 1 + batch_.shares.size(),
                 .row = {1},
                 .position = 2,
@@ -63,6 +66,33 @@ TEST_F(StepSamplerTest, WalksAsFarAsDraftsComeTrue) {
   EXPECT_EQ(draw({6, 3, 4, 5}), (Drawn{6, -1, -1, -1}));
 }
 
+// b -+- 2 -+- 3 --- 4
+//    |     +- 5
+//    +- 6 --- 3
+const std::vector<DraftToken> kTree = {{.token = 2, .hit = 1},
+                                       {.token = 3, .hit = 1},
+                                       {.token = 6, .hit = 1, .back = 3},
+                                       {.token = 4, .hit = 1, .back = 2},
+                                       {.token = 5, .hit = 1, .back = 4},
+                                       {.token = 3, .hit = 1, .back = 3}};
+
+TEST_F(StepSamplerTest, WalksToTheChildThatCame) {
+  add_tree(kTree, greedily());
+  EXPECT_EQ(draw({2, 3, 4, 0, 7, 0, 0}), (Drawn{2, 3, 4, -1, 7, -1, -1})) << "2 3 4, and 7 behind it";
+  EXPECT_EQ(draw({2, 5, 0, 0, 0, 1, 0}), (Drawn{2, 5, -1, -1, -1, 1, -1})) << "a later sibling";
+  EXPECT_EQ(draw({6, 0, 0, 3, 0, 0, 7}), (Drawn{6, -1, -1, 3, -1, -1, 7})) << "3 behind 6, not behind 2";
+  EXPECT_EQ(draw({6, 0, 0, 5, 0, 0, 0}), (Drawn{6, -1, -1, 5, -1, -1, -1})) << "5 stands behind 2 alone";
+  EXPECT_EQ(draw({3, 0, 0, 0, 0, 0, 0}), (Drawn{3, -1, -1, -1, -1, -1, -1})) << "3 stands behind no text";
+}
+
+TEST_F(StepSamplerTest, TheRowsOfAWalkAreItsPath) {
+  add({2}, greedily());
+  add_tree(kTree, greedily());
+  draw({2, 7, 6, 0, 0, 3, 0, 0, 7});
+  EXPECT_EQ(walked_rows(batch_.shares[0], results_), (Drawn{0, 1}));
+  EXPECT_EQ(walked_rows(batch_.shares[1], results_), (Drawn{0, 3, 6}));
+}
+
 TEST_F(StepSamplerTest, EachRequestWalksForItself) {
   add({2, 3}, greedily());
   add({}, greedily());
@@ -94,6 +124,50 @@ TEST_F(StepSamplerTest, PenaltiesSeeTheTextWithTheDraftsThatCame) {
   add({2, 2, 2, 2, 2}, request);
   // 5 less 2 for each 2 before: after three of them the others, which weigh 0, are larger.
   EXPECT_EQ(draw({2, 2, 2, 2, 2, 2}), (Drawn{2, 2, 2, 0, -1, -1}));
+}
+
+// Of a tree too it counts the path, whichever rows lie in between.
+TEST_F(StepSamplerTest, PenaltiesSeeThePathOfATree) {
+  Request request = greedily();
+  request.sampling.frequency_penalty = 2;
+  const std::vector<DraftToken> tree = {{.token = 4, .hit = 1},
+                                        {.token = 2, .hit = 1, .back = 2},
+                                        {.token = 4, .hit = 1, .back = 1},
+                                        {.token = 2, .hit = 1, .back = 2},
+                                        {.token = 4, .hit = 1, .back = 1},
+                                        {.token = 2, .hit = 1, .back = 2}};
+  add_tree(tree, request);
+  // 5 less 2 for each 2 before: after three of them the others, which weigh 0, are larger.
+  EXPECT_EQ(draw({2, 0, 2, 0, 2, 0, 2}), (Drawn{2, -1, 2, -1, 2, -1, 0}));
+}
+
+TEST_F(StepSamplerTest, SeededDrawsInATreeAreThoseOfTheirDepths) {
+  const std::vector<float> flat(16 * kIds, 0);
+  const Request request{.sampling = {.seed = 5}};
+  StepSampler sampler(kIds, masks_, exec_);
+  std::vector<int32_t> alone;
+  for (int32_t i = 0; i < 5; ++i) {
+    Batch one;
+    one.add({.id = 1,
+             .row = {1},
+             .position = 2 + i,
+             .count = 1,
+             .draws = true,
+             .generated = 1 + i,
+             .request = std::make_shared<const Request>(request)},
+            std::vector<int32_t>(3 + i, 1));
+    sampler.run(one, {flat.data(), 1, kIds, kIds}, results_);
+    alone.push_back(results_.drawn[0].tokens.front().token);
+  }
+  std::vector<DraftToken> tree;  // at each depth a draft that is wrong, then the right one
+  for (int32_t i = 0; i < 4; ++i) {
+    tree.push_back({.token = (alone[i] + 1) % kIds, .hit = 1, .back = 1});
+    tree.push_back({.token = alone[i], .hit = 1, .back = 2});
+  }
+  add_tree(tree, request);
+  sampler.run(batch_, {flat.data(), 9, kIds, kIds}, results_);
+  ASSERT_EQ(walked_rows(batch_.shares[0], results_), (Drawn{0, 2, 4, 6, 8}));
+  for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(results_.drawn[2 * i].tokens.front().token, alone[i]);
 }
 
 TEST_F(StepSamplerTest, SeededDrawsAreThoseOfTheirPositions) {

@@ -42,6 +42,16 @@ std::vector<ops::Sampled> draw(Seen seen, uint64_t count) {
   return tokens;
 }
 
+// Where a walk goes from a row that drew a token; -1: nowhere.
+int32_t next_row(const Batch& batch, const Share& share, int32_t from, int32_t token) {
+  if (stops_at(*share.request, token)) return -1;
+  for (int32_t row = from + 1; row < share.drawn.count; ++row) {
+    const WantedRow& draft = batch.drawn[share.drawn.begin + row];
+    if (draft.follows == from && batch.token_ids[draft.row] == token) return row;
+  }
+  return -1;
+}
+
 std::vector<float> unit_vector(const std::vector<double>& sum) {
   double square = 0;
   for (const double x : sum) square += x * x;
@@ -91,9 +101,33 @@ Expected expected_of(const Request& request, const SchedulerLimits& limits) {
 
 // Also where it knows nothing any more.
 void KnowingDrafter::propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) {
+  if (!speaks_(random_)) return;
   for (size_t i = text.size(); std::ssize(drafts) < most; ++i) {
     const int32_t known = i < whole_.size() ? whole_[i] : 0;
     drafts.push_back({.token = right_(random_) ? known : (known + 1) % kVocabulary, .hit = 1});
+  }
+}
+
+void KnowingTreeDrafter::propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) {
+  std::vector<int32_t> wrong;  // drafts
+  const auto add = [&](int32_t token, int32_t parent) {
+    const auto i = static_cast<int32_t>(drafts.size());
+    drafts.push_back({.token = token, .hit = 1, .back = i - parent});
+    return i;
+  };
+  int32_t parent = -1;
+  for (size_t at = text.size(); std::ssize(drafts) < most; ++at) {
+    const int32_t known = at < whole_.size() ? whole_[at] : 0, before = parent;
+    const int32_t place = right_(random_) ? trees_.least_place + below(trees_.topk - trees_.least_place) : trees_.topk;
+    for (int32_t i = 0; i < trees_.topk && std::ssize(drafts) < most; ++i) {
+      if (i == place)
+        parent = add(known, before);
+      else
+        wrong.push_back(add((known + 1 + i) % kVocabulary, before));
+    }
+    if (trees_.strays && !wrong.empty() && std::ssize(drafts) < most && below(2))
+      wrong.push_back(add(below(kVocabulary), wrong[below(static_cast<int32_t>(wrong.size()))]));
+    if (parent == before) parent = wrong[below(static_cast<int32_t>(wrong.size()))];  // nothing behind it comes
   }
 }
 
@@ -147,10 +181,14 @@ void HashModel::fail() {
 void HashModel::compute(const Launched& step, const Share& share, StepResults& results) {
   const Batch& batch = step.batch;
   const std::vector<TokenSlot>& slots = step.slots[&share - batch.shares.data()];
-  Seen seen;
-  bool walks = share.draws;  // all drafts so far have come
+  Seen text;
+  std::vector<Seen> drawn;  // what each row that may draw has seen
+  int32_t walk = 0;         // the row that draws, if it is one
   const WantedRow* scored = batch.scored.data() + share.scored.begin;
   for (int32_t position = 0; position < share.end(); ++position) {
+    const bool is_draft = position >= share.text_end();
+    const auto index = static_cast<int32_t>(drawn.size());
+    Seen seen = is_draft ? drawn[batch.drawn[share.drawn.begin + index].follows] : text;
     uint64_t& key = keys_[slots[position].value];
     if (position >= share.position) {
       const int32_t token = batch.token_ids[share.first_row + position - share.position];
@@ -158,13 +196,15 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
     }
     overwritten_reads_ += key == kOverwritten;
     seen.see(key);
+    if (!is_draft) text = seen;
     if (share.draws && position + 1 >= share.text_end()) {
+      drawn.push_back(seen);
       RowResult& row = results.drawn.emplace_back();
-      if (walks) row.tokens = draw(seen, share.drafts > 0 ? 1 : 1 + seen.hash % most_tokens);
-      if (walks) newest_tokens_[share.row.value] = row.tokens.back().token;
-      const int32_t next = share.first_row + position + 1 - share.position;
-      walks = walks && position + 1 < share.end() && row.tokens.front().token == batch.token_ids[next] &&
-              !stops_at(*share.request, batch.token_ids[next]);
+      if (index == walk) {
+        row.tokens = draw(seen, share.drafts > 0 ? 1 : 1 + seen.hash % most_tokens);
+        newest_tokens_[share.row.value] = row.tokens.back().token;
+        walk = next_row(batch, share, index, row.tokens.front().token);
+      }
     }
     if (position < share.kept.begin || position >= share.kept.end) continue;
     if (share.pooled.count > 0) {
@@ -175,6 +215,14 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
       results.scored.push_back({.tokens = {{.token = next, .logprob = seen.logprob_of(next)}}});
     }
   }
+  if (share.drafts > 0) keep_path(share, slots, results);
+}
+
+void HashModel::keep_path(const Share& share, const std::vector<TokenSlot>& slots, const StepResults& results) {
+  const std::vector<int32_t> path = walked_rows(share, results);
+  const auto key = [&](int32_t row) -> uint64_t& { return keys_[slots[share.text_end() - 1 + row].value]; };
+  for (int32_t depth = 0; depth <= share.drafts; ++depth)
+    key(depth) = depth < std::ssize(path) ? key(path[depth]) : kOverwritten;
 }
 
 }  // namespace quire::engine::testing

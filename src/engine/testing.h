@@ -7,7 +7,7 @@
 //
 // It is a device that may answer late: a launched step is computed no sooner than its answer is asked for, from the
 // pages that the table named when it was launched. A page that returns to the pool is overwritten at once; a step that
-// reads what was overwritten and not written since is counted.
+// reads what was overwritten and not written since is counted. So are slots of drafts that did not come.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -32,18 +32,40 @@ struct Expected {
 Expected expected_of(const Request& request, const SchedulerLimits& limits);
 
 // Knows how a text goes on, and says so of each token with probability `right`; else it says another. It is always
-// sure.
+// sure, and says something with probability `speaks`.
 class KnowingDrafter final : public Drafter {
  public:
   // whole: the text with all that comes.
-  KnowingDrafter(std::vector<int32_t> whole, double right, uint32_t seed)
-      : whole_(std::move(whole)), right_(right), random_(seed) {}
+  KnowingDrafter(std::vector<int32_t> whole, double right, uint32_t seed, double speaks = 1)
+      : whole_(std::move(whole)), right_(right), speaks_(speaks), random_(seed) {}
   void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override;
 
  private:
   std::vector<int32_t> whole_;
+  std::bernoulli_distribution right_, speaks_;
+  std::mt19937 random_;
+};
+
+// The same with trees: behind each token on the way there are up to `topk` drafts, of which one is right with
+// probability `right`; strays: and others follow those that are wrong.
+class KnowingTreeDrafter final : public Drafter {
+ public:
+  struct Trees {
+    int32_t topk;
+    int32_t least_place = 0;  // of the right one among its siblings
+    bool strays = true;
+  };
+  KnowingTreeDrafter(std::vector<int32_t> whole, double right, uint32_t seed, const Trees& trees)
+      : whole_(std::move(whole)), right_(right), random_(seed), trees_(trees) {}
+  void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override;
+
+ private:
+  int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
+
+  std::vector<int32_t> whole_;
   std::bernoulli_distribution right_;
   std::mt19937 random_;
+  Trees trees_;
 };
 
 class HashModel {
@@ -70,6 +92,7 @@ class HashModel {
   };
   void overwrite(PageId page);
   void compute(const Launched& step, const Share& share, StepResults& results);
+  void keep_path(const Share& share, const std::vector<TokenSlot>& slots, const StepResults& results);
 
   PageSize page_size_;
   std::vector<uint64_t> keys_;          // [slots]

@@ -297,5 +297,26 @@ TEST_P(MirrorWalk, EveryStepSeesTheTableAsItWasAtItsLaunch) {
   EXPECT_GT(sent_ahead_, 100u) << "the room was never too small";
 }
 
+// More runs than a block has threads, and more pages than it asks for ahead.
+TEST_P(MirrorWalk, AStepMayBringThousandsOfPages) {
+  constexpr int32_t kMany = 600, kEach = 7;
+  PagePool pool(kMany * kEach + 1, PageSize(kTokens));
+  RequestTable table(pool, kMany + 1, kWidth * kTokens);
+  table.keep_journal();
+  const PageTableMirror mirror(table.view(), GetParam().place);
+  std::vector<RequestRow> rows;
+  for (int32_t i = 0; i < kMany; ++i) {
+    rows.push_back(table.open());
+    ASSERT_TRUE(table.reserve(rows.back(), {kEach * kTokens}));
+  }
+  const Changes changes(kMany, kMany * kEach, GetParam().place);
+  ASSERT_TRUE(table.take_changes(changes.space()));
+  ASSERT_EQ(changes.count(), kMany);
+  changes.apply(mirror, exec());
+  exec().wait();
+  for (const RequestRow row : rows)
+    ASSERT_EQ(ids_of({mirror.pages() + row.value * mirror.view().stride, kEach}), ids_of(table.pages(row)));
+}
+
 }  // namespace
 }  // namespace quire::kv

@@ -48,6 +48,23 @@ ops::ActivationRows composed::normed_input(const ops::PackedMatrix& weights, con
   return out;
 }
 
+void composed::multiply(ops::MatmulArgs args, const Rows<float>& in, const Vector& norm, const BlockRows& rows,
+                        Exec& exec) {
+  const bool on_gpu = args.weights->device() == Device::cuda;
+  args.deterministic = rows.deterministic;
+  if (on_gpu && !rows.precise && ops::cuda::quantises_rows(*args.weights, in.rows)) {
+    args.in = {.forms = {.f32 = true}, .rows = in.rows, .dim = in.dim, .f32 = in.data};
+    args.fusions.quantise = true;
+    args.fusions.quantise_norm = norm.empty() ? nullptr : norm.data();
+    args.fusions.norm_eps = rows.norm_eps;
+  } else if (norm.empty()) {
+    args.in = input_of(*args.weights, in, rows, exec);
+  } else {
+    args.in = normed_input(*args.weights, norm, rows, exec);
+  }
+  ops::matmul(args, exec);
+}
+
 void composed::rotate_and_store(const QkvBlock& block, Exec& exec) {
   const AttentionSpec& spec = block.spec->attention;
   const LayerWeights& weights = *block.weights;

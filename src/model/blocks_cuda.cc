@@ -34,23 +34,6 @@ void multiply_normed(ops::MatmulArgs args, const Vector& norm, const BlockRows& 
   ops::matmul(args, exec);
 }
 
-// The same of quantised weights.
-void multiply_quantised(ops::MatmulArgs args, const Rows<float>& in, const Vector& norm, const BlockRows& rows,
-                        Exec& exec) {
-  args.deterministic = rows.deterministic;
-  if (!rows.precise && ops::cuda::quantises_rows(*args.weights, in.rows)) {
-    args.in = {.forms = {.f32 = true}, .rows = in.rows, .dim = in.dim, .f32 = in.data};
-    args.fusions.quantise = true;
-    args.fusions.quantise_norm = norm.empty() ? nullptr : norm.data();
-    args.fusions.norm_eps = rows.norm_eps;
-  } else if (norm.empty()) {
-    args.in = composed::input_of(*args.weights, in, rows, exec);
-  } else {
-    args.in = composed::normed_input(*args.weights, norm, rows, exec);
-  }
-  ops::matmul(args, exec);
-}
-
 void rotate_and_store(const QkvBlock& block, Exec& exec) {
   if (block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent())
     rope_store(block, exec);
@@ -127,7 +110,7 @@ void gate_up(const GateUpBlock& block, Exec& exec) {
 }
 
 void quantised_qkv(const QkvBlock& block, Exec& exec) {
-  multiply_quantised({.weights = &block.weights->qkv,
+  composed::multiply({.weights = &block.weights->qkv,
                       .in = {},
                       .out = block.qkv,
                       .bias = block.weights->qkv_bias.data(),
@@ -139,7 +122,7 @@ void quantised_qkv(const QkvBlock& block, Exec& exec) {
 void quantised_residual(const ResidualBlock& block, Exec& exec) {
   if (!block.norm_after->empty())
     return composed::add_product(block, composed::input_of(*block.weights, block.in, block.rows, exec), exec);
-  multiply_quantised({.weights = block.weights,
+  composed::multiply({.weights = block.weights,
                       .in = {},
                       .out = block.rows.x,
                       .store = ops::Store::add,
@@ -149,7 +132,7 @@ void quantised_residual(const ResidualBlock& block, Exec& exec) {
 }
 
 void quantised_gate_up(const GateUpBlock& block, Exec& exec) {
-  multiply_quantised({.weights = &block.weights->gate_and_up,
+  composed::multiply({.weights = &block.weights->gate_and_up,
                       .in = {},
                       .out = block.out,
                       .store = ops::Store::silu_mul,

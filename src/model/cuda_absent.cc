@@ -1,9 +1,21 @@
 // In place of the *_cuda.cu where the build has no CUDA.
 #include "base/check.h"
+#include "model/draft_rows.h"
 #include "model/rope_store.h"
 
 namespace quire::model::cuda {
+namespace {
 
-void rope_store(const QkvBlock&, Exec&) { throw CheckError("quire was built without CUDA"); }
+[[noreturn]] void refuse() { throw CheckError("quire was built without CUDA"); }
+
+}  // namespace
+
+void rope_store(const QkvBlock&, Exec&) { refuse(); }
+void fetch_rows(const FetchRowsArgs&, Exec&) { refuse(); }
+void enter_states(const EnterStatesArgs&, Exec&) { refuse(); }
+void keep_features(const KeepFeaturesArgs&, Exec&) { refuse(); }
+void take_rows(const TakeRowsArgs&, Exec&) { refuse(); }
+void lay_out(const LayOutArgs&, Exec&) { refuse(); }
+void pick(const PickArgs&, Exec&) { refuse(); }
 
 }  // namespace quire::model::cuda

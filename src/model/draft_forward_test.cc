@@ -207,5 +207,31 @@ TEST(Features, AreWhatEntersTheirLayers) {
   }
 }
 
+// How many rows have features is read when the step runs: of the others nothing is computed.
+TEST(Features, AreOfAsManyRowsAsAreWanted) {
+  Exec exec{{.threads = 2}};
+  const TinyFile target_file{{}};
+  const Model target(target_file.path(), exec);
+  const TinyHeadFile head_file(tiny_head(target));
+  const EagleHead head(head_file.path(), target, exec);
+  int32_t wanted = 7;
+  testing::Requests requests(target, exec, {.features = &head.features(), .feature_rows = &wanted});
+  const auto features = [&] {
+    const Rows<const float> rows = requests.forward().features();
+    return std::vector<float>(rows.row(0), rows.row(7));
+  };
+  requests.extend(0, testing::random_ids(7, 320, 1));
+  const std::vector<float> of_first = features();
+  wanted = 0;
+  requests.extend(1, testing::random_ids(7, 320, 2));
+  EXPECT_EQ(features(), of_first);
+  wanted = 2;
+  requests.extend(2, testing::random_ids(7, 320, 2));
+  const std::vector<float> of_two = features();
+  const auto same_from = static_cast<int64_t>(2 * target.config().width);
+  EXPECT_FALSE(std::equal(of_two.begin(), of_two.begin() + same_from, of_first.begin()));
+  EXPECT_TRUE(std::equal(of_two.begin() + same_from, of_two.end(), of_first.begin() + same_from));
+}
+
 }  // namespace
 }  // namespace quire::model

@@ -39,21 +39,23 @@ struct EagleSpec {
 
 class EagleHead {
  public:
-  // The target outlives it; exec is the one that the target was loaded for, a CPU's.
+  // The target outlives it; exec is the one that the target was loaded for.
   EagleHead(const std::string& path, const Model& target, Exec& exec);
   ~EagleHead();
   EagleHead(EagleHead&&) noexcept;
 
   const EagleSpec& spec() const;
   const FeatureProjection& features() const;
-  const ops::WeightView& embedding() const;           // the target's, or a folder's own
+  const ops::WeightView& embedding() const;           // the target's, or a folder's own; the device's
   const Vector& embedding_norm() const;               // [width]
   const ops::PackedMatrix& qkv_of_embedding() const;  // beside layer().qkv, which is of the state
   const LayerWeights& layer() const;                  // attention_norm is the state's
   const Vector& output_norm() const;                  // [width]
   const ops::PackedMatrix& output() const;            // draft vocabulary x width
   std::span<const int32_t> token_ids() const;         // [draft vocabulary] of the target's vocabulary, ascending
+  const DeviceArray<int32_t>& ids_on_device() const;  // the same
   const ops::RopeTable& rope() const;                 // of spec().rope
+  const Vector& rope_frequencies() const;             // its, for the device
   size_t weight_bytes() const;                        // packed matrices
 
  private:

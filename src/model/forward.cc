@@ -83,7 +83,7 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits) {
 
 struct Forward::Impl {
   Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic,
-       const FeatureProjection* of_features);
+       const FeatureProjection* of_features, const int32_t* of_feature_rows);
 
   void run(const Call& call) const;  // after the metadata is written
 #ifdef QUIRE_SLOWED_KERNELS
@@ -113,6 +113,7 @@ struct Forward::Impl {
   Dtype kv_type;
   bool deterministic;
   const FeatureProjection* features;  // null: nobody wants them
+  const int32_t* feature_rows;        // null: of all rows
   Place place;                        // of what follows: the device's memory
 
   // One step's intermediate rows.
@@ -138,7 +139,7 @@ struct Forward::Impl {
 };
 
 Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic,
-                    const FeatureProjection* of_features)
+                    const FeatureProjection* of_features, const int32_t* of_feature_rows)
     : model(of),
       config(of.config()),
       heads(config.attention()),
@@ -146,6 +147,7 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool
       kv_type(type),
       deterministic(is_deterministic),
       features(of_features),
+      feature_rows(of_feature_rows),
       place(place_of(limits.device)),
       cos(limits.query_rows * most_angles(config), place),
       sin(limits.query_rows * most_angles(config), place),
@@ -167,7 +169,8 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
-  check(shape.mode == attn::Mode::decode || shape.mode == attn::Mode::extend, "a step in the mode ", shape.mode);
+  check(shape.mode == attn::Mode::decode || shape.mode == attn::Mode::extend || shape.mode == attn::Mode::verify_tree,
+        "a step in the mode ", shape.mode);
   const int64_t room = shape.query_rows;
   check(room >= 0 && room <= limits.query_rows, "a step of ", room, " rows, up to ", limits.query_rows, " have room");
   return room;
@@ -209,7 +212,7 @@ void Forward::Impl::spoil_buffers(Exec& exec) const {
   for (const Buffer* buffer :
        {&cos.memory(), &sin.memory(), &x.memory(), &qkv.memory(), &q.memory(), &attended.memory(), &hidden.memory(),
         &result.memory(), &stream.memory(), &stream_squares.memory(), &wanted_x.memory(), &wanted_attended.memory(),
-        &wanted_normed.memory(), &wanted_hidden.memory(), &logits.memory()})
+        &wanted_normed.memory(), &wanted_hidden.memory(), &logits.memory(), &projected.memory()})
     spoil(buffer->data(), buffer->size());
   const ops::ActivationRows narrow = activations.view(widest_input(config), {.bf16 = true});
   spoil(narrow.bf16, static_cast<size_t>(narrow.rows * narrow.dim) * sizeof(uint16_t));
@@ -241,12 +244,13 @@ void Forward::Impl::project_features(int32_t layer, const BlockRows& rows, Exec&
   const auto i = static_cast<size_t>(found - features->layers.begin());
   BlockRows normed = rows;
   normed.norm_eps = features->norm_eps;
-  ops::matmul({.weights = &features->matrix[i],
-               .in = composed::normed_input(features->matrix[i], features->norms[i], normed, exec),
-               .out = dense_rows(projected.data(), rows.x.rows, config.width),
-               .store = i == 0 ? ops::Store::set : ops::Store::add,
-               .live_rows = rows.live_rows},
-              exec);
+  if (feature_rows) normed.live_rows = feature_rows;
+  composed::multiply({.weights = &features->matrix[i],
+                      .in = {},
+                      .out = dense_rows(projected.data(), rows.x.rows, config.width),
+                      .store = i == 0 ? ops::Store::set : ops::Store::add,
+                      .live_rows = normed.live_rows},
+                     rows.x, features->norms[i], normed, exec);
 }
 
 void Forward::Impl::gather_wanted(const Call& call) const {
@@ -374,10 +378,8 @@ Rows<float> Forward::Impl::hidden_rows(int32_t layer, const LayerRows& through) 
 }
 
 Forward::Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic,
-                 const FeatureProjection* features)
-    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic, features)) {
-  check(!features || limits.device == Device::cpu, "features are projected on a CPU so far");
-}
+                 const FeatureProjection* features, const int32_t* feature_rows)
+    : impl_(std::make_unique<Impl>(model, limits, kv_type, deterministic, features, feature_rows)) {}
 Forward::~Forward() = default;
 
 Rows<const float> Forward::hidden() const {

@@ -36,9 +36,10 @@ attn::Limits attention_limits(const ModelConfig& config, attn::Limits limits);
 class Forward {
  public:
   // The model outlives it, and stays where it is. Of the limits it has the rows (query_rows, wanted_rows) and the
-  // device, which is the model's. features: those that are projected beside, on a CPU; null: none. They outlive it.
+  // device, which is the model's. features: those that are projected beside; null: none. They outlive it.
+  // feature_rows: of how many rows, as it stands there when a step runs, on a CPU; null: of all.
   Forward(const Model& model, const attn::Limits& limits, Dtype kv_type, bool deterministic = false,
-          const FeatureProjection* features = nullptr);
+          const FeatureProjection* features = nullptr, const int32_t* feature_rows = nullptr);
   ~Forward();
 
   // Of the last step, row i for row wanted_rows[i] of its inputs: what leaves the last layer, normed; and the logits.

@@ -126,7 +126,7 @@ Requests::Requests(const Model& model, Exec& exec, const Options& options)
                                                .query_rows = options.rows,
                                                .wanted_rows = options.rows})),
       inputs_(arena_.limits()),
-      forward_(model, arena_.limits(), options.kv_type, false, options.features) {}
+      forward_(model, arena_.limits(), options.kv_type, false, options.features, options.feature_rows) {}
 
 Requests::Logits Requests::extend(std::span<const Chunk> chunks) {
   lay_out(chunks);

@@ -67,6 +67,7 @@ class Requests {
     int32_t page_size = 16;
     Dtype kv_type = Dtype::f32;
     const FeatureProjection* features = nullptr;
+    const int32_t* feature_rows = nullptr;  // as Forward has it
   };
   Requests(const Model& model, Exec& exec, const Options& options);
 

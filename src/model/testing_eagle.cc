@@ -32,6 +32,8 @@ void write_bytes(const std::string& path, const std::string& bytes) {
   check(file.good(), "cannot write ", path);
 }
 
+std::vector<float> numbers_of(const Vector& vector) { return {vector.data(), vector.data() + vector.size()}; }
+
 class TinyHeadMaker {
  public:
   TinyHeadMaker(const Model& target, const TinyHead& tiny) : of_(target.config()), tiny_(tiny), random_(tiny.seed) {
@@ -158,6 +160,51 @@ std::string HeadWriter::write_folder(const std::string& folder, const json& chan
 }
 
 HeadWriter tiny_head(const Model& target, const TinyHead& tiny) { return TinyHeadMaker(target, tiny).file_; }
+
+TinyModel target_without_memory(float certain, int32_t vocabulary) {
+  return {.layers = 6, .vocabulary = vocabulary, .change = [certain, vocabulary](GgufWriter& gguf) {
+            for (int layer = 0; layer < 6; ++layer) {
+              gguf.tensor(cat("blk.", layer, ".attn_output.weight"), BlockType::f32, {64, 64},
+                          std::vector<std::byte>(size_t{64} * 64 * 4));
+              gguf.tensor(cat("blk.", layer, ".ffn_down.weight"), BlockType::f32, {64, 96},
+                          std::vector<std::byte>(size_t{64} * 96 * 4));
+            }
+            std::mt19937_64 random(5);
+            for (const auto& [name, spread] : {std::pair{"token_embd.weight", 1.0f}, {"output.weight", certain}})
+              gguf.tensor(name, BlockType::f32, {vocabulary, 64},
+                          random_weights(BlockType::f32, vocabulary * 64, spread, random));
+          }};
+}
+
+// Attention that finds its own slot, or one of the same token (normed rows have one length: none is nearer to it than
+// itself), hands that token's embedding on; the target's own last norm and output matrix do the rest. `certain` is the
+// spread of the target's matrix.
+HeadWriter knowing_head(const Model& target, float certain) {
+  const int32_t vocabulary = target.config().vocabulary;
+  HeadWriter head = tiny_head(
+      target, {.draft_vocabulary = vocabulary, .heads = 1, .kv_heads = 1, .head_dim = 64, .feature_layers = {2, 3, 5}});
+  const auto picks = [](float scale) {  // of [ embedding | state ] the embedding
+    std::vector<float> matrix(size_t{64} * 128);
+    for (int i = 0; i < 64; ++i) matrix[i * 128 + i] = scale;
+    return matrix;
+  };
+  head.set_matrix("midlayer.self_attn.q_proj.weight", 64, picks(8));
+  head.set_matrix("midlayer.self_attn.k_proj.weight", 64, picks(8));
+  head.set_matrix("midlayer.self_attn.v_proj.weight", 64, picks(1));
+  std::vector<float> identity(size_t{64} * 64);
+  for (int i = 0; i < 64; ++i) identity[i * 64 + i] = 2000;
+  head.set_matrix("midlayer.self_attn.o_proj.weight", 64, identity);
+  head.set_matrix("midlayer.mlp.down_proj.weight", 64, std::vector<float>(size_t{64} * 96));
+  head.set_vector("midlayer.input_layernorm.weight", std::vector<float>(64, 1.0f));
+  head.set_vector("norm.weight", numbers_of(target.output_norm()));
+  std::mt19937_64 random(5);
+  random_weights(BlockType::f32, vocabulary * 64, 1.0f, random);
+  const auto bytes = random_weights(BlockType::f32, vocabulary * 64, certain, random);
+  std::vector<float> output(bytes.size() / sizeof(float));
+  std::memcpy(output.data(), bytes.data(), bytes.size());
+  head.set_matrix("lm_head.weight", vocabulary, output);
+  return head;
+}
 
 TinyHeadFile::TinyHeadFile(const HeadWriter& writer) {
   static std::atomic<int> count = 0;

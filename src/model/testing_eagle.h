@@ -20,6 +20,7 @@
 #include "model/draft_forward.h"
 #include "model/eagle_head.h"
 #include "model/model.h"
+#include "model/testing.h"
 
 namespace quire::model::testing {
 
@@ -62,6 +63,11 @@ struct TinyHead {
 };
 HeadWriter tiny_head(const Model& target, const TinyHead& tiny = {});
 
+// A target that says the next token by the newest alone, and a head that does the same, for such a target on a CPU.
+// certain: the spread of the target's matrix.
+TinyModel target_without_memory(float certain, int32_t vocabulary = 320);
+HeadWriter knowing_head(const Model& target, float certain);
+
 // The same as a file of its own among the system's temporary ones, for as long as the object lives.
 class TinyHeadFile {
  public:
@@ -81,6 +87,7 @@ class HeadSlots {
   HeadSlots(const EagleHead& head, Exec& exec, PageSize page_size, Dtype kv_type);
   // The next slots: their tokens, and the states that enter beside them.
   void run(attn::Mode mode, std::span<const int32_t> tokens, std::span<const std::vector<float>> states);
+  void cut(int32_t length) { length_ = length; }  // the slots from there on are forgotten
   // Of row i of the last run.
   std::vector<float> logits(int64_t i) const { return row_of(forward_.logits(), i); }
   std::vector<float> state(int64_t i) const { return row_of(forward_.next_states(), i); }

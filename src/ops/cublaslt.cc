@@ -229,7 +229,7 @@ class TimedProduct {
   // The best of some replays of a graph, as steps are graphs.
   template <class Work>
   double best_of(const Work& work) {
-    constexpr int32_t kTimes = 3, kReplays = 5;
+    constexpr int32_t kTimes = 2, kReplays = 3;
     stream_.begin_capture();
     for (int32_t i = 0; i < kTimes; ++i) {
       check_cuda(cudaMemsetAsync(memory_.data(), 0, kBytes, stream()), "no memory is cleared");

@@ -184,7 +184,8 @@ bool takes_tiles(const Product& p, bool deterministic) {
          !(p.has_heads && p.heads.adjacent_pairs);
 }
 int64_t most_small_rows(const PackedMatrix& weights) {
-  return suits_tiles(weights.inputs()) ? kMostTilesRows : kMostSmallRows;
+  if (!suits_tiles(weights.inputs())) return kMostSmallRows;
+  return row_count(weights.join(), weights.outputs()) <= kMostTilesOutputs ? kMostTilesRows : kMostHundredRows;
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
@@ -223,7 +224,10 @@ std::string kernel_of(const MatmulArgs& args, Exec& exec) {
   return p.room <= kMostStreamRows && !args.deterministic ? "stream" : "ring";
 }
 
-void prepare_matmul(Exec& exec) { prepare_cublaslt(quire::cuda::stream_of(exec)); }
+void prepare_matmul(Exec& exec) {
+  prepare_cublaslt(quire::cuda::stream_of(exec));
+  prepare_ring(quire::cuda::stream_of(exec));
+}
 
 void prepare_quantised_matmul(Exec& exec) {
   prepare_matmul(exec);

@@ -153,10 +153,13 @@ int32_t multiprocessors();
 bool has_wgmma();
 void multiply_small(const Product& product, cudaStream_t stream);
 bool suits_ring(PackedMatrix::Join join, int64_t outputs, int64_t inputs);  // and the device; not by rows
+void prepare_ring(cudaStream_t stream);                                     // takes memory; before the first product
 void multiply_ring(const Product& product, cudaStream_t stream);
 bool suits_tiles(int64_t inputs);                                  // and the device
 void multiply_tiles(const Product& product, cudaStream_t stream);  // of what does not suit the ring
-inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostTilesRows = 128, kMostStreamRows = 8;
+inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostStreamRows = 8;
+inline constexpr int32_t kMostTilesRows = 256, kMostHundredRows = 128;  // of up to kMostTilesOutputs, and of more
+inline constexpr int32_t kMostTilesOutputs = 4096;
 void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
 // Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
 void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);

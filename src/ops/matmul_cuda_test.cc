@@ -257,10 +257,12 @@ TEST_F(MatmulCuda, IsTheSumOfProductsForEveryShapeAndStore) {
   struct Shape {
     int64_t outputs, inputs, rows;
   };
-  constexpr Shape kShapes[] = {{1, 8, 1},      {3, 24, 2},     {17, 40, 9},    {16, 64, 8},    {100, 72, 33},
-                               {80, 576, 5},   {96, 1536, 3},  {70, 4096, 2},  {33, 14336, 3}, {130, 136, 64},
-                               {72, 64, 65},   {66, 576, 66},  {20, 1536, 40}, {17, 4096, 20},  // by tiles
-                               {650, 4096, 2}, {190, 14400, 3}};  // these two are large enough for the ring
+  constexpr Shape kShapes[] = {{1, 8, 1},      {3, 24, 2},     {17, 40, 9},     {16, 64, 8},
+                               {100, 72, 33},  {80, 576, 5},   {96, 1536, 3},   {70, 4096, 2},
+                               {33, 14336, 3}, {130, 136, 64}, {72, 64, 65},    {66, 576, 66},
+                               {20, 1536, 40}, {17, 4096, 20},  // by tiles
+                               {72, 64, 130},  {66, 576, 200}, {20, 1536, 250}, {650, 4096, 2},
+                               {190, 14400, 3}};  // these two are large enough for the ring
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(cat(shape.outputs, " outputs, ", shape.inputs, " inputs, ", shape.rows, " rows"));
     expect_every_store(stack_of(shape.outputs, shape.inputs, shape.rows),
@@ -315,10 +317,12 @@ void expect_own_bits(CudaProduct product, Store store) {
   }
 }
 
-// By small blocks; by tiles that a cluster shares, in groups of rows; and by one that has several tiles.
+// By small blocks; by tiles that some blocks share, in groups of rows those of a cluster; and by one that has several
+// tiles.
 TEST_F(MatmulCuda, DeterministicRowsHaveTheirBitsInEveryRoom) {
   expect_own_bits(stack_of(200, 576, 400), Store::set);
   expect_own_bits(stack_of(650, 4096, 1300), Store::set);
+  expect_own_bits(stack_of(650, 4096, 140), Store::add);
   expect_own_bits(pair_of(325, 14336, 140), Store::silu_mul);
   CudaProduct wide = stack_of(660, 1024, 300);
   wide.deterministic = true;
@@ -551,29 +555,71 @@ CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
   return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
 }
 
+// The squares of rows, summed by 16 inputs, as whoever wrote the rows leaves them; and the norm's factor that they make.
+class NormSquares {
+ public:
+  NormSquares(int64_t rows, int64_t inputs) : inputs_(inputs), squares_(rows * inputs / 16, 50, 11) {
+    for (int64_t i = 0; i < squares_.count; ++i) squares_.data()[i] = std::abs(squares_.data()[i]);
+  }
+  void fuse_into(MatmulArgs& args) {
+    args.fusions.squares = squares_.data();
+    args.fusions.norm_eps = 0.5f;
+  }
+  double factor(int64_t row) {
+    double sum = 0;
+    for (int64_t i = 0; i < inputs_ / 16; ++i) sum += squares_.data()[row * (inputs_ / 16) + i];
+    return 1 / std::sqrt(sum / static_cast<double>(inputs_) + 0.5);
+  }
+
+ private:
+  const int64_t inputs_;
+  PinnedNumbers<float> squares_;
+};
+
 TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
   for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
     const CudaProduct product = fused_product(outputs, inputs, is_fp8);
     for (const int64_t room : kFusedRooms) {
       if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
-      PinnedNumbers<float> squares(room * inputs / 16, 50, 11);
-      for (int64_t i = 0; i < squares.count; ++i) squares.data()[i] = std::abs(squares.data()[i]);
+      NormSquares squares(room, inputs);
       const CudaOutput plain = product_on_gpu(product, room, Store::set);
       CudaOutput out(room, outputs);
       MatmulArgs args = product.args(out.view(), Store::set);
-      args.fusions.squares = squares.data();
-      args.fusions.norm_eps = 0.5f;
+      squares.fuse_into(args);
       matmul(args, product_gpu());
       product_gpu().wait();
       for (int64_t row = 0; row < room; ++row) {
-        double sum = 0;
-        for (int64_t i = 0; i < inputs / 16; ++i) sum += squares.data()[row * (inputs / 16) + i];
-        const double factor = 1 / std::sqrt(sum / static_cast<double>(inputs) + 0.5);
+        const double factor = squares.factor(row);
         for (int64_t c = 0; c < outputs; ++c) {
           const double expected = plain.view().row(row)[c] * factor;
-          ASSERT_NEAR(out.view().row(row)[c], expected, std::abs(expected) * 1e-6) << row << ", " << c;
+          // 4e-6: parts of a sum, each with its rounding, are larger than the sum.
+          ASSERT_NEAR(out.view().row(row)[c], expected, std::abs(expected) * 1e-6 + 4e-6) << row << ", " << c;
         }
+      }
+    }
+  }
+}
+
+TEST_F(MatmulCuda, ScalesGatesAndUpsByTheFactorOfTheirRow) {
+  constexpr int64_t kOutputs = 136, kInputs = 576;
+  const CudaProduct product = pair_of(kOutputs, kInputs, kMostFusedRoom);
+  for (const int64_t room : kFusedRooms) {
+    SCOPED_TRACE(room);
+    product.live() = static_cast<int32_t>(room);
+    NormSquares squares(room, kInputs);
+    const CudaOutput plain = product_on_gpu(product, room, Store::set);
+    CudaOutput out(room, kOutputs);
+    MatmulArgs args = product.args(out.view(), Store::silu_mul);
+    squares.fuse_into(args);
+    matmul(args, product_gpu());
+    product_gpu().wait();
+    for (int64_t row = 0; row < room; ++row) {
+      const double factor = squares.factor(row);
+      for (int64_t c = 0; c < kOutputs; ++c) {
+        const double gate = plain.view().row(row)[c] * factor, up = plain.view().row(row)[kOutputs + c] * factor;
+        const double expected = gate / (1 + std::exp(-gate)) * up;
+        ASSERT_NEAR(out.view().row(row)[c], expected, std::abs(expected) * 1e-5 + 1e-6) << row << ", " << c;
       }
     }
   }

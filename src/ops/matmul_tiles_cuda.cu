@@ -213,6 +213,101 @@ __global__ void __launch_bounds__(kThreads, kTokens <= 32 ? 2 : 1)
   if (kCluster) cluster_sync();  // until nobody reads this block's sums
 }
 
+// --- gates and ups of many rows
+
+// Nothing is shared among warpgroups: each has 64 outputs of all tokens of its block, whose sums go from its registers
+// to memory. The rows come in rounds, of which the first are multiplied while the others arrive.
+constexpr int32_t kWideWorkers = 2, kWideThreads = kWideWorkers * kWarpgroup, kWideWarps = kWideThreads / 32;
+constexpr int32_t kWideTokens = 64, kWideTiles = kWideWorkers * kTiles;  // of a block
+constexpr int32_t kRoundPanels = 3, kMostRounds = 3;
+
+struct WideProduct {
+  CUtensorMap weights, in;
+  Product product;
+  int32_t tiles;   // of 16 weight rows
+  int32_t panels;  // each 64 inputs
+};
+
+struct WideShared {
+  float factors[kWideTokens];
+  Barrier weights, rows[kMostRounds];
+};
+
+// grid: 128 weight rows each; groups of kWideTokens tokens
+template <class End>
+__global__ void __launch_bounds__(kWideThreads, 1) wide_tiles_kernel(const __grid_constant__ WideProduct t) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  __shared__ WideShared shared;
+  constexpr int32_t kFactors = kWideTokens / kWideWarps;  // of a warp
+  using Factor = RowFactor<2>;
+  quire::cuda::griddep_launch_dependents();
+  const Product& p = t.product;
+  const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int32_t worker = __shfl_sync(~0u, warp / 4, 0);  // the compiler sees that all of a warp have the same
+  const int32_t first_tile = static_cast<int32_t>(blockIdx.x) * kWideTiles;
+  const int32_t first_token = static_cast<int32_t>(blockIdx.y) * kWideTokens;
+  const int32_t eight_bytes = t.panels * kEightBytes;
+  const uint32_t weights = shared_address(memory), rows = weights + 2 * kWideTiles * eight_bytes;
+  constexpr int32_t kRoundBytes = kRoundPanels * kWideTokens * kLineBytes;
+  if (threadIdx.x == 0) {
+    init_barrier(&shared.weights, 1);
+    for (Barrier& round : shared.rows) init_barrier(&round, 1);
+    fence_proxy_async();
+    arrive_expect_tx(&shared.weights, 2 * kWideTiles * eight_bytes);
+#pragma unroll 1
+    for (int32_t tile = 0; tile < kWideTiles; ++tile) {
+      const RowPair pair = End(p, first_tile + tile).rows(0);
+      tma_load(weights + 2 * tile * eight_bytes, &t.weights, &shared.weights, 0, pair.low, 0);
+      tma_load(weights + (2 * tile + 1) * eight_bytes, &t.weights, &shared.weights, 0, pair.high, 0);
+    }
+  }
+  const int32_t tile = first_tile + warp;  // of this warp
+  const End made(p, tile);
+  __syncthreads();
+  quire::cuda::griddep_wait();
+
+  if (threadIdx.x == 0)
+    for (int32_t round = 0; round * kRoundPanels < t.panels; ++round) {
+      arrive_expect_tx(&shared.rows[round], kRoundBytes);
+      tma_load(rows + round * kRoundBytes, &t.in, &shared.rows[round], 0, first_token, round * kRoundPanels);
+    }
+  const int32_t live = live_rows_of(p);
+  if (p.squares) {
+    const Several<Factor, kFactors> factors([&](int32_t i) { return Factor(p, first_token + warp * kFactors + i); });
+#pragma unroll
+    for (int32_t i = 0; i < kFactors; ++i) {
+      const float factor = factors[i].value(p);
+      if (lane == 0) shared.factors[warp * kFactors + i] = factor;
+    }
+  }
+  __syncthreads();
+  float sums[kWideTokens / 2] = {};
+  const uint64_t own = weights_descriptor(weights + 2 * worker * kTiles * eight_bytes, eight_bytes);
+  const uint64_t tokens = wgmma_descriptor(rows);
+  wait(&shared.weights, 0);
+#pragma unroll 1
+  for (int32_t panel = 0; panel < t.panels; ++panel) {
+    if (panel % kRoundPanels == 0) wait(&shared.rows[panel / kRoundPanels], 0);
+    wgmma_fence();
+#pragma unroll
+    for (int32_t k = 0; k < kPanelColumns / 16; ++k)
+      wgmma_weights<kWideTokens>(sums, advance_descriptor(own, panel * kEightBytes + k * 32),
+                                 advance_descriptor(tokens, panel * kWideTokens * kLineBytes + k * 32), panel + k > 0);
+    wgmma_commit();
+  }
+  wgmma_wait<0>();
+  if (tile >= t.tiles) return;
+#pragma unroll
+  for (int32_t i = 0; i < kWideTokens / 4; ++i) {
+    const int32_t token = i / 2 * kEight + lane % 4 * 2 + i % 2;
+    const int32_t at = i / 2 * 4 + i % 2;
+    const float factor = p.squares ? shared.factors[token] : 1;
+    End end = made;
+    end.load(p, first_token + token);
+    end.store(p, sums[at] * factor, sums[at + 2] * factor, first_token + token < live);
+  }
+}
+
 // --- the host's side
 
 constexpr int32_t parts_of(int32_t whole, int32_t part) { return (whole + part - 1) / part; }
@@ -235,17 +330,27 @@ Deal deal_of(int32_t inputs, int32_t tokens, int32_t splits) {
   return {tokens, splits, panels, own, parts_of(panels, own)};
 }
 
-// As few tokens a block as leave a multiprocessor to each, or else as many as fit.
+// As few tokens a block as leave a multiprocessor to each, or else as many as fit; blocks of 64 have as many splits as
+// that leaves room for. Where 33 to 64 rows are normed here, blocks of 16 tokens take less time, two on a
+// multiprocessor.
 Deal deal_of(const Product& p) {
+  const bool in_pairs = p.squares && p.room > 32 && p.room <= 64;
   Deal last{};
-  for (const int32_t tokens : {8, 16, 32, 64})
-    for (int32_t splits = 1; splits <= kMostSplits; splits *= 2) {
+  for (const int32_t tokens : {8, 16, 32, 64}) {
+    if (in_pairs && tokens < 16) continue;
+    const int32_t places = in_pairs && tokens == 16 ? 2 * multiprocessors() : multiprocessors();
+    for (int32_t splits = 1; splits <= kMostSplits; splits += tokens < 64 ? splits : 1) {
       const Deal deal = deal_of(p.inputs, tokens, splits);
-      if (deal.shared() > kMostShared) continue;
-      if (deal.blocks(p) <= multiprocessors()) return deal;
+      if (deal.shared() > (places > multiprocessors() ? kMostShared / 2 : kMostShared)) continue;
+      if (deal.blocks(p) > places) {
+        if (last.tokens == tokens) return last;
+        last = deal;
+        break;
+      }
+      if (tokens < 64) return deal;
       last = deal;
-      break;
     }
+  }
   return last;
 }
 
@@ -272,6 +377,37 @@ void launch_tiles(const Product& p, const Deal& deal, cudaStream_t stream) {
                             stream, "matmul", t, kCluster ? deal.splits : 0);
 }
 
+constexpr int32_t wide_shared(int32_t panels) {
+  return panels * 2 * kWideTiles * kEightBytes +
+         parts_of(panels, kRoundPanels) * kRoundPanels * kWideTokens * kLineBytes;
+}
+
+bool suits_wide(const Product& p) {
+  const int32_t panels = p.inputs / static_cast<int32_t>(kPanelColumns);
+  return p.room > kMostHundredRows && p.join == PackedMatrix::Join::gate_and_up &&
+         panels <= kMostRounds * kRoundPanels && wide_shared(panels) <= kMostShared;
+}
+
+void launch_wide(const Product& p, cudaStream_t stream) {
+  using End = RowsEnd<PackedMatrix::Join::gate_and_up>;
+  static const bool allowed = [] {
+    check_cuda(cudaFuncSetAttribute(wide_tiles_kernel<End>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared),
+               "no shared memory for products");
+    return true;
+  }();
+  (void)allowed;
+  const int32_t panels = p.inputs / static_cast<int32_t>(kPanelColumns);
+  const WideProduct t{.weights = panels_map(p.weights, p.weight_rows(), p.inputs, p.inputs, kEight, panels),
+                      .in = panels_map(p.in, p.room, p.inputs, p.in_stride, kWideTokens, kRoundPanels),
+                      .product = p,
+                      .tiles = p.weight_rows() / static_cast<int32_t>(kRowGroup),
+                      .panels = panels};
+  const dim3 grid(static_cast<uint32_t>(parts_of(t.tiles, kWideTiles)),
+                  static_cast<uint32_t>(parts_of(p.room, kWideTokens)));
+  quire::cuda::launch_after(wide_tiles_kernel<End>, grid, kWideThreads, static_cast<size_t>(wide_shared(panels)),
+                            stream, "matmul", t);
+}
+
 template <int32_t kTokens, class End>
 void launch_by_splits(const Product& p, const Deal& deal, cudaStream_t stream) {
   (deal.splits > 1 ? launch_tiles<kTokens, true, End> : launch_tiles<kTokens, false, End>)(p, deal, stream);
@@ -296,6 +432,7 @@ bool suits_tiles(int64_t inputs) {
 void multiply_tiles(const Product& p, cudaStream_t stream) {
   if (p.has_heads) return launch_by_tokens<HeadsEnd>(p, stream);
   if (p.join == PackedMatrix::Join::stack) return launch_by_tokens<RowsEnd<PackedMatrix::Join::stack>>(p, stream);
+  if (suits_wide(p)) return launch_wide(p, stream);
   launch_by_tokens<RowsEnd<PackedMatrix::Join::gate_and_up>>(p, stream);
 }
 

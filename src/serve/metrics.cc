@@ -101,6 +101,24 @@ double Metrics::tokens_per_second() const { return impl_->generated.per_second(i
 
 namespace {
 
+void write_speculation(MetricsText& text, const engine::EngineStats& stats) {
+  const engine::Speculated &all = stats.speculated, &by_head = stats.speculated_by_model;
+  text.gauge("sglang:spec_accept_length", "Tokens that a verification of drafts gave, in the mean.",
+             all.accept_length());
+  text.gauge("sglang:spec_accept_rate", "Part of the verified drafts that came true.", all.accept_rate());
+  text.counter("sglang:spec_verify_calls_total", "Verifications of drafts, each of one request in one step.",
+               static_cast<double>(all.verifications));
+  const auto by_drafter = [&](const char* name, const char* help, int64_t engine::Speculated::*count) {
+    text.begin(name, "counter", help);
+    text.series(name, {{"drafter", "NGRAM"}}, static_cast<double>(all.*count - by_head.*count));
+    text.series(name, {{"drafter", "EAGLE3"}}, static_cast<double>(by_head.*count));
+  };
+  by_drafter("quire:spec_verifications_total", "Verifications by who made the drafts: the text itself, or a head.",
+             &engine::Speculated::verifications);
+  by_drafter("quire:spec_drafts_total", "Drafts that were verified.", &engine::Speculated::drafts);
+  by_drafter("quire:spec_correct_drafts_total", "Drafts that came true.", &engine::Speculated::correct);
+}
+
 void write_engine(MetricsText& text, const engine::EngineStats& stats) {
   const PoolTokens pool = pool_tokens(stats);
   text.gauge("sglang:num_running_reqs", "Requests in the running batch.", stats.running);
@@ -123,11 +141,7 @@ void write_engine(MetricsText& text, const engine::EngineStats& stats) {
   text.counter("sglang:generation_tokens_total", "Generated tokens.", static_cast<double>(stats.generated_tokens));
   text.counter("sglang:num_retracted_requests_total", "Times that a running request gave its pages to others.",
                static_cast<double>(stats.retractions));
-  text.gauge("sglang:spec_accept_length", "Tokens that a verification of drafts gave, in the mean.",
-             stats.speculated.accept_length());
-  text.gauge("sglang:spec_accept_rate", "Part of the verified drafts that came true.", stats.speculated.accept_rate());
-  text.counter("sglang:spec_verify_calls_total", "Verifications of drafts, each of one request in one step.",
-               static_cast<double>(stats.speculated.verifications));
+  write_speculation(text, stats);
   text.counter("quire:engine_steps_total", "Steps of the engine.", static_cast<double>(stats.steps));
   text.gauge("quire:engine_schedule_seconds", "Mean time of a step outside the forward pass and sampling.",
              stats.schedule_us * 1e-6);

@@ -25,6 +25,7 @@ engine::EngineStats some_stats() {
   stats.generated_tokens = 123456789;
   stats.retractions = 2;
   stats.speculated = {.verifications = 40, .drafts = 80, .correct = 60};
+  stats.speculated_by_model = {.verifications = 10, .drafts = 20, .correct = 10};
   return stats;
 }
 
@@ -77,6 +78,12 @@ TEST(Metrics, GaugesAreTheEngines) {
   EXPECT_EQ(value("sglang:spec_verify_calls_total"), 40);
   EXPECT_EQ(value("sglang:spec_accept_length"), 2.5);
   EXPECT_EQ(value("sglang:spec_accept_rate"), 0.75);
+  const auto of_drafter = [&](const char* name, const char* drafter) {
+    return families.at(name).series.at({name, {{"drafter", drafter}, {"model_name", "m"}}});
+  };
+  EXPECT_EQ(of_drafter("quire:spec_verifications_total", "NGRAM"), 30);
+  EXPECT_EQ(of_drafter("quire:spec_drafts_total", "NGRAM"), 60);
+  EXPECT_EQ(of_drafter("quire:spec_correct_drafts_total", "EAGLE3"), 10);
   EXPECT_GT(value("process_resident_memory_bytes"), 1 << 20);
 }
 

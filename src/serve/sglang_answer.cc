@@ -32,10 +32,20 @@ std::string finish_reason(const std::optional<End>& end, int32_t generated) {
   return "null";
 }
 
+// Verifications by how many drafts came true, from none on.
+std::string correct_histogram(const engine::Speculated& drafts) {
+  size_t counts = drafts.by_correct.size();
+  while (counts > 0 && drafts.by_correct[counts - 1] == 0) --counts;
+  std::string list;
+  for (size_t i = 0; i < counts; ++i) list += cat(i > 0 ? "," : "", drafts.by_correct[i]);
+  return cat("[", list, "]");
+}
+
 std::string speculation(const engine::Speculated& drafts) {
   return cat(R"(,"spec_accept_length":)", json_number(drafts.accept_length()), R"(,"spec_accept_rate":)",
              json_number(drafts.accept_rate()), R"(,"spec_num_correct_drafts":)", drafts.correct,
-             R"(,"spec_num_proposed_drafts":)", drafts.drafts, R"(,"spec_verify_ct":)", drafts.verifications);
+             R"(,"spec_num_proposed_drafts":)", drafts.drafts, R"(,"spec_verify_ct":)", drafts.verifications,
+             R"(,"spec_correct_drafts_histogram":)", correct_histogram(drafts));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/ngram_drafter.h"
@@ -83,6 +85,12 @@ TEST(SglangGenerate, TellsWhatCameOfDraftsAndDoesNotDraftWhereACallSaysSo) {
   EXPECT_GE(meta.at("spec_num_proposed_drafts").get<int>(), correct);
   EXPECT_DOUBLE_EQ(meta.at("spec_accept_length").get<double>(), 1 + static_cast<double>(correct) / rounds);
   EXPECT_LE(meta.at("spec_accept_rate").get<double>(), 1);
+  const auto histogram = meta.at("spec_correct_drafts_histogram").get<std::vector<int>>();
+  EXPECT_GT(histogram.back(), 0);
+  EXPECT_EQ(std::accumulate(histogram.begin(), histogram.end(), 0), rounds);
+  int came = 0;
+  for (size_t i = 0; i < histogram.size(); ++i) came += static_cast<int>(i) * histogram[i];
+  EXPECT_EQ(came, correct);
   json constrained = body;
   constrained["sampling_params"]["regex"] = "(abc|abd)+";
   EXPECT_EQ(answer(tiny, constrained.dump()).at("output_ids"), answer(plain, constrained.dump()).at("output_ids"));

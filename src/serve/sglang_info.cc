@@ -114,7 +114,8 @@ void server_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
   ordered_json state = load_of(service, speed);
   state["last_gen_throughput"] = speed;
   state["load"] = state["num_total_tokens"];
-  if (engine.make_drafter) {
+  const char* const algorithm = engine.head ? "EAGLE3" : engine.make_drafter ? "NGRAM" : nullptr;
+  if (algorithm) {
     state["speculative_num_draft_tokens"] = engine.speculative_num_draft_tokens;
     state["avg_spec_accept_length"] = service.stats().speculated.accept_length();
   }
@@ -139,6 +140,10 @@ void server_info(std::shared_ptr<http::Exchange> exchange, Service& service) {
                            {"page_size", engine.page_size},
                            {"kv_cache_dtype", to_string(engine.kv_type)},
                            {"disable_radix_cache", !engine.prefix_cache},
+                           {"speculative_algorithm", algorithm ? ordered_json(algorithm) : ordered_json()},
+                           {"speculative_num_draft_tokens", algorithm ? engine.speculative_num_draft_tokens : 0},
+                           {"speculative_num_steps", engine.head ? engine.speculative_num_steps : 0},
+                           {"speculative_eagle_topk", engine.head ? engine.speculative_eagle_topk : 0},
                            {"tool_call_parser", options.tool_call_parser},
                            {"internal_states", ordered_json::array({state})}});
 }

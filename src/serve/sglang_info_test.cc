@@ -43,12 +43,16 @@ TEST(SglangInfo, ModelInfoHasTheModelsOwnSampling) {
 }
 
 TEST(SglangInfo, ServerInfoHasWhatCameOfDrafts) {
-  EXPECT_FALSE(
-      asked(server_info, *std::make_unique<TinyService>()).at("internal_states")[0].contains("avg_spec_accept_length"));
+  const json without = asked(server_info, *std::make_unique<TinyService>());
+  EXPECT_TRUE(without.at("speculative_algorithm").is_null());
+  EXPECT_FALSE(without.at("internal_states")[0].contains("avg_spec_accept_length"));
   TinyService::Options options;
   options.engine.make_drafter = engine::ngram_drafters();
   TinyService tiny(options);
-  const json state = asked(server_info, tiny).at("internal_states")[0];
+  const json info = asked(server_info, tiny), state = info.at("internal_states")[0];
+  EXPECT_EQ(info.at("speculative_algorithm"), "NGRAM");
+  EXPECT_EQ(info.at("speculative_num_draft_tokens"), 8);
+  EXPECT_EQ(info.at("speculative_eagle_topk"), 0) << "of heads alone";
   EXPECT_EQ(state.at("avg_spec_accept_length"), 0);
   EXPECT_EQ(state.at("speculative_num_draft_tokens"), 8);
 }

@@ -176,6 +176,7 @@ class FakeServer:
         values = {"num_running_reqs": 3, "num_queue_reqs": 2, "gen_throughput": 41.5, "cache_hit_rate": 0.75}
         values |= {"token_usage": 0.25, "kv_used_tokens": 16384, "max_total_num_tokens": 65536}
         values |= {"prompt_tokens_total": 12000, "cached_tokens_total": 9000, "generation_tokens_total": 3456}
+        values |= {"spec_verify_calls_total": 500, "spec_accept_length": 2.5, "spec_accept_rate": 0.6}
         lines = ["# HELP sglang:num_running_reqs Requests in the batch.", "# TYPE sglang:num_running_reqs gauge"]
         lines += [f'sglang:{name}{{model_name="{MODEL}"}} {value}' for name, value in values.items()]
         return "\n".join(lines) + "\n"

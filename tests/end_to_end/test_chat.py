@@ -47,6 +47,14 @@ def test_only_the_new_turn_is_computed():
     assert turn < 32
 
 
+def test_figures_of_each_answer():
+    lines = ["Tell me about the sea.", "Tell me more."]
+    told = chat("--max-tokens", 20, "--stats", lines=lines).stderr
+    assert len(cached_of(told)) == 2
+    assert "answers:" not in told  # of the whole chat only where it is asked for
+    assert cached_of(chat("--max-tokens", 20, lines=lines).stderr) == []
+
+
 def test_an_interrupted_or_cut_answer_is_continued_from_the_cache_too():
     lines = ["Tell me about the sea.", "Tell me more.", "/stats"]
     (last,) = cached_of(chat("--max-tokens", 20, "--page-size", 1, lines=lines).stderr)

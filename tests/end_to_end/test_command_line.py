@@ -180,7 +180,7 @@ def test_a_config_file_says_the_line(tmp_path):
 def test_a_pool_that_cannot_fit_is_refused():
     done = quire("serve", "--port", 0, "--max-total-tokens", 1 << 30, "--log-level", "error")
     assert done.returncode == 1 and done.stdout == ""
-    assert re.search(r"1073741824 tokens take 24\.7 TB, and \S+ .B of memory are free", one_line(done.stderr))
+    assert re.search(r"1073741824 tokens take 25\.7 TB, and \S+ .B of memory are free", one_line(done.stderr))
 
 
 @needs_model

@@ -1,9 +1,7 @@
 """`quire generate` from the outside, with the default model."""
 
 import json
-import math
 import os
-import re
 import signal
 import subprocess
 
@@ -43,55 +41,6 @@ def test_statistics_go_to_standard_error():
     line = one_line(done.stderr)
     assert line.startswith("quire: ") and "5 prompt tokens" in line and "4 new tokens" in line
     assert "tok/s" in line and "first token after" in line
-
-
-@needs_model
-def test_drafts_of_a_text_that_repeats_itself_are_accepted():
-    numbers = "one two three four five six seven eight nine ten. " * 4
-    plain = quire("generate", numbers, "--max-tokens", 60)
-    drafted = quire("generate", numbers, "--max-tokens", 60, "--speculative-algorithm", "NGRAM")
-    assert drafted.stdout == plain.stdout and "verification" not in plain.stderr
-    length = re.search(r"; ([\d.]+) tokens a verification, \d+ % of drafts accepted$", drafted.stderr.strip())
-    assert length and float(length[1]) > 3
-
-
-def write_head(path, fingerprint):
-    """A head for the default model that says nothing: all its numbers are 0, so all tokens are as likely."""
-    width, heads, kv_heads, dim, ffn, draft = 576, 9, 3, 64, 1536, 64
-    shapes = {"fc.weight": [width, 3 * width], "norm.weight": [width], "lm_head.weight": [draft, width]}
-    shapes |= {f"midlayer.{name}.weight": [width]
-               for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}
-    shapes |= {f"midlayer.self_attn.{name}_proj.weight": [count * dim, 2 * width]
-               for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))}
-    shapes |= {"midlayer.self_attn.o_proj.weight": [width, heads * dim], "midlayer.mlp.down_proj.weight": [width, ffn]}
-    shapes |= {f"midlayer.mlp.{name}_proj.weight": [ffn, width] for name in ("gate", "up")}
-    config = {"target_fingerprint": fingerprint, "feature_layers": [2, 15, 27], "alignment": "token",
-              "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads,
-              "num_key_value_heads": kv_heads, "head_dim": dim, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
-              "vocab_size": 49152, "draft_vocab_size": draft, "fc_norm": False, "norm_output": True}
-    header = {"__metadata__": {"format": "quire-eagle-head", "version": "1", "config": json.dumps(config),
-                               "types": "{}"}}
-    end = 0
-    for name, shape in [*((name, shape) for name, shape in shapes.items()), ("d2t", [draft])]:
-        begin, end = end, end + math.prod(shape) * (8 if name == "d2t" else 2)
-        header[name] = {"dtype": "I64" if name == "d2t" else "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
-    return str(path)
-
-
-@needs_model
-def test_a_head_drafts_for_its_own_model_alone(tmp_path):
-    path = tmp_path / "head.safetensors"
-    eagle = ["--max-tokens", 30, "--device", "cpu", "--speculative-algorithm", "EAGLE3"]
-    foreign = quire("generate", FRANCE, *eagle, "--speculative-draft-model-path", write_head(path, "0" * 16))
-    assert foreign.returncode != 0 and "is a head for another model" in one_line(foreign.stderr)
-    own = re.search(r" is ([0-9a-f]{16})$", foreign.stderr.strip())[1]
-    drafted = quire("generate", FRANCE, *eagle, "--speculative-draft-model-path", write_head(path, own))
-    assert drafted.returncode == 0, drafted.stderr
-    assert drafted.stdout == quire("generate", FRANCE, "--max-tokens", 30, "--device", "cpu").stdout
-    without = quire("generate", FRANCE, *eagle)
-    assert without.returncode == 2 and "--speculative-draft-model-path go together" in without.stderr
 
 
 @needs_model

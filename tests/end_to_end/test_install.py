@@ -47,6 +47,8 @@ def test_the_program_is_installed_with_its_page_and_completions(prefix):
         ("fish", "fish/vendor_completions.d/quire.fish"),
     ):
         assert (share / path).read_text() == run(QUIRE, "completion", shell)
+    heads = [head.name for head in (ROOT / "models").glob("*.safetensors")]
+    assert heads and sorted(heads) == sorted(head.name for head in (share / "quire/heads").iterdir())
 
 
 def test_what_only_tests_use_stays_at_home(prefix):

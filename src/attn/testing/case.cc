@@ -74,6 +74,7 @@ Step Case::step() const {
             .kind = kind,
             .form = form,
             .captured = captured,
+            .sequence_rows = sequence_rows,
             .draft_step = draft_step,
             .window = has_window(*this) ? window : -1,
             .softcap = softcap,
@@ -100,6 +101,7 @@ std::string to_string(const Case& c) {
   add(c.form == Form::materialised, "materialised");
   add(!c.extend.empty(), cat("extend ", list(c.extend)));
   add(c.captured > 0, cat("captured ", c.captured));
+  add(c.sequence_rows > 0, cat("rows up to ", c.sequence_rows));
   add(c.draft_steps > 0, cat("topk ", c.topk, " step ", c.draft_step, " of ", c.draft_steps));
   add(c.draft_tokens > 0, cat("nodes ", c.draft_tokens));
   add(c.chunk > 0, cat("chunk ", c.chunk));

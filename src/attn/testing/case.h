@@ -27,6 +27,7 @@ struct Case {
   std::vector<int32_t> requests = {};            // which requests they are; empty: 0, 1, ...
   std::vector<std::vector<int32_t>> trees = {};  // parents of each request's nodes; empty: random trees
   int32_t captured = 0;
+  int32_t sequence_rows = 0;
   int32_t topk = 1;
   int32_t draft_steps = 0;
   int32_t draft_step = 0;

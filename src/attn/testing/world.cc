@@ -475,6 +475,7 @@ StepShape World::shape() const {
           .form = step_.form,
           .captured = captured_of(step_),
           .query_rows = query_rows(step_, spec_.sizes),
+          .sequence_rows = step_.sequence_rows,
           .draft_step = step_.draft_step,
           .local = may_have_more_sets && limits.chunk > 0,
           .encoder = may_have_more_sets && limits.encoder_context > 0,

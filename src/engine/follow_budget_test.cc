@@ -1,0 +1,106 @@
+#include "engine/follow_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using Choice = FollowBudget::Choice;
+
+void see(FollowBudget& budget, int32_t decoding, double gain, int times = 200, int32_t followed = 0) {
+  for (int i = 0; i < times; ++i) budget.compare(decoding, followed ? followed : decoding, gain, 1);
+}
+
+FollowBudget::Beginning beginning(int32_t decoding, int32_t prompt_rows = 100) {
+  return {.decoding = decoding, .prompt_rows = prompt_rows, .step = 3ms};
+}
+
+TEST(FollowBudget, AModelIsWorthATry) {
+  FollowBudget budget;
+  EXPECT_TRUE(budget.gains(1));
+  EXPECT_EQ(budget.choose(beginning(1)), Choice::followed);
+  EXPECT_EQ(budget.choose({.decoding = 40, .prompt_rows = 8000, .step = {}}), Choice::followed);
+}
+
+TEST(FollowBudget, ARequestIsFollowedWhereThatGains) {
+  FollowBudget budget;
+  see(budget, 1, 1.3);
+  see(budget, 16, 0.9);
+  EXPECT_EQ(budget.choose(beginning(1)), Choice::followed);
+  EXPECT_EQ(budget.choose(beginning(16)), Choice::left);
+  EXPECT_EQ(budget.choose(beginning(20)), Choice::left);
+  EXPECT_FALSE(budget.gains(16));
+  EXPECT_TRUE(budget.gains(15)) << "of which nothing is known but that one gains";
+  see(budget, 16, 1.2, 200);
+  EXPECT_TRUE(budget.gains(16)) << "texts change";
+}
+
+TEST(FollowBudget, OfMoreRequestsNoMoreIsExpectedThanOfFewer) {
+  FollowBudget budget;
+  see(budget, 1, 0.9);
+  EXPECT_FALSE(budget.gains(8));
+  see(budget, 8, 1.2);
+  EXPECT_TRUE(budget.gains(8)) << "unless it was seen";
+}
+
+TEST(FollowBudget, AFewBadStepsAreForgiven) {
+  FollowBudget budget;
+  see(budget, 1, 1.2);
+  see(budget, 1, 0.1, 5);
+  EXPECT_TRUE(budget.gains(1));
+}
+
+TEST(FollowBudget, ALittleGainIsNone) {
+  FollowBudget budget;
+  see(budget, 1, 1.01);
+  EXPECT_FALSE(budget.gains(1));
+}
+
+TEST(FollowBudget, OneOfManyThatIsFollowedCountsForAll) {
+  FollowBudget budget;
+  see(budget, 16, 1 + 0.05 / 16, 200, 1);
+  EXPECT_TRUE(budget.gains(16));
+  FollowBudget losing;
+  see(losing, 16, 1 - 0.05 / 16, 200, 1);
+  EXPECT_FALSE(losing.gains(16));
+}
+
+// 20 % of a step of 3 ms are half a millisecond a token; a row of a prompt costs 30 us.
+TEST(FollowBudget, APromptMustBePaidByItsAnswer) {
+  FollowBudget budget;
+  see(budget, 1, 1.2, 1000);
+  budget.followed_prompt(512, 512 * 30us);
+  EXPECT_EQ(budget.choose(beginning(1, 4000)), Choice::followed);
+  EXPECT_EQ(budget.choose(beginning(1, 5000)), Choice::left) << "an answer is taken to have 256 tokens";
+}
+
+TEST(FollowBudget, OfThoseThatAreNotFollowedOneInSomeIsTried) {
+  FollowBudget budget;
+  see(budget, 1, 0.9);
+  budget.followed_prompt(512, 512 * 30us);
+  int tried = 0;
+  for (int i = 0; i < 10 * FollowBudget::kProbe; ++i) tried += budget.choose(beginning(1)) == Choice::tried;
+  EXPECT_EQ(tried, 10);
+  for (int i = 0; i < 10 * FollowBudget::kProbe; ++i)
+    EXPECT_EQ(budget.choose(beginning(1, 4000)), Choice::left) << "a long prompt is too dear for that";
+}
+
+TEST(FollowBudget, WhatAStepCostsIsMeasuredByTheRequestsThatDecode) {
+  FollowBudget budget;
+  EXPECT_EQ(budget.step_cost(1).count(), 0);
+  for (int i = 0; i < 100; ++i) {
+    budget.followed_step(1, 300us);
+    budget.followed_step(16, 2ms);
+  }
+  EXPECT_NEAR(budget.step_cost(1).count(), 300e-6, 1e-9);
+  EXPECT_NEAR(budget.step_cost(17).count(), 2e-3, 1e-9);
+  FollowBudget fresh;
+  for (const auto time : {50ms, 1ms, 2ms}) fresh.followed_step(1, time);  // the first finds memory untouched
+  EXPECT_NEAR(fresh.step_cost(1).count(), 1e-3, 1e-9);
+  budget.followed_step(1, 1s);  // held up by something else
+  EXPECT_LT(budget.step_cost(1).count(), 400e-6);
+}
+
+}  // namespace
+}  // namespace quire::engine
