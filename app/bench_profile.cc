@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 
+#include "base/check.h"
 #include "base/op_times.h"
 #include "commands.h"
 #include "machine_limits.h"
@@ -67,7 +68,7 @@ void profile_decode(Session& session, int32_t batch, int32_t depth, int32_t step
     clients.push_back(std::make_unique<ModelClient>(session.engine, prompts.make(std::max(depth, 1)), 2 * steps + 64));
   for (const auto& client : clients) client->step_until_tokens(1);
   const auto decode = [&] {
-    for (int32_t i = 0; i < steps; ++i) session.engine.step();
+    for (int32_t i = 0; i < steps; ++i) check(session.engine.step(), "the answers ended before the steps did");
   };
   profile(session, cat("profile/decode/batch=", batch, "/depth=", depth), steps, decode, results);
 }
@@ -82,6 +83,7 @@ void profile_prefill(Session& session, int32_t tokens, std::vector<Result>& resu
 
 Report bench_profile(const ProfileOptions& options) {
   SessionOptions wanted = options.session;
+  if (wanted.speculative_algorithm.empty()) wanted.speculative_algorithm = "NONE";  // a step is one of each token
   wanted.engine.max_running_requests = options.batch;
   Session session(wanted);
   LimitSampler sampler(session.exec, {});

@@ -38,6 +38,7 @@ struct ThroughputOptions {
 // What was not said about the engine follows from the lines.
 SessionOptions session_options(const ThroughputOptions& options) {
   SessionOptions session = options.session;
+  if (session.speculative_algorithm.empty()) session.speculative_algorithm = "NONE";  // a step is one of each token
   session.engine.max_running_requests = options.shape.most_sequences();
   if (!session.engine.max_total_tokens) session.engine.max_total_tokens = options.shape.most_total_tokens();
   return session;

@@ -18,9 +18,9 @@ std::vector<std::string> own_files() {
   std::error_code unreadable;
   const fs::path program = fs::read_symlink("/proc/self/exe", unreadable);
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(program.parent_path().parent_path() / "share/quire/heads", unreadable))
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  fs::directory_iterator entry(program.parent_path().parent_path() / "share/quire/heads", unreadable);
+  for (; entry != fs::directory_iterator(); entry.increment(unreadable))
+    if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -128,6 +128,7 @@ void ServeCommand::warn_of_open_doors() const {
 void ServeCommand::run() {
   const SessionNews news{.progress = [this](const std::string& line) { log_.say(LogLevel::info, line); },
                          .warning = [this](const std::string& line) { log_.say(LogLevel::warn, line); }};
+  check_draft_options(options_.session);
   const std::string path = model_path(options_.session.model, news.progress);  // fetched before anybody is let in
   check_model(path);
   check_device(options_.session, path);

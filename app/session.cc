@@ -59,15 +59,14 @@ text::Vocabulary vocabulary_of(const SessionOptions& options, const std::string&
   return has_none ? dummy_vocabulary(model.config().vocabulary) : text::vocabulary_from_path(path);
 }
 
+const SessionOptions& checked(const SessionOptions& options) {
+  check_draft_options(options);
+  return options;
+}
+
 std::optional<model::EagleHead> head_of(const SessionOptions& options, const model::Model& model, Exec& exec) {
+  if (!options.draft_model.empty()) return model::EagleHead(options.draft_model, model, exec);
   const std::string& algorithm = options.speculative_algorithm;
-  if (!options.draft_model.empty()) {
-    if (algorithm != "EAGLE3") throw UsageError("--speculative-draft-model-path is for --speculative-algorithm EAGLE3");
-    return model::EagleHead(options.draft_model, model, exec);
-  }
-  const bool branches = options.engine.speculative_eagle_topk != 1 || options.engine.speculative_num_steps != 0;
-  if (branches && algorithm != "EAGLE3")
-    throw UsageError("--speculative-eagle-topk and --speculative-num-steps go with --speculative-algorithm EAGLE3");
   const bool is_default = algorithm.empty() && exec.device() == Device::cpu;
   if (!is_default && algorithm != "EAGLE3") return std::nullopt;
   std::optional<model::EagleHead> own = own_head(model, exec);
@@ -200,15 +199,17 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   add_isa_option(app, options.isa);
   add_device_option(app, options.device);
   add_deterministic_option(app, options.engine.deterministic);
-  app.add_option("--speculative-algorithm", options.speculative_algorithm,
-                 "guess several tokens and verify them in one step, where that pays: NGRAM guesses by what the text has "
-                 "said before, EAGLE3 also by a head that was trained for the model; NONE: one token a step. The output "
-                 "is the same, on a GPU with --deterministic; default: EAGLE3 where there is a head for the model, else "
-                 "NGRAM; on a GPU NONE")
+  app.add_option(
+         "--speculative-algorithm", options.speculative_algorithm,
+         "guess several tokens and verify them in one step, where that pays: NGRAM guesses by what the text has "
+         "said before, EAGLE3 also by a head that was trained for the model; NONE: one token a step. The output "
+         "is the same, on a GPU with --deterministic; default: EAGLE3 where there is a head for the model, else "
+         "NGRAM; on a GPU NONE")
       ->check(CLI::IsMember({"NONE", "NGRAM", "EAGLE3"}));
   app.add_option("--speculative-draft-model-path", options.draft_model,
                  "of EAGLE3: the head, a file of quire's or a folder of SpecForge's; default: the one that comes with "
-                 "the program for this model");
+                 "the program for this model")
+      ->check([](const std::string& path) { return path.empty() ? "it names no file" : ""; });
   app.add_flag("--disable-speculative-ngram", options.disable_speculative_ngram,
                "guess by a head alone, not by what the text has said before");
   app.add_option("--speculative-num-draft-tokens", options.engine.speculative_num_draft_tokens,
@@ -227,15 +228,36 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
   add_load_format_option(app, options.load_format);
 }
 
+void check_draft_options(const SessionOptions& options) {
+  const engine::EngineOptions usual, &given = options.engine;
+  const std::string& algorithm = options.speculative_algorithm;
+  const auto refuse = [](const std::string& why) { throw UsageError(why); };
+  const bool branches = given.speculative_eagle_topk != usual.speculative_eagle_topk ||
+                        given.speculative_num_steps != usual.speculative_num_steps;
+  if (algorithm != "EAGLE3" && !options.draft_model.empty())
+    refuse("--speculative-draft-model-path is for --speculative-algorithm EAGLE3");
+  if (algorithm != "EAGLE3" && branches)
+    refuse("--speculative-eagle-topk and --speculative-num-steps go with --speculative-algorithm EAGLE3");
+  if (options.disable_speculative_ngram && (algorithm == "NONE" || algorithm == "NGRAM"))
+    refuse(cat("--disable-speculative-ngram leaves --speculative-algorithm ", algorithm, " nothing to guess by"));
+  if (algorithm == "NONE" && given.speculative_num_draft_tokens != usual.speculative_num_draft_tokens)
+    refuse("--speculative-num-draft-tokens does not go with --speculative-algorithm NONE");
+  try {
+    engine::check_draft_options(given);
+  } catch (const CheckError& error) {
+    refuse(error.what());
+  }
+}
+
 void check_device(const SessionOptions& options, const std::string& path) { device_of(options, path); }
 
 Session::Session(const SessionOptions& options, const SessionNews& news)
-    : path(model_path(options.model, news.progress)),
+    : path(model_path(checked(options).model, news.progress)),
       device(said(device_of(options, path), news.progress)),
       stream(stream_for(device.device)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa), .stream = stream.get()}),
       model(times.timed("weights", [&] { return load_model(path, exec, news.progress, load_format(options)); })),
-      head(head_of(options, model, exec)),
+      head(times.timed("draft head", [&] { return head_of(options, model, exec); })),
       tokenizer(times.timed("tokenizer", [&] { return text::Tokenizer(vocabulary_of(options, path, model)); })),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, head ? &*head : nullptr, tokenizer, exec.device()), exec) {

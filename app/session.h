@@ -56,6 +56,9 @@ Isa usable_isa(const std::string& name);          // of --isa; throws CheckError
 model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr,
                         model::LoadFormat format = model::LoadFormat::automatic);
 
+// Throws UsageError where options of drafts do not go together: before anything is fetched, loaded or started for them.
+void check_draft_options(const SessionOptions& options);
+
 // Throws UsageError where a GPU is asked for and cannot be used: before anything is started for it.
 void check_device(const SessionOptions& options, const std::string& path);
 

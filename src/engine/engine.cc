@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kIdleMaskWait{5};
 constexpr double kGpuRowPrice = 0.02;
 
 // On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
-void size_pool(EngineOptions& options, int64_t token_bytes, Device device) {
+void size_pool(EngineOptions& options, int64_t token_bytes, int64_t branch_bytes, Device device) {
   const bool is_given = options.max_total_tokens > 0;
   if (device == Device::cuda) {
     const cuda::Memory memory = cuda::memory();
@@ -44,32 +44,33 @@ void size_pool(EngineOptions& options, int64_t token_bytes, Device device) {
     return check_pool_fits_gpu(token_bytes, options.max_total_tokens, is_given ? memory.free : room,
                                is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
   }
-  const std::optional<int64_t> memory = available_memory();
+  std::optional<int64_t> memory = available_memory();
+  if (memory) memory = std::max<int64_t>(0, *memory - branch_bytes);
   if (!is_given)
     options.max_total_tokens = default_pool_tokens(token_bytes, options.context, options.page_size, memory);
   else
     check_pool_fits(token_bytes, options.max_total_tokens, memory);
 }
 
-// In the words of the options, which are SGLang's.
+DraftBranches branches_of(const EngineOptions& options) {
+  return {.running = options.max_running_requests,
+          .topk = options.speculative_eagle_topk,
+          .steps = options.speculative_num_steps};
+}
+
+int32_t draft_steps_of(const EngineOptions& options) {
+  if (options.speculative_num_steps > 0) return options.speculative_num_steps;
+  const int32_t all = options.speculative_num_draft_tokens - 1;
+  return options.speculative_eagle_topk == 1 ? all : std::min(all, kTreeSteps);
+}
+
 void fill_in_drafts(EngineOptions& options, Device device) {
-  const int32_t verified = options.speculative_num_draft_tokens, topk = options.speculative_eagle_topk;
-  int32_t& steps = options.speculative_num_steps;
-  check(verified >= 2, "--speculative-num-draft-tokens is ", verified, ", and the newest token is one of them");
-  check(topk >= 1 && topk <= attn::kMostDrafts, "--speculative-eagle-topk is ", topk, ", not from 1 to ",
-        attn::kMostDrafts);
+  check_draft_options(options);
+  const int32_t topk = options.speculative_eagle_topk;
   check(device == Device::cpu || topk == 1, "--speculative-eagle-topk above 1 is for the CPU so far");
-  check(steps >= 0 && steps <= attn::kMostDrafts, "--speculative-num-steps is ", steps, ", not from 1 to ",
-        attn::kMostDrafts);
-  check(topk > 1 || steps < verified, "--speculative-num-steps is ", steps,
-        ", a chain of so many drafts and the newest ", "token are ", steps + 1,
-        " tokens, and --speculative-num-draft-tokens lets a step verify ", verified);
-  if (steps == 0) steps = topk == 1 ? verified - 1 : std::min(verified - 1, kTreeSteps);
-  const int64_t nodes = topk + int64_t{topk} * topk * (steps - 1);
-  check(topk == 1 || verified - 1 <= nodes, "--speculative-num-draft-tokens is ", verified, ", and a tree of ", topk,
-        " branches (--speculative-eagle-topk) and ", steps, " steps (--speculative-num-steps) has ", nodes, " drafts");
   const int32_t vocabulary = options.head ? options.head->spec().draft_vocabulary : topk;
   check(topk <= vocabulary, "--speculative-eagle-topk is ", topk, ", and the head has ", vocabulary, " tokens");
+  options.speculative_num_steps = draft_steps_of(options);
 }
 
 EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config, Device device) {
@@ -94,7 +95,8 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
   const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
-  size_pool(options, pool_token_bytes(config, options.kv_type, options.page_size, head), device);
+  size_pool(options, pool_token_bytes(config, options.kv_type, options.page_size, head),
+            head ? draft_branch_bytes(*head, options.kv_type, branches_of(options)) : 0, device);
   return options;
 }
 
@@ -173,6 +175,25 @@ struct Mail {
 };
 
 }  // namespace
+
+void check_draft_options(const EngineOptions& options) {
+  const int32_t verified = options.speculative_num_draft_tokens, topk = options.speculative_eagle_topk;
+  const int32_t given_steps = options.speculative_num_steps;
+  check(verified >= 2, "--speculative-num-draft-tokens is ", verified, ", and the newest token is one of them");
+  check(verified <= attn::kMostDrafts, "--speculative-num-draft-tokens is ", verified, ", not from 2 to ",
+        attn::kMostDrafts);
+  check(topk >= 1 && topk <= attn::kMostDrafts, "--speculative-eagle-topk is ", topk, ", not from 1 to ",
+        attn::kMostDrafts);
+  check(given_steps >= 0 && given_steps <= attn::kMostDrafts, "--speculative-num-steps is ", given_steps,
+        ", not from 1 to ", attn::kMostDrafts);
+  const int32_t steps = draft_steps_of(options);
+  check(topk > 1 || steps < verified, "--speculative-num-steps is ", steps,
+        ", a chain of so many drafts and the newest ", "token are ", steps + 1,
+        " tokens, and --speculative-num-draft-tokens lets a step verify ", verified);
+  const int64_t nodes = topk + int64_t{topk} * topk * (steps - 1);
+  check(topk == 1 || verified - 1 <= nodes, "--speculative-num-draft-tokens is ", verified, ", and a tree of ", topk,
+        " branches (--speculative-eagle-topk) and ", steps, " steps (--speculative-num-steps) has ", nodes, " drafts");
+}
 
 struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on, const StepDeviceMaker& make_device)

@@ -1,6 +1,7 @@
 #include "engine/growing_tree.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "base/check.h"
@@ -16,9 +17,14 @@ void GrowingTree::add_level(std::span<const DraftToken> said) {
     nodes_.push_back(
         {.said = said[i], .parent = parent, .path = above * static_cast<double>(record_->hit(said[i].hit))});
   }
-  std::vector<int32_t> level(said.size());
+  const auto better = [&](int32_t a, int32_t b) { return nodes_[a].path > nodes_[b].path; };
+  std::vector<int32_t> level(said.size()), best;
   std::iota(level.begin(), level.end(), first);
-  std::ranges::stable_sort(level, [&](int32_t a, int32_t b) { return nodes_[a].path > nodes_[b].path; });
+  std::ranges::stable_sort(level, better);
+  // Of equal paths the parent's node was made first, and a stable merge leaves it first.
+  std::ranges::merge(best_, level, std::back_inserter(best), better);
+  best.resize(std::min<size_t>(best.size(), size_.most));
+  best_ = std::move(best);
   level.resize(size_.topk);
   followed_ = std::move(level);
   ++levels_;
@@ -34,27 +40,15 @@ bool GrowingTree::grows(double least) const {
   if (levels_ >= std::min(size_.depth, size_.most)) return false;
   const double best = nodes_[followed_.front()].path;
   if (best < least) return false;
-  if (std::ssize(nodes_) < size_.most) return true;
-  return best > nodes_[best_first()[size_.most - 1]].path;
+  return std::ssize(best_) < size_.most || best > nodes_[best_.back()].path;
 }
 
-std::vector<int32_t> GrowingTree::best_first() const {
-  std::vector<int32_t> order(nodes_.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return nodes_[a].path > nodes_[b].path; });
-  return order;
-}
-
-// Of equal paths the parent's node was made first, and a stable sort leaves it first.
 void GrowingTree::take_best(std::vector<DraftToken>& drafts) const {
-  std::vector<int32_t> place(nodes_.size(), -1);
-  for (const int32_t node : best_first()) {
+  for (const int32_t node : best_) {
     const auto i = static_cast<int32_t>(drafts.size());
-    if (i == size_.most) return;
-    const Node& of = nodes_[node];
-    const int32_t parent = of.parent < 0 ? -1 : place[of.parent];
-    drafts.push_back({.token = of.said.token, .hit = of.said.hit, .back = i - parent});
-    place[node] = i;
+    const auto& [said, parent, path] = nodes_[node];
+    const auto above = parent < 0 ? -1 : static_cast<int32_t>(std::ranges::find(best_, parent) - best_.begin());
+    drafts.push_back({.token = said.token, .hit = said.hit, .back = i - above});
   }
 }
 

@@ -2,8 +2,7 @@
 //
 //   level 1    the topk likeliest tokens behind the text
 //   level i    of each branch that was followed, the topk likeliest tokens behind it; the topk best of all these by
-//   their
-//              paths are followed next
+//              their paths are followed next
 //   the tree   of all that was said, the best by their paths. None is likelier than what it follows, so that is in it.
 #pragma once
 #include <cstdint>
@@ -43,12 +42,11 @@ class GrowingTree {
     int32_t parent;  // -1: the text
     double path;
   };
-  std::vector<int32_t> best_first() const;
-
   Size size_;
   const DraftRecord* record_;
   std::vector<Node> nodes_;
   std::vector<int32_t> followed_;  // [topk] nodes, once there are any
+  std::vector<int32_t> best_;      // nodes of the tree, the best first
   int32_t levels_ = 0;
 };
 

@@ -8,14 +8,27 @@
 
 namespace quire::engine {
 
+namespace {
+
+int64_t slot_bytes(const model::EagleSpec& head, Dtype kv_type) {
+  const model::AttentionSpec& heads = head.layer.attention;
+  return heads.kv_heads * (heads.key_dim + heads.value_dim) * size_of(kv_type);
+}
+
+}  // namespace
+
 int64_t pool_token_bytes(const model::ModelConfig& config, Dtype kv_type, int32_t page_size,
                          const model::EagleSpec* head) {
   const int64_t own = config.kv_elements() * size_of(kv_type);
   if (!head) return own;
-  const model::AttentionSpec& heads = head->layer.attention;
   const int64_t page_features = head->width * static_cast<int64_t>(sizeof(float));
-  return own + heads.kv_heads * (heads.key_dim + heads.value_dim) * size_of(kv_type) +
-         (page_features + page_size - 1) / page_size;
+  return own + slot_bytes(*head, kv_type) + (page_features + page_size - 1) / page_size;
+}
+
+int64_t draft_branch_bytes(const model::EagleSpec& head, Dtype kv_type, const DraftBranches& branches) {
+  if (branches.topk == 1) return 0;
+  const int64_t said = head.draft_vocabulary * static_cast<int64_t>(sizeof(float));
+  return int64_t{branches.running} * branches.topk * (branches.steps * slot_bytes(head, kv_type) + said);
 }
 
 int32_t default_pool_tokens(int64_t token_bytes, int32_t context, int32_t page_size, std::optional<int64_t> memory) {

@@ -18,6 +18,12 @@ namespace quire::engine {
 int64_t pool_token_bytes(const model::ModelConfig& config, Dtype kv_type, int32_t page_size,
                          const model::EagleSpec* head = nullptr);
 
+// Bytes beside the pool that a head takes which drafts trees: slots of branches, and what it says behind each of them.
+struct DraftBranches {
+  int32_t running, topk, steps;
+};
+int64_t draft_branch_bytes(const model::EagleSpec& head, Dtype kv_type, const DraftBranches& branches);
+
 // Tokens of a pool that nobody gave a size: enough for some full contexts, within a part of the memory.
 int32_t default_pool_tokens(int64_t token_bytes, int32_t context, int32_t page_size, std::optional<int64_t> memory);
 

@@ -30,6 +30,16 @@ TEST(PoolMemory, HasAHeadsLayerAndWhatItKeepsOfEachPage) {
   EXPECT_EQ(pool_token_bytes(smollm2(), Dtype::bf16, 1, &head), kTokenBytes + 2 * 3 * 64 * 2 + 576 * 4);
 }
 
+// 64 requests of 64 branches of 63 tokens are as much as a pool of a quarter of a million tokens of the head's layer.
+TEST(PoolMemory, IsLessByTheBranchesOfAHeadThatDraftsTrees) {
+  model::EagleSpec head{};
+  head.draft_vocabulary = 16384;
+  head.layer.attention = {.heads = 9, .kv_heads = 3, .key_dim = 64, .value_dim = 64, .scale = 0.125f};
+  EXPECT_EQ(draft_branch_bytes(head, Dtype::bf16, {.running = 64, .topk = 1, .steps = 7}), 0);
+  EXPECT_EQ(draft_branch_bytes(head, Dtype::bf16, {.running = 64, .topk = 64, .steps = 63}),
+            64 * 64 * (63 * 2 * 3 * 64 * 2 + 16384 * 4));
+}
+
 TEST(PoolMemory, ByDefaultIsFourContextsWithinAQuarter) {
   EXPECT_EQ(default_pool_tokens(kTokenBytes, 8192, 16, 100 * kGigabyte), 4 * 8192);
   EXPECT_EQ(default_pool_tokens(kTokenBytes, 8192, 16, 4000 * kTokenBytes), 1000);

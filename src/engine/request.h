@@ -74,7 +74,7 @@ struct Speculated {
   static constexpr int32_t kMostCorrect = 63;
 
   int64_t verifications = 0, drafts = 0, correct = 0;
-  std::array<int32_t, kMostCorrect + 1> by_correct = {};  // verifications of which so many drafts came true
+  std::array<int64_t, kMostCorrect + 1> by_correct = {};  // verifications of which so many drafts came true
 
   void add(int32_t verified, int32_t came) {
     ++verifications;

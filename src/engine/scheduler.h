@@ -35,8 +35,8 @@
 // Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
 // pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
 // never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
-// may use, which then go around among them. Drafts that branch (draft_tree.h) are for steps without prompts; beside these
-// each tree gives its best path.
+// may use, which then go around among them. Drafts that branch (draft_tree.h) are for steps without prompts; beside
+// these each tree gives its best path.
 //
 // Drafts follow a text's newest token. So where steps overlap, drafting takes turns: while a token is pending its
 // request is drafted for as if the likeliest came, and if the budget holds that drafts after it pay, nothing is planned
@@ -110,7 +110,9 @@ struct SchedulerLimits {
   // Most of a step: rows, those of them that a PromptResults wants, drafts, rows that draw, and all that are wanted.
   int32_t rows() const { return std::max(prefill_chunk, mixed_chunk) + drawn_rows(); }
   int32_t kept_rows() const { return std::min(kMostKeptRows, std::max(prefill_chunk, mixed_chunk)); }
-  int32_t draft_rows() const { return std::min(kMostDraftRows, running * drafts); }
+  int32_t draft_rows() const {
+    return static_cast<int32_t>(std::min<int64_t>(kMostDraftRows, int64_t{running} * drafts));
+  }
   int32_t drawn_rows() const { return running + draft_rows(); }
   int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
   int32_t deepest_draft() const { return draft_steps ? std::min(draft_steps, drafts) : drafts; }

@@ -21,7 +21,8 @@ void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults&
   begin_walks(batch);
   for (RowResult& result : results.drawn) result.clear();
   draw_rows(batch, logits, results, std::ssize(batch.scored));
-  while (go_on(batch, results)) draw_rows(batch, logits, results, 0);
+  const Deadline deadline = std::chrono::steady_clock::now() + patience_;
+  while (go_on(batch, results, deadline)) draw_rows(batch, logits, results, 0);
 }
 
 void StepSampler::begin_walks(const Batch& batch) {
@@ -53,7 +54,7 @@ void StepSampler::draw_rows(const Batch& batch, Rows<const float> logits, StepRe
 
 // Leaves the walks of which a draft came true, each in the row of that draft, with masks that are ready. False: none is
 // left.
-bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
+bool StepSampler::go_on(const Batch& batch, const StepResults& results, Deadline deadline) {
   for (Walk& walk : walks_) {
     walk.row = next_row(batch, walk, results);
     if (walk.row < 0) continue;
@@ -68,7 +69,9 @@ bool StepSampler::go_on(const Batch& batch, const StepResults& results) {
   for (const Walk& walk : walks_)
     if (walk.share->mask) mask_threads_.begin(walk.share->mask);
   const auto is_ready = [](const Walk& walk) { return !walk.share->mask || walk.share->mask->ready(); };
-  mask_threads_.wait([&] { return std::all_of(walks_.begin(), walks_.end(), is_ready); }, patience_);
+  const auto left = std::max(deadline - std::chrono::steady_clock::now(), Deadline::duration::zero());
+  mask_threads_.wait([&] { return std::all_of(walks_.begin(), walks_.end(), is_ready); },
+                     std::chrono::duration_cast<std::chrono::microseconds>(left));
   std::erase_if(walks_, [&](const Walk& walk) { return !is_ready(walk); });
   return !walks_.empty();
 }

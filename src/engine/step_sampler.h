@@ -24,7 +24,7 @@ namespace quire::engine {
 
 class StepSampler {
  public:
-  // masks and exec outlive it; so long it waits for those that a walk needs next.
+  // masks and exec outlive it; so long a step waits, in all, for those that its walks need next.
   StepSampler(int32_t vocabulary, MaskThreads& masks, Exec& exec, std::chrono::microseconds patience = kMaskPatience);
 
   // logits: of the batch's drawn rows, then of its scored ones. Pooled rows are not its business. results may be those
@@ -38,7 +38,8 @@ class StepSampler {
     int32_t row;       // of the share's drawn ones, in which the walk is: that of the last of them
   };
   void begin_walks(const Batch& batch);
-  bool go_on(const Batch& batch, const StepResults& results);
+  using Deadline = std::chrono::steady_clock::time_point;
+  bool go_on(const Batch& batch, const StepResults& results, Deadline deadline);
   static int32_t next_row(const Batch& batch, const Walk& walk, const StepResults& results);
   void draw_rows(const Batch& batch, Rows<const float> logits, StepResults& results, int64_t scored);
   ops::Sampled draw(const Walk& walk, const float* logits, int thread);

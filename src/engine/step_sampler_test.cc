@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/check.h"
 
 namespace quire::engine {
@@ -223,6 +225,29 @@ TEST_F(StepSamplerTest, WhatAMaskThrowsIsSaidBehindTheTokensBeforeIt) {
   EXPECT_EQ(draw({0, 0, 0, 0}), (Drawn{2, 3, -1, -1}));
   EXPECT_EQ(results_.drawn[2].error, "asked after the end");
   EXPECT_TRUE(results_.drawn[3].error.empty());
+}
+
+// Others of its step wait for its walk, so its masks have one patience together.
+class SlowMask final : public TokenMask {
+ public:
+  const uint32_t* next() override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return nullptr;
+  }
+  void accept(int32_t) override {}
+};
+
+TEST_F(StepSamplerTest, AWalkUnderASlowMaskHoldsAStepUpNoLongerThanItsPatience) {
+  const auto mask = std::make_shared<AheadMask>(std::make_shared<SlowMask>());
+  masks_.begin(mask);
+  masks_.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  add(std::vector<int32_t>(60, 2), greedily(), mask);
+  const Peaks peaks(std::vector<int32_t>(61, 2));
+  const auto start = std::chrono::steady_clock::now();
+  StepSampler(kIds, masks_, exec_, std::chrono::milliseconds(100)).run(batch_, peaks.rows(), results_);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(600));  // 60 masks take 1200
+  EXPECT_FALSE(results_.drawn[0].tokens.empty());
+  EXPECT_TRUE(results_.drawn[60].tokens.empty());
 }
 
 }  // namespace

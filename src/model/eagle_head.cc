@@ -292,9 +292,10 @@ struct EagleHead::Impl {
 
 EagleHead::Impl::Impl(const std::string& at, const Model& target, Exec& exec)
     : path(at), embedding(target.embedding()) {
-  const bool is_folder = fs::is_directory(path);
+  std::error_code unreadable;  // which opening it will tell
+  const bool is_folder = fs::is_directory(path, unreadable);
   const std::string weights = is_folder ? (fs::path(path) / "model.safetensors").string() : path;
-  check(!is_folder || fs::exists(weights), path,
+  check(!is_folder || fs::exists(weights, unreadable), path,
         ": a head's folder has config.json and model.safetensors; weights in "
         "other files (pytorch_model.bin) are converted to safetensors first");
   file = MappedFile(weights);

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 import pytest
-from program import QUIRE, environment, needs_model, one_line, quire
+from program import MODEL, QUIRE, environment, needs_model, one_line, quire
 from served import serve
 
 pytestmark = needs_model
@@ -67,8 +69,6 @@ def test_a_head_alone_drafts_too():
     drafted = quire(*asked, "--disable-speculative-ngram")
     assert drafted.stdout == plain.stdout
     assert accept_length(drafted) > 1.2
-    neither = quire(*asked, "--speculative-algorithm", "NGRAM", "--disable-speculative-ngram")
-    assert neither.stdout == plain.stdout and accept_length(neither) is None
 
 
 def test_json_tells_what_came_of_drafts():
@@ -92,12 +92,38 @@ def test_a_head_drafts_for_its_own_model_alone(tmp_path):
     assert branching.returncode == 0 and branching.stdout == drafted.stdout, branching.stderr
     trees[3] = 1
     too_small = quire(*eagle, *trees, "--speculative-draft-model-path", path)
-    assert too_small.returncode != 0 and "1 steps (--speculative-num-steps) has 4 drafts" in too_small.stderr
-    no_head = quire(*asked, "--speculative-algorithm", "NGRAM", *trees)
-    assert no_head.returncode == 2 and "go with --speculative-algorithm EAGLE3" in no_head.stderr
-    for other in ([], ["--speculative-algorithm", "NGRAM"]):
-        refused = quire(*asked, *other, "--speculative-draft-model-path", path)
-        assert refused.returncode == 2 and "is for --speculative-algorithm EAGLE3" in refused.stderr
+    assert too_small.returncode == 2 and "1 steps (--speculative-num-steps) has 4 drafts" in too_small.stderr
+
+
+NONE, NGRAM, EAGLE3 = (["--speculative-algorithm", name] for name in ("NONE", "NGRAM", "EAGLE3"))
+REFUSED = [
+    ([*EAGLE3, "--speculative-num-steps", 8], "lets a step verify 8"),
+    ([*EAGLE3, "--speculative-num-draft-tokens", 4, "--speculative-num-steps", 4], "lets a step verify 4"),
+    ([*EAGLE3, "--speculative-eagle-topk", 2, "--speculative-num-steps", 1], "has 2 drafts"),
+    ([*EAGLE3, "--speculative-draft-model-path", ""], 'not ""'),
+    ([*NGRAM, "--speculative-eagle-topk", 4], "go with --speculative-algorithm EAGLE3"),
+    (["--speculative-num-steps", 3], "go with --speculative-algorithm EAGLE3"),
+    ([*NGRAM, "--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
+    (["--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
+    ([*NGRAM, "--disable-speculative-ngram"], "nothing to guess by"),
+    ([*NONE, "--disable-speculative-ngram"], "nothing to guess by"),
+    ([*NONE, "--speculative-num-draft-tokens", 16], "does not go with"),
+]
+
+
+@pytest.mark.parametrize("options, why", REFUSED)
+def test_options_that_do_not_go_together_are_refused_before_anything_is_started(options, why):
+    for command in (["generate", FRANCE], ["serve", "--port", 0]):
+        refused = quire(*command, *CPU, *options)
+        assert refused.returncode == 2 and why in refused.stderr
+        assert "listening" not in refused.stderr and "loading" not in refused.stderr
+
+
+def test_benchmarks_of_steps_have_no_drafts_unless_they_are_asked_for():
+    refused = quire("bench", "throughput", "--speculative-num-draft-tokens", 4, *CPU)
+    assert refused.returncode == 2 and "does not go with --speculative-algorithm NONE" in refused.stderr
+    profile = quire("bench", "profile", "--depth", 64, "--steps", 8, *CPU).stdout
+    assert re.search(r"Rope.*\b30 calls", profile), profile
 
 
 def installed(folder, *heads):
@@ -108,11 +134,25 @@ def installed(folder, *heads):
     for head in heads:
         os.link(head, folder / "share/quire/heads" / head.name)
 
-    def run(*arguments):
+    def run(*arguments, user=None):
         command = [str(folder / "bin/quire"), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment())
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), user=user)
 
     return run
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="not root, who alone may be somebody else")
+def test_a_folder_of_heads_that_may_not_be_read_is_none(plain):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        head = folder / "head.safetensors"
+        write_head(head, "0" * 16)
+        run = installed(folder, head)
+        (folder / "share/quire/heads").chmod(0o744)  # whose names can be read, and not what lies behind them
+        shutil.copy(MODEL, folder / "model.gguf")
+        done = run("generate", NUMBERS, "--model", folder / "model.gguf", "--max-tokens", 60, *CPU, user=65534)
+    assert done.returncode == 0 and done.stdout == plain.stdout, done.stderr
 
 
 def test_a_head_of_another_model_is_refused_where_it_is_asked_for_and_else_not_used(plain, tmp_path):
