@@ -9,18 +9,21 @@
 namespace quire::engine {
 namespace {
 
+constexpr int32_t kMostPutOff = 32;  // slots of a request
+
 int32_t branches(const SchedulerLimits& limits) { return limits.running * limits.topk; }
 
-// A row more for each request: the token that was drawn.
+// A row more for each request: the token that was drawn. One request has room with all that was put off of it.
 attn::Limits draft_limits(const model::EagleSpec& spec, const SchedulerLimits& limits, const Exec& exec) {
-  return model::draft_attention_limits(spec, {.batch = limits.running,
-                                              .context = limits.context,
-                                              .page_size = limits.page_size,
-                                              .topk = limits.topk,
-                                              .draft_steps = limits.deepest_draft(),
-                                              .threads = exec.threads(),
-                                              .query_rows = limits.running + std::max(limits.rows(), branches(limits)),
-                                              .wanted_rows = branches(limits)});
+  return model::draft_attention_limits(
+      spec, {.batch = limits.running,
+             .context = limits.context,
+             .page_size = limits.page_size,
+             .topk = limits.topk,
+             .draft_steps = limits.deepest_draft(),
+             .threads = exec.threads(),
+             .query_rows = limits.running + std::max(limits.rows() + kMostPutOff, branches(limits)),
+             .wanted_rows = branches(limits)});
 }
 
 // Slots of branches lie behind the pool's.
@@ -58,6 +61,7 @@ EagleDrafts::EagleDrafts(const model::EagleHead& head, const SchedulerLimits& li
       whole_(limits.pages + 1),
       row_features_(row_bytes(limits.running + 1, width_)),
       row_states_(row_bytes(limits.running + 1, width_)),
+      put_off_(limits.running + 1),
       first_(int64_t{limits.running + 1} * limits.topk) {}
 
 float* EagleDrafts::row_of(const Buffer& rows, int32_t index) const {
@@ -76,11 +80,21 @@ void EagleDrafts::extend(const Batch& batch, const StepResults& results, Rows<co
     add_slots(batch, share, slots, own);
     keep_features(share, slots, own);
   }
-  run(attn::Mode::draft_extend);
-  for (size_t i = 0; i < wanted_.size(); ++i) {
-    std::ranges::copy(guesses_of(static_cast<int64_t>(i), 1), first_.begin() + int64_t{wanted_[i].value} * topk_);
-    std::copy_n(forward_.next_states().row(static_cast<int64_t>(i)), width_, row_of(row_states_, wanted_[i].value));
+  run_extend();
+}
+
+void EagleDrafts::catch_up(std::span<const RequestRow> rows) {
+  begin_step();
+  for (const RequestRow row : rows) {
+    const PutOff& late = put_off_[row.value];
+    if (late.tokens.empty()) continue;  // what it says is known
+    const int32_t end = late.end(), count = end - late.begin;
+    make_room(count);
+    add_put_off(row, end);
+    end_request(row, end, count);
+    want_last_row(row);
   }
+  run_extend();
 }
 
 bool EagleDrafts::has_slots(std::span<const PageId> pages) const {
@@ -103,15 +117,62 @@ int32_t EagleDrafts::row_at(const Share& share, const DraftSlots& slots, int32_t
   return position < share.text_end() ? position - share.position : slots.path[position - share.text_end()];
 }
 
-void EagleDrafts::add_slots(const Batch& batch, const Share& share, const DraftSlots& slots, Rows<const float> features) {
-  if (slots.begin >= slots.end) return;
+// Whether a token that the step put into pages is the last of one.
+bool EagleDrafts::fills_page(const Share& share, const DraftSlots& slots) const {
+  return share.position / page_size_.tokens() != slots.committed / page_size_.tokens();
+}
+
+void EagleDrafts::add_slots(const Batch& batch, const Share& share, const DraftSlots& slots,
+                            Rows<const float> features) {
+  PutOff& late = put_off_[share.row.value];
+  if (!share.drafted) late = {};  // of whoever had the row before
+  const int32_t first = late.tokens.empty() ? slots.begin : late.begin;
+  const bool at_once = share.prefills || fills_page(share, slots) || slots.end - first > kMostPutOff;
+  const int32_t end = at_once ? std::min(slots.committed, slots.end) : first;  // of those that are computed
+  if (first < end) {
+    make_room(end - first);
+    add_put_off(share.row, end);
+  }
   for (int32_t slot = slots.begin; slot < slots.end; ++slot) {
     const bool was_drawn = slot == slots.committed && slots.newest >= 0;
-    add_row(table_.slot(share.row, slot), slot,
-            was_drawn ? slots.newest : batch.token_ids[share.first_row + row_at(share, slots, slot)],
-            slot == share.position ? features_before(share) : features.row(row_at(share, slots, slot - 1)));
+    const int32_t token = was_drawn ? slots.newest : batch.token_ids[share.first_row + row_at(share, slots, slot)];
+    const float* const state =
+        slot == share.position ? features_before(share) : features.row(row_at(share, slots, slot - 1));
+    if (slot < end)
+      add_row(table_.slot(share.row, slot), slot, token, state);
+    else
+      put_off(share.row, slot, token, state);
   }
-  end_request(share.row, slots.end, slots.end - slots.begin, share.draws && share.request->speculative);
+  if (first < end) end_request(share.row, end, end - first);
+}
+
+void EagleDrafts::put_off(RequestRow row, int32_t slot, int32_t token, const float* state) {
+  PutOff& late = put_off_[row.value];
+  if (late.tokens.empty()) late.begin = slot;
+  check(slot == late.end(), "slot ", slot, " was put off after slot ", late.end() - 1);
+  late.tokens.push_back(token);
+  if (state)
+    late.states.insert(late.states.end(), state, state + width_);
+  else
+    late.states.resize(late.states.size() + width_);
+}
+
+// Those before slot `end`.
+void EagleDrafts::add_put_off(RequestRow row, int32_t end) {
+  PutOff& late = put_off_[row.value];
+  const int32_t count = std::clamp(end - late.begin, 0, static_cast<int32_t>(late.tokens.size()));
+  for (int32_t i = 0; i < count; ++i)
+    add_row(table_.slot(row, late.begin + i), late.begin + i, late.tokens[i], late.states.data() + int64_t{i} * width_);
+  late.begin += count;
+  late.tokens.erase(late.tokens.begin(), late.tokens.begin() + count);
+  late.states.erase(late.states.begin(), late.states.begin() + int64_t{count} * width_);
+}
+
+// For so many rows of a request: where there is none, those that are there go first.
+void EagleDrafts::make_room(int32_t rows) {
+  if (inputs_.query_rows() + rows <= arena_.limits().query_rows) return;
+  run_extend();
+  begin_step();
 }
 
 // Of the token before its first row. A request begins at the beginning of a page.
@@ -163,7 +224,8 @@ int32_t EagleDrafts::draft_chains(std::span<const DraftsWanted> wanted) {
     for (const Chain& chain : chains) {
       const int32_t slot = chain.of->position + static_cast<int32_t>(chain.of->drafts->size());
       add_row(table_.slot(chain.of->row, slot), slot, chain.of->drafts->back().token, chain.state);
-      end_request(chain.of->row, slot + 1, 1, true);
+      end_request(chain.of->row, slot + 1, 1);
+      want_last_row(chain.of->row);
     }
     run(attn::Mode::decode);
     for (size_t i = 0; i < chains.size(); ++i) {
@@ -255,12 +317,11 @@ void EagleDrafts::add_row(TokenSlot slot, int32_t position, int32_t token, const
 }
 
 // Its rows have been added, up to slot `end`.
-void EagleDrafts::end_request(RequestRow row, int32_t end, int32_t rows, bool wants_draft) {
+void EagleDrafts::end_request(RequestRow row, int32_t end, int32_t rows) {
   const int32_t b = inputs_.live()++;
   inputs_.rows()[b] = row;
   inputs_.lengths()[b] = {end};
   inputs_.extend_lengths()[b] = {rows};
-  if (wants_draft) want_last_row(row);
 }
 
 // What it says comes behind the row that was added last.
@@ -268,6 +329,14 @@ void EagleDrafts::want_last_row(RequestRow row) {
   wanted_.push_back(row);
   inputs_.wanted_rows()[inputs_.wanted_count()++] = inputs_.query_rows() - 1;
   inputs_.logits_count() = inputs_.wanted_count();
+}
+
+void EagleDrafts::run_extend() {
+  run(attn::Mode::draft_extend);
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    std::ranges::copy(guesses_of(static_cast<int64_t>(i), 1), first_.begin() + int64_t{wanted_[i].value} * topk_);
+    std::copy_n(forward_.next_states().row(static_cast<int64_t>(i)), width_, row_of(row_states_, wanted_[i].value));
+  }
 }
 
 void EagleDrafts::run(attn::Mode mode, int32_t draft_step) {

@@ -7,11 +7,13 @@
 //   slots of the head          .    g_p|b g_p+1|c g_p+2|e     computed after the walk; that of a by the step before
 //   drafts                                    f, h, ...      from slot of e: f; from f with the state of e: h
 //
-// extend() comes after every step: of the requests that are followed it computes the slots of all tokens that the step
-// put into pages, accepted drafts and chunks of prompts alike, from the target's features, and the slot of the token
-// that was drawn. So what drafts left there is written over, and a page that they have filled is whole for the head
-// too, whoever comes to share it. The first slot of a chunk wants features of the token before it: these are kept for
-// each request, and for the last slot of each page, where a request may begin that found a prefix.
+// extend() comes after every step, with the target's features of the requests that are followed: for the slots of all
+// tokens that the step put into pages, accepted drafts and chunks of prompts alike, and for that of the token that was
+// drawn. Slots of prompts are computed at once; those of tokens that were drawn are put off, since several take hardly
+// longer than one, until drafts are wanted (catch_up) or a page is full. So what drafts left there is written over
+// before it is read, and a full page is whole for the head too, whoever comes to share it. The newest token's slot is
+// always put off: what it says is the first draft. The first slot of a chunk wants features of the token before it:
+// these are kept for each request, and for the last slot of each page, where a request may begin that found a prefix.
 //
 // With topk above 1 drafts are trees: each pass follows topk branches of every request (growing_tree.h), whose keys and
 // values lie in slots of the store past the pool's: nobody else has these, and drafting takes no page.
@@ -51,6 +53,7 @@ class EagleDrafts final : public DraftModel {
   void extend(const Batch& batch, const StepResults& results, Rows<const float> features);
 
   bool has_slots(std::span<const PageId> pages) const override;
+  void catch_up(std::span<const RequestRow> rows) override;
   DraftToken first(RequestRow row) const override { return first_of(row).front(); }
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
@@ -66,8 +69,20 @@ class EagleDrafts final : public DraftModel {
     const DraftsWanted* of;
     GrowingTree tree;
   };
+  // Slots of a request whose turn has not come, one after the other.
+  struct PutOff {
+    int32_t begin = 0;
+    std::vector<int32_t> tokens = {};
+    std::vector<float> states = {};  // [tokens, width]
+
+    int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
+  };
   int32_t room_of(RequestRow row) const;
+  bool fills_page(const Share& share, const DraftSlots& slots) const;
   void add_slots(const Batch& batch, const Share& share, const DraftSlots& slots, Rows<const float> features);
+  void put_off(RequestRow row, int32_t slot, int32_t token, const float* state);
+  void add_put_off(RequestRow row, int32_t end);
+  void make_room(int32_t rows);
   void begin_pages(const Share& share);
   void keep_features(const Share& share, const DraftSlots& slots, Rows<const float> features);
   static int32_t row_at(const Share& share, const DraftSlots& slots, int32_t position);
@@ -75,12 +90,13 @@ class EagleDrafts final : public DraftModel {
   void begin_step();
   void add_row(TokenSlot slot, int32_t position, int32_t token, const float* state);
   void want_last_row(RequestRow row);
-  void end_request(RequestRow row, int32_t end, int32_t rows, bool wants_draft);
+  void end_request(RequestRow row, int32_t end, int32_t rows);
   int32_t draft_chains(std::span<const DraftsWanted> wanted);
   int32_t draft_trees(std::span<const DraftsWanted> wanted);
   void begin_trees(std::span<const GrowingBranches> trees);
   void add_branches(std::span<const GrowingBranches> trees, int32_t pass);
   TokenSlot branch_slot(int64_t tree, int32_t branch, int32_t pass) const;
+  void run_extend();
   void run(attn::Mode mode, int32_t draft_step = 0);
   void guess(int64_t row, int thread);
   std::span<const DraftToken> first_of(RequestRow row) const {
@@ -107,7 +123,8 @@ class EagleDrafts final : public DraftModel {
   std::vector<bool> whole_;          // [pages] all slots of the page are computed, and its features kept
   Buffer row_features_;              // [request rows, width] of the last token in pages
   Buffer row_states_;                // [request rows, width] what the newest token's slot hands on
-  std::vector<DraftToken> first_;    // [request rows, topk] and what it says comes next
+  std::vector<PutOff> put_off_;      // [request rows]
+  std::vector<DraftToken> first_;    // [request rows, topk] what the newest token's slot says comes next
   std::vector<RequestRow> wanted_;   // of the step that is being computed: whose its wanted rows are
   std::vector<DraftToken> guesses_;  // [wanted, topk] and what they say
   std::vector<int32_t> parents_;     // [trees, topk] scratch

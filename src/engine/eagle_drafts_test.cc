@@ -122,6 +122,10 @@ class WatchedDrafts final : public DraftModel {
                 const model::EagleHead& head, Dtype kv_type, Exec& exec)
       : drafts_(drafts), limits_(limits), alone_(target, head, kv_type, exec) {}
   bool has_slots(std::span<const PageId> pages) const override { return drafts_.has_slots(pages); }
+  void catch_up(std::span<const RequestRow> rows) override {
+    drafts_.catch_up(rows);
+    asked += std::ssize(rows);
+  }
   DraftToken first(RequestRow row) const override { return drafts_.first(row); }
   int32_t draft(std::span<const DraftsWanted> wanted) override {
     before_drafts();
@@ -135,7 +139,7 @@ class WatchedDrafts final : public DraftModel {
   std::map<int32_t, Text> texts;  // of request rows
   std::function<void()> before_drafts;
   std::function<void(RequestRow, const Text&)> poison_behind;
-  int64_t compared = 0, wrong = 0;
+  int64_t asked = 0, compared = 0, wrong = 0;
   int64_t branching = 0, deep = 0;  // trees; and of those, the ones in which a path was followed from pass to pass
   bool compares = true;
 
@@ -174,9 +178,19 @@ struct WorldLimits {
   int32_t drafts = 5;
   int32_t topk = 1;
   int32_t steps = 0;
+  bool own_drafts = false;  // of requests, beside the head's
 };
 
 constexpr int32_t kMostText = 300;
+
+// A request's own drafts: for some tokens on end good ones, as far as it can know that, then none.
+class SometimesSure final : public Drafter {
+ public:
+  void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override {
+    if (text.size() / 24 % 2 == 0) return;
+    for (int32_t i = 0; i < most; ++i) drafts.push_back({.token = (text.back() * 7 + i) % 320, .hit = 0.95f});
+  }
+};
 
 // A scheduler over a target and its head, stepped by hand; drafts cost nothing, so as many as may be are made.
 class HeadWorld {
@@ -194,7 +208,8 @@ class HeadWorld {
                 .topk = given.topk,
                 .draft_steps = given.steps,
                 .draft_model = head != nullptr},
-        scheduler_(limits_, {}, PrefillBudget(given.mixed_chunk), DraftBudget(limits_.drawn_rows(), 0, 0)),
+        scheduler_(limits_, own_drafts(head && given.own_drafts), PrefillBudget(given.mixed_chunk),
+                   DraftBudget(limits_.drawn_rows(), 0, 0)),
         device_({.model = target,
                  .limits = limits_,
                  .kv_type = kv_type,
@@ -271,6 +286,10 @@ class HeadWorld {
   void spoil(RequestRow row, int32_t position) { spoil(scheduler_.table().slot(row, position)); }
 
  private:
+  static MakeDrafter own_drafts(bool some) {
+    if (!some) return {};
+    return [](const Request&) { return std::make_unique<SometimesSure>(); };
+  }
   // The text of each row as the head has it after this step.
   void follow(const Step& step) {
     for (const Share& share : step.batch.shares) {
@@ -453,12 +472,38 @@ TEST_F(EagleDraftsTest, DrawnTokensHaveTheTargetsDistribution) {
   }
 }
 
+// Where the text's own drafts promise more it computes nothing, and what it says afterwards is the same.
+TEST_F(EagleDraftsTest, AreNotAskedForWhereTheTextsOwnPromiseMore) {
+  const TinyFile file(target_without_memory(1));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 1));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  for (const int32_t page_size : {1, 16, 64}) {
+    SCOPED_TRACE(page_size);
+    HeadWorld plain(target, nullptr, {}, exec_, Dtype::f32);
+    HeadWorld world(target, &head, {.page_size = page_size, .own_drafts = true}, exec_, Dtype::f32);
+    world.step_time = std::chrono::seconds(10);  // beside which real passes are nothing
+    world.following_time = std::chrono::seconds(5);
+    int64_t steps = 0;
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const Request request = drawn(random_text(20, seed), 250, 0);
+      EXPECT_EQ(world.finish(request).tokens, plain.finish(request).tokens);
+      if (seed == 0) steps = world.steps, world.watched().asked = 0;  // by then it has learned that
+    }
+    EXPECT_EQ(world.followed_steps, world.steps);
+    EXPECT_GT(world.watched().asked, (world.steps - steps) / 8) << "24 tokens in five steps";
+    EXPECT_LT(world.watched().asked, (world.steps - steps) / 4) << "and in 24 where its own drafts are wrong";
+    EXPECT_GT(world.watched().compared, 200);
+    EXPECT_EQ(world.watched().wrong, 0);
+  }
+}
+
 // --- random schedules
 
 class RandomWorld {
  public:
   RandomWorld(const model::Model& target, const model::EagleHead& head, int32_t topk, uint32_t seed, Exec& exec)
-      : target_(target), head_(head), topk_(topk), random_(seed), exec_(exec) {
+      : target_(target), head_(head), topk_(topk), own_drafts_(seed % 2 == 1), random_(seed), exec_(exec) {
     for (int i = 0; i < 2; ++i) themes_.push_back(random_text(kMostText, random_()));
   }
 
@@ -472,10 +517,11 @@ class RandomWorld {
                              .prefix_cache = below(5) > 0,
                              .drafts = 1 + below(topk_ > 1 ? 14 : 6),
                              .topk = topk_,
-                             .steps = topk_ > 1 ? 1 + below(5) : 0};
+                             .steps = topk_ > 1 ? 1 + below(5) : 0,
+                             .own_drafts = own_drafts_};
     SCOPED_TRACE(cat(limits.pool_tokens, " tokens in pages of ", limits.page_size, ", running ", limits.running,
                      ", chunks ", limits.prefill_chunk, " and ", limits.mixed_chunk, ", drafts ", limits.drafts,
-                     ", topk ", limits.topk, ", steps ", limits.steps));
+                     ", topk ", limits.topk, ", steps ", limits.steps, ", own drafts ", limits.own_drafts));
     HeadWorld world(target_, &head_, limits, exec_);
     std::map<RequestId, Request> requests;
     std::set<RequestId> cancelled;
@@ -540,6 +586,7 @@ class RandomWorld {
   const model::Model& target_;
   const model::EagleHead& head_;
   int32_t topk_;
+  bool own_drafts_;
   std::mt19937 random_;
   Exec& exec_;
   std::vector<Text> themes_;
@@ -678,6 +725,52 @@ TEST_F(EagleDraftsTest, AHeadThatDoesNotPayFollowsNobody) {
   const int64_t followed = world.followed_steps;
   EXPECT_EQ(world.finish(other).tokens, plain.finish(other).tokens);
   EXPECT_EQ(world.followed_steps, followed);
+}
+
+// What nobody tries is not learned.
+TEST_F(EagleDraftsTest, AHeadThatDoesNotPayIsTriedNowAndThen) {
+  const TinyFile file{{}};
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(tiny_head(target));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  HeadWorld world(target, &head, {}, exec_);
+  world.step_time = std::chrono::seconds(10);
+  world.following_time = std::chrono::seconds(5);
+  world.finish(drawn(random_text(20, 1), 200, 0));
+  std::vector<int64_t> followed;
+  for (int32_t i = 0; i < FollowBudget::kProbe; ++i) {
+    const int64_t before = world.followed_steps;
+    world.finish(drawn(random_text(20, 100 + i), 60, 0));
+    followed.push_back(world.followed_steps - before);
+  }
+  const int64_t most = *std::ranges::max_element(followed);
+  EXPECT_GE(most, FollowBudget::kTried);
+  EXPECT_LE(most, FollowBudget::kTried + 2) << "its prompt, and the step that finds it out";
+  EXPECT_EQ(std::ranges::count(followed, 0), FollowBudget::kProbe - 1);
+  EXPECT_EQ(world.watched().wrong, 0);
+}
+
+// Its own page goes back where the tree has another of the same tokens: one that the head knows nothing of.
+TEST_F(EagleDraftsTest, WhoGetsAPageOfSomebodyThatIsNotFollowedIsLeft) {
+  const TinyFile file(target_without_memory(1));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 1));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  for (const int32_t page_size : {16, 64}) {
+    SCOPED_TRACE(page_size);
+    HeadWorld plain(target, nullptr, {}, exec_, Dtype::f32);
+    HeadWorld world(target, &head, {.page_size = page_size}, exec_, Dtype::f32);
+    Request alone = drawn(random_text(10, 1), 200, 0);
+    alone.speculative = false;
+    const RequestId first = world.add(alone);
+    while (world.heard(first).tokens.size() < 100) world.step();
+    const HeadWorld::Heard expected = plain.finish(alone), heard = world.finish(drawn(random_text(10, 1), 200, 0));
+    EXPECT_EQ(heard.tokens, expected.tokens);
+    EXPECT_EQ(heard.logprobs, expected.logprobs);
+    EXPECT_GT(heard.speculated.verifications, 0);
+    EXPECT_LT(world.followed_steps, 40);
+    EXPECT_EQ(world.watched().wrong, 0);
+  }
 }
 
 TEST_F(EagleDraftsTest, AHeadThatPaysFollowsToTheEnd) {

@@ -1,18 +1,23 @@
-// Which requests a draft model follows. To draft for a request it must have keys and values for all of its tokens, from
-// the first on: a few percent of a prompt's time, and beside each token that is generated a pass of the model's own. So
-// it follows those for which that pays, and leaves the others alone: these cost nothing, and can not be drafted for by
-// the model until they end.
+// Which requests a draft model follows, and in which of their steps it is asked for drafts. To draft for a request it
+// must have keys and values for all of its tokens, from the first on: a few percent of a prompt's time, and beside the
+// tokens that are generated passes of the model's own. So it follows those for which that pays, and leaves the others
+// alone: these cost nothing, and can not be drafted for by the model until they end.
 //
-//   gain       tokens a second that the planned steps promise with the model, its passes paid, over what they promise
-//              without it; learned apart for about 1, 2, 4, 8, ... requests that decode together
+//   gain       tokens a second that a planned step promises with the model, its passes paid, over what it promises
+//              without it; learned apart for about 1, 2, 4, 8, ... requests that decode together, and by how many
+//              tokens the request's own drafter promises: the more these are, the less is left to gain
+//   asked      the model is in steps of a request where that gains; in others it computes nothing, and catches up later
 //   a request  is followed when it begins, if what a usual answer gains is more than what its prompt costs
 //   and left   when steps with as many requests as there are now do not gain any more
 //
-// What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps.
+// What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps; and of
+// the steps in which the model would not be asked, it is in one of kAskedAgain.
 #pragma once
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
+#include <span>
 
 #include "engine/usual_time.h"
 
@@ -20,12 +25,12 @@ namespace quire::engine {
 
 class FollowBudget {
  public:
-  static constexpr int32_t kProbe = 16, kTried = 32;
+  static constexpr int32_t kProbe = 16, kTried = 32, kAskedAgain = 64;
   // Tokens. Not this request's own answer: its prompt's pages are shared, and who finds pages that were not followed
   // cannot be followed, however long its answer is.
   static constexpr int32_t kUsualAnswer = 256;
-  static constexpr double kLeastGain = 0.02;    // less may be chance, and what the target computes for the model is not
-                                                // measured apart
+  static constexpr double kLeastGain = 0.02;  // less may be chance, and what the target computes for the model is not
+                                              // measured apart
   using Seconds = std::chrono::duration<double>;
 
   struct Beginning {
@@ -37,23 +42,43 @@ class FollowBudget {
   Choice choose(const Beginning& request);  // what becomes of a request that begins
   bool gains(int32_t decoding) const { return gain(decoding) > kLeastGain; }
 
-  // What a planned step without prompts promises, in tokens a second; `followed` of the requests that decode are.
-  void compare(int32_t decoding, int32_t followed, double with, double without);
+  // Whether it is asked for a request that it follows. own: tokens that the request's own drafter promises. To be
+  // called once for each such request of a step, since it counts them.
+  bool asks(int32_t decoding, double own);
+
+  // What a planned step without prompts promises, in tokens a second, with and without the drafts that the model was
+  // asked for. own: of each request for which it was.
+  void compare(int32_t decoding, std::span<const double> own, double with, double without);
 
   // After a step of so many requests that decode, and of none but those, the model took so long for those it follows.
-  void followed_step(int32_t decoding, Seconds time);
-  // And after one with so many rows of prompts that it follows.
+  void followed_step(int32_t decoding, Seconds time) { steps_[class_of(decoding)].add(time); }
+  // And when it was asked, before its first drafts were known.
+  void caught_up(int32_t decoding, Seconds time) { catch_ups_[class_of(decoding)].add(time); }
+  // And after a step with so many rows of prompts that it follows.
   void followed_prompt(int32_t rows, Seconds time);
-  Seconds step_cost(int32_t decoding) const { return costs_[class_of(decoding)].value(); }  // 0: not measured
+  // Of a step in which it is asked, without passes for further drafts; 0: not measured.
+  Seconds step_cost(int32_t decoding) const {
+    return steps_[class_of(decoding)].value() + catch_ups_[class_of(decoding)].value();
+  }
 
  private:
-  static constexpr int32_t kClasses = 8;
+  static constexpr int32_t kClasses = 8;  // of requests that decode
+  static constexpr std::array<double, 4> kOwn = {0.0, 0.5, 1.0, 2.0};
+  static constexpr int32_t kOwnClasses = std::ssize(kOwn) + 1;
   static int32_t class_of(int32_t decoding);
-  double gain(int32_t decoding) const;  // as a logarithm
+  static int32_t own_class_of(double own);
 
-  std::array<double, kClasses> gains_ = {};  // logarithms
-  std::array<int32_t, kClasses> compared_ = {};
-  std::array<UsualTime, kClasses> costs_ = {};
+  struct Gain {
+    double gain = 0;       // as a logarithm
+    int32_t compared = 0;  // how often
+    double met = 0;        // requests in steps; older ones count less
+    int32_t unasked = 0;   // since it was last asked
+  };
+  double gain(int32_t decoding) const;
+  double gain(int32_t of, int32_t own) const;
+
+  std::array<std::array<Gain, kOwnClasses>, kClasses> gains_ = {};
+  std::array<UsualTime, kClasses> steps_ = {}, catch_ups_ = {};
   UsualTime prompt_row_;
   int32_t passed_by_ = 0;
 };

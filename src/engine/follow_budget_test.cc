@@ -2,14 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace quire::engine {
 namespace {
 
 using namespace std::chrono_literals;
 using Choice = FollowBudget::Choice;
 
-void see(FollowBudget& budget, int32_t decoding, double gain, int times = 200, int32_t followed = 0) {
-  for (int i = 0; i < times; ++i) budget.compare(decoding, followed ? followed : decoding, gain, 1);
+// So many planned steps, for each request of which the model was asked, beside own drafts that promise so much.
+void see(FollowBudget& budget, int32_t decoding, double gain, int times = 200, int32_t asked = 0, double own = 0) {
+  const std::vector<double> all(asked ? asked : decoding, own);
+  for (int i = 0; i < times; ++i) {
+    for (const double each : all) budget.asks(decoding, each);
+    budget.compare(decoding, all, gain, 1);
+  }
 }
 
 FollowBudget::Beginning beginning(int32_t decoding, int32_t prompt_rows = 100) {
@@ -57,7 +64,7 @@ TEST(FollowBudget, ALittleGainIsNone) {
   EXPECT_FALSE(budget.gains(1));
 }
 
-TEST(FollowBudget, OneOfManyThatIsFollowedCountsForAll) {
+TEST(FollowBudget, OneOfManyForWhichItIsAskedCountsForAll) {
   FollowBudget budget;
   see(budget, 16, 1 + 0.05 / 16, 200, 1);
   EXPECT_TRUE(budget.gains(16));
@@ -86,12 +93,46 @@ TEST(FollowBudget, OfThoseThatAreNotFollowedOneInSomeIsTried) {
     EXPECT_EQ(budget.choose(beginning(1, 4000)), Choice::left) << "a long prompt is too dear for that";
 }
 
+// Texts that repeat themselves have good drafts of their own, and leave nothing to a model.
+TEST(FollowBudget, IsAskedBesideOwnDraftsThatLeaveItSomething) {
+  FollowBudget budget;
+  see(budget, 1, 1.3, 200, 1, 0);
+  see(budget, 1, 1.1, 200, 1, 0.4);
+  see(budget, 1, 0.9, 200, 1, 3);
+  EXPECT_TRUE(budget.asks(1, 0));
+  EXPECT_TRUE(budget.asks(1, 0.3));
+  EXPECT_TRUE(budget.asks(1, 0.8)) << "of which nothing is known";
+  EXPECT_FALSE(budget.asks(1, 2.5));
+  EXPECT_FALSE(budget.asks(1, 7));
+  EXPECT_TRUE(budget.gains(1));
+}
+
+TEST(FollowBudget, AStepInWhichItIsNotAskedCostsNothing) {
+  FollowBudget budget;
+  see(budget, 1, 1.2, 100, 1, 0);
+  for (int i = 0; i < 30; ++i) see(budget, 1, 0.5, 1, 1, 3);
+  for (int i = 0; i < 300; ++i) budget.asks(1, 3);
+  EXPECT_TRUE(budget.gains(1)) << "it is asked in a quarter of all steps, and gains a fifth there";
+  for (int i = 0; i < 2000; ++i) budget.asks(1, 3);
+  EXPECT_FALSE(budget.gains(1)) << "in few steps";
+}
+
+TEST(FollowBudget, WhereItIsNotAskedItIsNowAndThen) {
+  FollowBudget budget;
+  see(budget, 1, 0.9, 200, 1, 3);
+  int asked = 0;
+  for (int i = 0; i < 10 * FollowBudget::kAskedAgain; ++i) asked += budget.asks(1, 3);
+  EXPECT_NEAR(asked, 10, 1);
+}
+
 TEST(FollowBudget, WhatAStepCostsIsMeasuredByTheRequestsThatDecode) {
   FollowBudget budget;
   EXPECT_EQ(budget.step_cost(1).count(), 0);
   for (int i = 0; i < 100; ++i) {
-    budget.followed_step(1, 300us);
-    budget.followed_step(16, 2ms);
+    budget.followed_step(1, 100us);
+    budget.caught_up(1, 200us);
+    budget.followed_step(16, 500us);
+    budget.caught_up(16, 1500us);
   }
   EXPECT_NEAR(budget.step_cost(1).count(), 300e-6, 1e-9);
   EXPECT_NEAR(budget.step_cost(17).count(), 2e-3, 1e-9);

@@ -43,6 +43,7 @@ class GpuDrafts final : public DraftModel {
   void extend(const Batch& batch, const StepResults& results);
 
   bool has_slots(std::span<const PageId>) const override { return true; }  // it follows everybody
+  void catch_up(std::span<const RequestRow>) override {}                   // and puts nothing off
   DraftToken first(RequestRow row) const override;
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
@@ -54,7 +55,8 @@ class GpuDrafts final : public DraftModel {
     bool grows() const;
     void add(const DraftToken& draft);
   };
-  void add_slots(const Batch& batch, const Share& share, const DraftSlots& of_share, const attn::StepInputBuffers& inputs);
+  void add_slots(const Batch& batch, const Share& share, const DraftSlots& of_share,
+                 const attn::StepInputBuffers& inputs);
   void check_extend(attn::StepInputs inputs, int32_t requests, int32_t rows) const;
   int32_t state_before(const Share& share) const;
   bool has_room(const DraftsWanted& wanted, int32_t passes) const;

@@ -352,27 +352,39 @@ int32_t Scheduler::most_drafts(const Sequence& sequence) const {
   return std::min(limits_.drafts, sequence.most_tokens - sequence.length() - 1);
 }
 
-// For those that the model follows, as long as that gains something, and what it gains is learned.
+// For those that the model follows, in steps in which that gains something; and what it gains is learned.
 void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting,
                                std::span<std::vector<DraftToken>* const> chains) {
   const bool gains = follow_budget_.gains(step.decoding);
-  std::vector<Planned*> followed;
+  std::vector<Planned*> asked;
+  std::vector<RequestRow> rows;
+  std::vector<double> own;  // what their own drafters promise
   for (Planned* const planned : drafting) {
     Sequence& sequence = *planned->sequence;
-    if (sequence.followed && !gains && sequence.steps_to_try == 0) stop_following(sequence);
+    const bool tried = sequence.steps_to_try > 0;
+    if (sequence.followed && !gains && !tried) stop_following(sequence);
     if (!sequence.followed) continue;
-    sequence.steps_to_try = std::max(0, sequence.steps_to_try - 1);
-    followed.push_back(planned);
+    if (tried) --sequence.steps_to_try;
+    const double promised = expected_tokens(planned->drafts);
+    if (!follow_budget_.asks(step.decoding, promised) && !tried) continue;
+    asked.push_back(planned);
+    rows.push_back(sequence.row);
+    own.push_back(promised);
   }
-  if (followed.empty()) return;
+  if (asked.empty()) return;
   const DraftBudget::Promise without = draft_budget_.promise(step, chains);
-  const int32_t passes = draft_by_model(step, followed);
+  const Clock::time_point start = Clock::now();
+  draft_model_->catch_up(rows);
+  const std::chrono::duration<double> time = Clock::now() - start;
+  drafting_ += time;
+  follow_budget_.caught_up(step.decoding, time);
+  const int32_t passes = draft_by_model(step, asked);
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
   const double cost = (draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding)).count();
-  follow_budget_.compare(step.decoding, static_cast<int32_t>(followed.size()),
-                         with.tokens / (with.time + (unit > 0 ? cost / unit : 0)), without.tokens / without.time);
+  follow_budget_.compare(step.decoding, own, with.tokens / (with.time + (unit > 0 ? cost / unit : 0)),
+                         without.tokens / without.time);
 }
 
 void Scheduler::stop_following(Sequence& sequence) { sequence.followed = sequence.drafted = false; }
@@ -381,9 +393,8 @@ void Scheduler::stop_following(Sequence& sequence) { sequence.followed = sequenc
 FollowBudget::Choice Scheduler::begins_followed(const Sequence& sequence) {
   if (!sequence.record || !draft_model_->has_slots(table_.pages(sequence.row))) return FollowBudget::Choice::left;
   const int32_t decoding = std::min(limits_.running, running() + waiting());
-  return follow_budget_.choose({.decoding = decoding,
-                                .prompt_rows = sequence.remaining(),
-                                .step = draft_budget_.time_of(decoding)});
+  return follow_budget_.choose(
+      {.decoding = decoding, .prompt_rows = sequence.remaining(), .step = draft_budget_.time_of(decoding)});
 }
 
 // In place of those of a request's own drafter, where these are less likely. The first is known; if it is no likelier,
