@@ -120,10 +120,7 @@ __device__ Stretch stretch_of(const ClusterDecode& d, const RowTile<kSeveral>& t
   const int32_t blocks = 1 << d.cluster_shift;
   const int32_t each = ((seen_end - seen_first + blocks - 1 >> d.cluster_shift) + 15) & ~15;
   const int32_t first = seen_first + rank * each;
-  return {.pages = place.in(keys),
-          .first = first,
-          .end = min(first + each, seen_end),
-          .newest = newest};
+  return {.pages = place.in(keys), .first = first, .end = min(first + each, seen_end), .newest = newest};
 }
 
 // --- loading

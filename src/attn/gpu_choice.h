@@ -13,7 +13,8 @@
 //   decode_many
 //             one query of each of many sequences, 16 bits, dims 64 and 128, no long contexts
 //   latent    any number of queries over latent keys of 576 columns, 16 or 8 bits, on Hopper
-//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, and trees, of dims that decode is not for
+//   prefill   many queries of each sequence, 16 or 8 bits, on Hopper; few, too, and trees, of dims that decode has
+//             no kernel for
 //
 // The one reduction (AttendArgs::deterministic) is kept by decode with a fixed cut (decode_cut.h), by decode_parts,
 // whose bits are the same, and by general. Which of decode and general is taken depends on types, dims, strides and the

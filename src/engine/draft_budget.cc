@@ -57,9 +57,7 @@ void DraftBudget::drafted(int32_t passes, std::chrono::duration<double> time) {
   if (passes > 0) pass_.add(time / passes);
 }
 
-void DraftBudget::turned(std::chrono::duration<double> time) {
-  turn_.add(time);
-}
+void DraftBudget::turned(std::chrono::duration<double> time) { turn_.add(time); }
 
 // A stable sort leaves the drafts of a request in their order.
 void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> drafts, int32_t most) {
@@ -72,7 +70,8 @@ void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> drafts
 
 // price: of the rows that drafts add, and of the turn, as a part of what they cost.
 int32_t DraftBudget::those_that_pay(const StepAhead& step, double price) const {
-  const double without = times_.of(step.decoding), turn = times_.seconds() > 0 ? turn_.value().count() / times_.seconds() : 0;
+  const double without = times_.of(step.decoding);
+  const double turn = times_.seconds() > 0 ? turn_.value().count() / times_.seconds() : 0;
   double tokens = step.decoding, best = kLeastGain * tokens / without;
   int32_t chosen = 0;
   for (int32_t i = 0; i < std::ssize(choices_); ++i) {

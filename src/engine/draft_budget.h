@@ -4,8 +4,7 @@
 //   a draft's path   the chance that it and all drafts before it come: what it adds to the step's tokens
 //   the step's rate  (requests that decode + paths of the chosen drafts) / t(rows), t as steps were measured
 //   the turn         what a step with drafts costs beside its rows where steps overlap: the next one can be planned
-//   only
-//                    when its tokens are known, and the device has nothing to do meanwhile
+//                    only when its tokens are known, and the device has nothing to do meanwhile
 //
 // Drafts are taken in order of their paths, over all requests, and as many as give the highest rate. They stand in that
 // order in the list of each request (draft_tree.h), so what is taken of a chain or a tree is its beginning.

@@ -1,5 +1,5 @@
-// Which of a head's slots a step gives (eagle_drafts.h): of all that it put into pages, and of the token that was drawn,
-// if that has a page.
+// Which of a head's slots a step gives (eagle_drafts.h): of all that it put into pages, and of the token that was
+// drawn, if that has a page.
 #pragma once
 #include <cstdint>
 #include <vector>

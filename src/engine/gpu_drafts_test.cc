@@ -184,12 +184,11 @@ class GpuDraftsTest : public ::testing::TestWithParam<Kind> {
     Exec exec{{.threads = 2}};
     const model::Model target(model_file_->path(), exec);
     head_file_ = std::make_unique<TinyHeadFile>(model::testing::tiny_head(
-        target,
-        {.head_dim = 64,
-         .ffn_width = 160,
-         .type = kind.type,
-         .norm_output = kind.norm_output,
-         .spread = 0.08f}));  // attention that is not sure of one key: small differences stay small
+        target, {.head_dim = 64,
+                 .ffn_width = 160,
+                 .type = kind.type,
+                 .norm_output = kind.norm_output,
+                 .spread = 0.08f}));  // attention that is not sure of one key: small differences stay small
   }
   std::unique_ptr<Drafting> on_gpu(bool deterministic = false) { return drafting(stream_.get(), deterministic); }
   std::unique_ptr<Drafting> on_cpu() { return drafting(nullptr, false); }

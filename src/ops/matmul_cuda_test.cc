@@ -555,7 +555,8 @@ CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
   return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
 }
 
-// The squares of rows, summed by 16 inputs, as whoever wrote the rows leaves them; and the norm's factor that they make.
+// The squares of rows, summed by 16 inputs, as whoever wrote the rows leaves them; and the norm's factor that they
+// make.
 class NormSquares {
  public:
   NormSquares(int64_t rows, int64_t inputs) : inputs_(inputs), squares_(rows * inputs / 16, 50, 11) {

@@ -38,7 +38,7 @@ struct Step {
   LayerKind kind = LayerKind::full;
   Form form = Form::in_place;
   std::vector<Sequence> sequences = {};
-  int32_t captured = 0;    // sequences the step is padded to; 0: none more than given
+  int32_t captured = 0;       // sequences the step is padded to; 0: none more than given
   int32_t sequence_rows = 0;  // extend, draft_extend: the shape's bound; 0: none
   int32_t draft_step = 0;     // i
   int32_t window = -1;
