@@ -46,7 +46,7 @@ struct Share {
   bool prefills = false;    // a chunk of a prompt; else it decodes
   bool draws = false;       // a token, from the logits of its text's last row
   bool followed = false;    // a draft model computes its slots of these rows
-  bool drafted = false;     // and has that of the first row already: the step before drew its token
+  bool drafted = false;     // and has that of the first row, or has put it off: the step before drew its token
   int32_t generated = 0;    // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};

@@ -57,9 +57,13 @@ FollowBudget::Choice FollowBudget::choose(const Beginning& request) {
   const double gained = gain(request.decoding);
   const Seconds saved = kUsualAnswer * request.step * (1 - std::exp(-gained));
   const Seconds price = request.prompt_rows * prompt_row_.value();
-  if (gained > kLeastGain && (request.step.count() == 0 || saved >= price)) return Choice::followed;
-  if (request.prompt_rows > kFewRows || ++passed_by_ < kProbe) return Choice::left;
-  passed_by_ = 0;
+  Probe& probe = probes_[class_of(request.decoding)];
+  if (gained > kLeastGain && (request.step.count() == 0 || saved >= price)) {
+    probe = {};
+    return Choice::followed;
+  }
+  if (request.prompt_rows > kFewRows || ++probe.passed_by < probe.after) return Choice::left;
+  probe = {.after = std::min(2 * probe.after, kRarestProbe)};
   return Choice::tried;
 }
 

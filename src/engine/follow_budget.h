@@ -10,8 +10,9 @@
 //   a request  is followed when it begins, if what a usual answer gains is more than what its prompt costs
 //   and left   when steps with as many requests as there are now do not gain any more
 //
-// What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps; and of
-// the steps in which the model would not be asked, it is in one of kAskedAgain.
+// What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps, and
+// fewer and fewer as long as none gains; and of the steps in which the model would not be asked, it is in one of
+// kAskedAgain.
 #pragma once
 #include <array>
 #include <chrono>
@@ -25,7 +26,7 @@ namespace quire::engine {
 
 class FollowBudget {
  public:
-  static constexpr int32_t kProbe = 16, kTried = 32, kAskedAgain = 64;
+  static constexpr int32_t kProbe = 16, kRarestProbe = 512, kTried = 32, kAskedAgain = 64;
   // Tokens. Not this request's own answer: its prompt's pages are shared, and who finds pages that were not followed
   // cannot be followed, however long its answer is.
   static constexpr int32_t kUsualAnswer = 256;
@@ -80,7 +81,11 @@ class FollowBudget {
   std::array<std::array<Gain, kOwnClasses>, kClasses> gains_ = {};
   std::array<UsualTime, kClasses> steps_ = {}, catch_ups_ = {};
   UsualTime prompt_row_;
-  int32_t passed_by_ = 0;
+  struct Probe {
+    int32_t passed_by = 0;   // requests since one was tried
+    int32_t after = kProbe;  // so many one is
+  };
+  std::array<Probe, kClasses> probes_ = {};
 };
 
 }  // namespace quire::engine

@@ -86,9 +86,17 @@ TEST(FollowBudget, OfThoseThatAreNotFollowedOneInSomeIsTried) {
   FollowBudget budget;
   see(budget, 1, 0.9);
   budget.followed_prompt(512, 512 * 30us);
-  int tried = 0;
-  for (int i = 0; i < 10 * FollowBudget::kProbe; ++i) tried += budget.choose(beginning(1)) == Choice::tried;
-  EXPECT_EQ(tried, 10);
+  std::vector<int> tried;
+  for (int i = 1; i <= 100 * FollowBudget::kProbe; ++i)
+    if (budget.choose(beginning(1)) == Choice::tried) tried.push_back(i);
+  EXPECT_EQ(tried, (std::vector<int>{16, 48, 112, 240, 496, 1008, 1520})) << "fewer and fewer";
+  see(budget, 1, 1.2);
+  EXPECT_EQ(budget.choose(beginning(1)), Choice::followed);
+  see(budget, 1, 0.8);
+  tried.clear();
+  for (int i = 1; i <= FollowBudget::kProbe; ++i)
+    if (budget.choose(beginning(1)) == Choice::tried) tried.push_back(i);
+  EXPECT_EQ(tried.size(), 1) << "since it gained in between";
   for (int i = 0; i < 10 * FollowBudget::kProbe; ++i)
     EXPECT_EQ(budget.choose(beginning(1, 4000)), Choice::left) << "a long prompt is too dear for that";
 }

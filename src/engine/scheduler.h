@@ -44,8 +44,8 @@
 // that each have half of them take longer than one. Where no draft pays, steps overlap as if nothing were drafted.
 //
 // With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
-// computes its slot in it; the model is asked for drafts while the next step is planned. A request takes its own
-// drafter's or the model's, whichever promise more.
+// computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
+// that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes

@@ -49,7 +49,7 @@ struct Sequence {
   bool verifies = false;      // drafts of it are in flight: how long its text will be is not known
   bool followed = false;      // a draft model has slots for all tokens in its pages
   int32_t steps_to_try = 0;   // in which it is followed even if that does not pay
-  bool drafted = false;       // followed, and it has the slot after those that are computed: its token was drawn
+  bool drafted = false;       // followed, and its newest token was drawn: the model has its slot, or has put it off
   int32_t waited = 0;         // rows of prompts that stood beside its first tokens
   int64_t last_step = 0;      // the newest that was launched with rows of it
   bool prefills = false;      // running, and has not been computed to its end since
