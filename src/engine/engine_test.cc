@@ -1357,5 +1357,16 @@ TEST_F(EngineTest, AListenerMaySubmitTheNextRequest) {
   EXPECT_EQ(finished, 5);
 }
 
+TEST(DraftOptions, AreRefusedInTheWordsOfTheOptionsWithoutAModel) {
+  const auto checking = [](EngineOptions options) { return [=] { check_draft_options(options); }; };
+  check_draft_options({});
+  check_draft_options({.speculative_num_draft_tokens = 64, .speculative_eagle_topk = 64, .speculative_num_steps = 63});
+  expect_refused(checking({.speculative_num_draft_tokens = 1}), "--speculative-num-draft-tokens is 1");
+  expect_refused(checking({.speculative_num_draft_tokens = (1 << 25) + 1}), "not from 2 to 1024");
+  expect_refused(checking({.speculative_eagle_topk = 0}), "--speculative-eagle-topk is 0, not from 1 to 1024");
+  expect_refused(checking({.speculative_num_steps = 8}), "lets a step verify 8");
+  expect_refused(checking({.speculative_eagle_topk = 2, .speculative_num_steps = 1}), "has 2 drafts");
+}
+
 }  // namespace
 }  // namespace quire::engine

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -222,6 +223,25 @@ class World {
 };
 
 using Planned = World::Planned;
+
+TEST(SchedulerLimits, RowsOfDraftsAreFewHoweverManyTheOptionsAllow) {
+  SchedulerLimits limits{.context = 8,
+                         .pages = 8,
+                         .page_size = PageSize(16),
+                         .running = 64,
+                         .prefill_chunk = 4,
+                         .mixed_chunk = 4,
+                         .prefix_cache = true,
+                         .drafts = 1 << 25};
+  EXPECT_EQ(limits.draft_rows(), SchedulerLimits::kMostDraftRows);
+}
+
+TEST(Speculated, CountsPastThirtyTwoBits) {
+  Speculated all;
+  all.by_correct[0] = std::numeric_limits<int32_t>::max();
+  all.add(1, 0);
+  EXPECT_EQ(all.by_correct[0], int64_t{1} << 31);
+}
 
 TEST(Scheduler, ComputesThePromptInChunksAndThenTokenByToken) {
   World world(limits_of(20));
