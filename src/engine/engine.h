@@ -59,8 +59,8 @@ struct EngineOptions {
   std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody
 };
 
-// Throws CheckError where what they say of drafts does not go together, in the words of the options, which are SGLang's:
-// all that needs neither the model nor the device.
+// Throws CheckError where what they say of drafts does not go together, in the words of the options, which are
+// SGLang's: all that needs neither the model nor the device.
 void check_draft_options(const EngineOptions& options);
 
 class RequestRefused : public CheckError {
