@@ -284,6 +284,13 @@ class HeadWorld {
 
   // Makes one slot's keys of an open row no numbers, as if it had never been written.
   void spoil(RequestRow row, int32_t position) { spoil(scheduler_.table().slot(row, position)); }
+  // Whether the slot is as spoil() leaves it.
+  bool is_spoilt(RequestRow row, int32_t position) const {
+    const kv::LayerKv layer = drafts_->store().layer(0);
+    const auto bytes = static_cast<int64_t>(size_of(layer.type)) * layer.key_stride;
+    const std::byte* const key = layer.keys + scheduler_.table().slot(row, position).value * bytes;
+    return std::all_of(key, key + bytes, [](std::byte byte) { return byte == std::byte{0xff}; });
+  }
 
  private:
   static MakeDrafter own_drafts(bool some) {
@@ -496,6 +503,25 @@ TEST_F(EagleDraftsTest, AreNotAskedForWhereTheTextsOwnPromiseMore) {
     EXPECT_GT(world.watched().compared, 200);
     EXPECT_EQ(world.watched().wrong, 0);
   }
+}
+
+// Whoever finds a full page in the prefix tree reads all of its slots, also those that nobody has asked for.
+TEST_F(EagleDraftsTest, OfAPageThatIsFullArePutOffNoLonger) {
+  const TinyFile file(target_without_memory(1));
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(knowing_head(target, 1));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  HeadWorld world(target, &head, {.own_drafts = true}, exec_, Dtype::f32);
+  world.step_time = std::chrono::seconds(10);  // beside which real passes are nothing
+  world.following_time = std::chrono::seconds(5);
+  for (uint64_t seed = 0; seed < 2; ++seed)
+    world.finish(drawn(random_text(20, seed), 250, 0));  // what to ask is learned
+  world.watched().asked = 0;
+  const RequestId id = world.add(drawn(random_text(25, 9), 60, 0));
+  while (world.heard(id).tokens.size() < 14) world.step();  // 39 tokens of which 38 are in pages
+  EXPECT_EQ(world.watched().asked, 0) << "its own drafts promise more";
+  for (int32_t position = 0; position < 32; ++position) EXPECT_FALSE(world.is_spoilt({1}, position)) << position;
+  for (int32_t position = 32; position < 38; ++position) EXPECT_TRUE(world.is_spoilt({1}, position)) << position;
 }
 
 // --- random schedules
