@@ -13,6 +13,7 @@
 #include "base/exec.h"
 #include "base/types.h"
 #include "ops/activations.h"
+#include "ops/rms_norm.h"
 
 namespace quire::ops {
 
@@ -111,9 +112,9 @@ inline constexpr RowKernels kRowKernels{fill_row, rms_norm_row, rotate, narrow};
 
 // Block b of a row, from its 32 numbers.
 void fill_block(const float* x, int64_t b, const ActivationRow& out);
-// 1 / sqrt(mean(x^2) + eps). Squares are summed by fused multiply-add in 16 lanes, element i in lane i % 16, ascending;
-// then the lanes fold by halves: lane i takes lane i + 8, then i + 4, i + 2, i + 1. Quotients and the root are rounded
-// exactly.
+// 1 / sqrt(mean(x^2) + eps). Squares are summed by fused multiply-add in kSquareLanes lanes, number i in lane
+// i % kSquareLanes, ascending; then the lanes fold by halves: lane i takes lane i + 512, then i + 256, ..., i + 1.
+// Quotients and the root are rounded exactly.
 float rms_scale(const float* x, int64_t dim, float eps);
 }  // namespace ref
 

@@ -89,26 +89,36 @@ void fill_row(const float* x, int64_t dim, const ActivationRow& out) {
 
 // --- rms_norm
 
-// The last dim % 16 squares go to the lanes they belong to; the other lanes stay as they are.
-void add_last_squares(const float* x, int64_t count, __m256& low, __m256& high) {
-  alignas(32) float rest[16] = {};
+__m256 first_of(const float* x, int64_t count) {  // then zeros
+  alignas(32) float rest[8] = {};
   for (int64_t i = 0; i < count; ++i) rest[i] = x[i];
-  const __m256 a = _mm256_load_ps(rest), b = _mm256_load_ps(rest + 8);
-  low = _mm256_fmadd_ps(a, a, low);
-  high = _mm256_fmadd_ps(b, b, high);
+  return _mm256_load_ps(rest);
 }
 
-// ref::rms_scale: the 16 lanes are two registers.
-float rms_scale(const float* x, int64_t dim, float eps) {
-  __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
-  int64_t i = 0;
-  for (; i + 16 <= dim; i += 16) {
-    const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + 8);
-    low = _mm256_fmadd_ps(a, a, low);
-    high = _mm256_fmadd_ps(b, b, high);
+// Squares of up to kSquareLanes numbers to their lanes: as what these begin with, or added to what is there.
+template <bool begins>
+void add_squares(const float* x, int64_t count, float* lanes) {
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256 numbers = i + 8 <= count ? _mm256_loadu_ps(x + i) : first_of(x + i, count - i);
+    const __m256 so_far = begins ? _mm256_setzero_ps() : _mm256_load_ps(lanes + i);
+    _mm256_store_ps(lanes + i, _mm256_fmadd_ps(numbers, numbers, so_far));
   }
-  if (i < dim) add_last_squares(x + i, dim - i, low, high);
-  const float sum = simd::Avx2::reduce_add(_mm256_add_ps(low, high));  // folds by halves
+}
+
+// ref::rms_scale. Of a short row the lanes behind its end would be zeros, which change no sum: they are left out.
+float rms_scale(const float* x, int64_t dim, float eps) {
+  alignas(32) float lanes[kSquareLanes];
+  const int64_t begun = dim < kSquareLanes ? dim : kSquareLanes;
+  add_squares<true>(x, begun, lanes);
+  for (int64_t at = kSquareLanes; at < dim; at += kSquareLanes)
+    add_squares<false>(x + at, dim - at < kSquareLanes ? dim - at : kSquareLanes, lanes);
+  int64_t held = (begun + 7) / 8 * 8;
+  for (int64_t half = kSquareLanes / 2; half >= 8; half /= 2) {
+    for (int64_t i = 0; i + half < held; i += 8)
+      _mm256_store_ps(lanes + i, _mm256_add_ps(_mm256_load_ps(lanes + i), _mm256_load_ps(lanes + half + i)));
+    held = held < half ? held : half;
+  }
+  const float sum = simd::Avx2::reduce_add(_mm256_load_ps(lanes));  // folds by halves
   return 1.0f / std::sqrt(sum / static_cast<float>(dim) + eps);
 }
 

@@ -11,6 +11,7 @@
 #include "base/cuda_call.h"
 #include "base/cuda_launch.cuh"
 #include "base/tensor.h"
+#include "ops/rms_norm.h"
 
 namespace quire::ops::cuda {
 
@@ -66,34 +67,32 @@ void launch_by_piece(void (*kernel)(Args), const Args& args, const int32_t* live
 
 // --- norms
 
-// 1 / sqrt(mean(x^2) + eps) of numbers in shared memory, as ref::rms_scale adds them up: element i in lane i % 16, then
-// the lanes by halves. Called by a whole warp, which all get the result.
+// 1 / sqrt(mean(x^2) + eps)
+__device__ inline float rms_scale(float squares, int64_t dim, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, static_cast<float>(dim)), eps)));
+}
+
+// The same of numbers in shared memory, as ref::rms_scale adds up their squares. Called by a whole warp, which all get the
+// result: a thread has every 32nd lane, so the first folds are its own.
 __device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
-  constexpr int32_t kLanes = 16, kAhead = 16;  // numbers of a lane that are on their way while others are added
-  const int32_t lane = threadIdx.x % kLanes;
-  float sum = 0;
-  int64_t i = lane;
-  if (threadIdx.x % kWarp < kLanes) {
-    float next[kAhead];
-    const int64_t whole = dim / (kLanes * kAhead) * (kLanes * kAhead);
-    if (whole > 0)
+  constexpr int32_t kOwn = kSquareLanes / kWarp;
+  float lanes[kOwn] = {};
+  const auto add_squares = [&](const float* own, int64_t left) {
 #pragma unroll
-      for (int32_t k = 0; k < kAhead; ++k) next[k] = x[i + k * kLanes];
-    for (; i < whole; i += kLanes * kAhead) {
-      const bool more = i + kLanes * kAhead < whole;
+    for (int32_t k = 0; k < kOwn; ++k)
+      if (k * kWarp < left) lanes[k] = __fmaf_rn(own[k * kWarp], own[k * kWarp], lanes[k]);
+  };
+  int64_t i = threadIdx.x % kWarp;
+  for (; i + (kOwn - 1) * kWarp < dim; i += kSquareLanes) add_squares(x + i, kSquareLanes);
+  add_squares(x + i, dim - i);
 #pragma unroll
-      for (int32_t k = 0; k < kAhead; ++k) {
-        const float now = next[k];
-        if (more) next[k] = x[i + (kAhead + k) * kLanes];
-        sum = __fmaf_rn(now, now, sum);
-      }
-    }
-    for (; i < dim; i += kLanes) sum = __fmaf_rn(x[i], x[i], sum);
-  }
+  for (int32_t half = kOwn / 2; half > 0; half /= 2)
 #pragma unroll
-  for (int32_t half = kLanes / 2; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(kAllLanes, sum, half));
-  const float mean = __fdiv_rn(__shfl_sync(kAllLanes, sum, 0), static_cast<float>(dim));
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+    for (int32_t k = 0; k < half; ++k) lanes[k] = __fadd_rn(lanes[k], lanes[k + half]);
+  float sum = lanes[0];
+#pragma unroll
+  for (int32_t half = kWarp / 2; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(kAllLanes, sum, half));
+  return rms_scale(__shfl_sync(kAllLanes, sum, 0), dim, eps);
 }
 
 __device__ inline float4 normed(float4 x, float scale, float4 weight) {

@@ -1,8 +1,9 @@
 // out = x * weight / sqrt(mean(x^2) + eps), by row, written in the forms that the next product reads; and the sum that
 // follows where a layer norms its results before they are added to the residual stream.
 //
-// The mean of squares is summed in 16 lanes, then in one fixed tree, so a row's bits depend on the row alone, on a CPU
-// and on a GPU (the bits of a NaN are not fixed). On a GPU a live count beyond the room counts as the room.
+// The mean of squares is summed in kSquareLanes lanes, number i in lane i % kSquareLanes, then the lanes by halves: one
+// order, so a row's bits depend on the row alone, on a CPU and on a GPU (the bits of a NaN are not fixed). With so many
+// lanes hardly a sum waits for another, whatever the machine. On a GPU a live count beyond the room counts as the room.
 #pragma once
 #include <cstdint>
 
@@ -11,6 +12,8 @@
 #include "ops/activations.h"
 
 namespace quire::ops {
+
+inline constexpr int64_t kSquareLanes = 1024;
 
 struct RmsNormArgs {
   Rows<const float> in;
@@ -27,7 +30,7 @@ namespace cpu {
 RmsNormFn rms_norm;
 }
 namespace cuda {
-RmsNormFn rms_norm;  // a row, and in rope what is normed together, must fit a block's shared memory: 56 K numbers
+RmsNormFn rms_norm;
 }
 RmsNormFn rms_norm;  // for callers; records while exec captures
 

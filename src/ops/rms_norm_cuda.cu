@@ -1,53 +1,82 @@
-// A block norms one row: all threads bring it into shared memory, the first warp adds up its squares in the CPU's
-// order, all threads scale and write it. That first warp takes most of the time, so blocks are small: of many rows, a
-// multiprocessor has several at a time.
+// A block norms one row: a thread has the numbers of four lanes of squares (kSquareLanes) in its registers, so what the
+// threads tell each other is one sum of each lane. Warps add these up by themselves.
 #include "ops/check_args.h"
 #include "ops/fill_activations.cuh"
 
 namespace quire::ops::cuda {
 namespace {
 
-constexpr int32_t kMostThreads = 256;
+constexpr int32_t kMostThreads = kSquareLanes / kFour;
+
+__device__ float4 add_squares(float4 x, float4 to) {
+  return {__fmaf_rn(x.x, x.x, to.x), __fmaf_rn(x.y, x.y, to.y), __fmaf_rn(x.z, x.z, to.z), __fmaf_rn(x.w, x.w, to.w)};
+}
+__device__ float4 sum_of(float4 a, float4 b) {
+  return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
+}
+__device__ float4 from_lane_behind(float4 x, int32_t behind) {
+  return {__shfl_down_sync(kAllLanes, x.x, behind), __shfl_down_sync(kAllLanes, x.y, behind),
+          __shfl_down_sync(kAllLanes, x.z, behind), __shfl_down_sync(kAllLanes, x.w, behind)};
+}
+
+// The lanes of all threads folded by halves: first those of threads 128, 64 and 32 behind, then inside a warp. All
+// threads of the block come here.
+__device__ float fold_squares(float4 own) {
+  constexpr int32_t kMostWarps = kMostThreads / kWarp;
+  __shared__ float4 lanes[kMostThreads];
+  lanes[threadIdx.x] = own;
+  __syncthreads();
+  float4 sums[kMostWarps];
+#pragma unroll
+  for (int32_t i = 0; i < kMostWarps; ++i) {
+    const uint32_t at = threadIdx.x % kWarp + i * kWarp;
+    sums[i] = at < blockDim.x ? lanes[at] : float4{};
+  }
+#pragma unroll
+  for (int32_t half = kMostWarps / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int32_t i = 0; i < half; ++i) sums[i] = sum_of(sums[i], sums[i + half]);
+  float4 sum = sums[0];
+#pragma unroll
+  for (int32_t half = kWarp / 2; half > 0; half /= 2) sum = sum_of(sum, from_lane_behind(sum, half));
+  return __shfl_sync(kAllLanes, __fadd_rn(__fadd_rn(sum.x, sum.z), __fadd_rn(sum.y, sum.w)), 0);
+}
 
 // grid: rows
 template <bool kVectors>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
   constexpr int32_t kHeld = 4;  // fours of a thread that stay in its registers: all of a row of 4096
-  extern __shared__ float4 row_memory[];
-  __shared__ float scale_of_row;
-  const float* x = reinterpret_cast<const float*>(row_memory);
-  const int64_t row = blockIdx.x, dim = args.in.dim;
-  const int64_t own = int64_t{threadIdx.x} * kFour, step = int64_t{blockDim.x} * kFour;
+  const int64_t row = blockIdx.x, dim = args.in.dim, own = int64_t{threadIdx.x} * kFour;
   float4 held[kHeld], weights[kHeld];
 #pragma unroll
-  for (int32_t i = 0; i < kHeld; ++i)  // nobody on the stream writes weights
-    weights[i] = own + i * step < dim ? load_four(args.weight, own + i * step, dim, kVectors) : float4{};
+  for (int32_t i = 0; i < kHeld; ++i) {  // nobody on the stream writes weights
+    const int64_t at = own + i * kSquareLanes;
+    weights[i] = at < dim ? load_four(args.weight, at, dim, kVectors) : float4{};
+  }
   griddep_wait();
   griddep_launch_dependents();
 #pragma unroll
-  for (int32_t i = 0; i < kHeld; ++i)  // on its way before the live count is known
-    held[i] = own + i * step < dim ? load_four(args.in.row(row), own + i * step, dim, kVectors) : float4{};
+  for (int32_t i = 0; i < kHeld; ++i) {  // on its way before the live count is known
+    const int64_t at = own + i * kSquareLanes;
+    held[i] = at < dim ? load_four(args.in.row(row), at, dim, kVectors) : float4{};
+  }
   if (row >= *args.live_rows) return;
 
+  float4 squares = {};
+#pragma unroll
+  for (int32_t i = 0; i < kHeld; ++i) squares = add_squares(held[i], squares);
+  for (int64_t at = own + kHeld * kSquareLanes; at < dim; at += kSquareLanes)
+    squares = add_squares(load_four(args.in.row(row), at, dim, kVectors), squares);
+  const float scale = rms_scale(fold_squares(squares), dim, args.eps);
 #pragma unroll
   for (int32_t i = 0; i < kHeld; ++i)
-    if (own + i * step < dim) row_memory[(own + i * step) / kFour] = held[i];
-  for (int64_t at = own + kHeld * step; at < dim; at += step)
-    row_memory[at / kFour] = load_four(args.in.row(row), at, dim, kVectors);
-  __syncthreads();
-  if (threadIdx.x < kWarp) {
-    const float scale = rms_scale(x, dim, args.eps);
-    if (threadIdx.x == 0) scale_of_row = scale;
-  }
-  __syncthreads();
-  const float scale = scale_of_row;
-#pragma unroll
-  for (int32_t i = 0; i < kHeld; ++i)
-    if (i * step < dim) fill_four(args.out, row, own + i * step, kVectors, normed(held[i], scale, weights[i]));
-  for (int64_t first = kHeld * step; first < dim; first += step) {
+    if (i * kSquareLanes < dim)
+      fill_four(args.out, row, own + i * kSquareLanes, kVectors, normed(held[i], scale, weights[i]));
+  for (int64_t first = kHeld * kSquareLanes; first < dim; first += kSquareLanes) {
     const int64_t at = first + own;
     float4 result = {};
-    if (at < dim) result = normed(row_memory[at / kFour], scale, load_four(args.weight, at, dim, kVectors));
+    if (at < dim)
+      result = normed(load_four(args.in.row(row), at, dim, kVectors), scale, load_four(args.weight, at, dim, kVectors));
     fill_four(args.out, row, at, kVectors, result);
   }
 }
@@ -79,12 +108,10 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) {
   if (rows == 0) return;
   const int64_t fours = (args.in.dim + kFour - 1) / kFour;
   const int64_t threads = std::min<int64_t>(kMostThreads, (fours + kWarp - 1) / kWarp * kWarp);
-  const int64_t shared = fours * int64_t{sizeof(float4)};
   const bool vectors = has_vectors(args.in) && has_vectors(args.out) && is_multiple(args.weight, sizeof(float4));
   const auto kernel = vectors ? rms_norm_kernel<true> : rms_norm_kernel<false>;
-  allow_shared(kernel, shared, "rms_norm");
-  launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), static_cast<size_t>(shared),
-               stream, "rms_norm", args);
+  launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), 0, stream,
+               "rms_norm", args);
 }
 
 void add_rows(const AddRowsArgs& args, Exec& exec) {

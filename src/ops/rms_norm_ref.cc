@@ -6,10 +6,10 @@
 namespace quire::ops {
 
 float ref::rms_scale(const float* x, int64_t dim, float eps) {
-  float lane[16] = {};
-  for (int64_t i = 0; i < dim; ++i) lane[i % 16] = std::fma(x[i], x[i], lane[i % 16]);
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  float lane[kSquareLanes] = {};
+  for (int64_t i = 0; i < dim; ++i) lane[i % kSquareLanes] = std::fma(x[i], x[i], lane[i % kSquareLanes]);
+  for (int64_t half = kSquareLanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
   return 1.0f / std::sqrt(lane[0] / static_cast<float>(dim) + eps);
 }
 

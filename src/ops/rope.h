@@ -84,7 +84,7 @@ namespace cpu {
 RopeFn rope;
 }
 namespace cuda {
-RopeFn rope;
+RopeFn rope;  // what is normed together must fit a block's shared memory: 56 K numbers
 }
 RopeFn rope;  // for callers; records while exec captures
 
