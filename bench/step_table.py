@@ -3,8 +3,8 @@
 
     python3 bench/step_table.py trace.txt
 
-A step begins with the kernel that fetches its inputs. Of the steps with the most usual number of kernels the last
-two thirds count, and every figure is the median over them. Kernels overlap (programmatic dependent launch), so a
+A step begins with the kernel that fetches its inputs, and where there are steps that decode alone, only those count. Of
+the steps with the most usual number of kernels the last two thirds count, and every figure is the median over them. Kernels overlap (programmatic dependent launch), so a
 kernel's own time says little: `adds` is from the latest end before it to its own end, `begins` how long after that end
 it begins.
 """
@@ -13,7 +13,7 @@ import argparse
 import collections
 import re
 
-FIRST_KERNELS = ("fetch_kernel", "write_decode_kernel")  # of steps with prompts, and without
+OF_PROMPTS, OF_DECODE = "fetch_kernel", "write_decode_kernel"  # a step's first kernel
 
 
 def kernels_of(path):
@@ -34,14 +34,12 @@ def median(values):
 
 def steps_of(kernels):
     """Pairs of a step and the begin of the next, those alone that are alike."""
-    begins = [i for i, kernel in enumerate(kernels) if kernel[3] in FIRST_KERNELS]
+    begins = [i for i, kernel in enumerate(kernels) if kernel[3] in (OF_PROMPTS, OF_DECODE)]
     steps = [kernels[begin:end] for begin, end in zip(begins, begins[1:])]
-    usual = collections.Counter(len(step) for step in steps).most_common(1)[0][0]
-    alike = [
-        (step, following[0][0])
-        for step, following in zip(steps, steps[1:])
-        if len(step) == usual and len(following) == usual
-    ]
+    first = OF_DECODE if any(step[0][3] == OF_DECODE for step in steps) else OF_PROMPTS
+    usual = collections.Counter(len(step) for step in steps if step[0][3] == first).most_common(1)[0][0]
+    is_usual = lambda step: step[0][3] == first and len(step) == usual
+    alike = [(step, following[0][0]) for step, following in zip(steps, steps[1:]) if is_usual(step) and is_usual(following)]
     return alike[len(alike) // 3 :]
 
 

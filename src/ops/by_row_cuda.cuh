@@ -72,8 +72,59 @@ __device__ inline float rms_scale(float squares, int64_t dim, float eps) {
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(squares, static_cast<float>(dim)), eps)));
 }
 
-// The same of numbers in shared memory, as ref::rms_scale adds up their squares. Called by a whole warp, which all get the
-// result: a thread has every 32nd lane, so the first folds are its own.
+// Squares of a row as ref::rms_scale adds them up. kSquareThreads threads have four lanes each, thread i lanes 4 i to
+// 4 i + 3; these fold by halves: first those of threads 128, 64 and 32 behind, then inside a warp.
+inline constexpr int32_t kSquareThreads = kSquareLanes / kFour, kSquareWarps = kSquareThreads / kWarp;
+__device__ inline float4 add_squares(float4 x, float4 to) {
+  return {__fmaf_rn(x.x, x.x, to.x), __fmaf_rn(x.y, x.y, to.y), __fmaf_rn(x.z, x.z, to.z), __fmaf_rn(x.w, x.w, to.w)};
+}
+__device__ inline float4 add_lanes(float4 a, float4 b) {
+  return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
+}
+__device__ inline float fold_warp(float4 lanes) {  // all of the warp get the sum
+#pragma unroll
+  for (int32_t half = kWarp / 2; half > 0; half /= 2)
+    lanes = add_lanes(lanes, {__shfl_down_sync(kAllLanes, lanes.x, half), __shfl_down_sync(kAllLanes, lanes.y, half),
+                              __shfl_down_sync(kAllLanes, lanes.z, half), __shfl_down_sync(kAllLanes, lanes.w, half)});
+  return __shfl_sync(kAllLanes, __fadd_rn(__fadd_rn(lanes.x, lanes.z), __fadd_rn(lanes.y, lanes.w)), 0);
+}
+
+// By a block, of which thread i comes with its lanes; all get the sum. of_threads: [kSquareThreads] in shared memory.
+__device__ inline float fold_squares(float4 own, float4* of_threads) {
+  of_threads[threadIdx.x] = own;
+  __syncthreads();
+  float4 lanes[kSquareWarps];
+#pragma unroll
+  for (int32_t i = 0; i < kSquareWarps; ++i) {
+    const uint32_t at = threadIdx.x % kWarp + i * kWarp;
+    lanes[i] = at < blockDim.x ? of_threads[at] : float4{};
+  }
+#pragma unroll
+  for (int32_t half = kSquareWarps / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int32_t i = 0; i < half; ++i) lanes[i] = add_lanes(lanes[i], lanes[i + half]);
+  return fold_warp(lanes[0]);
+}
+
+// By one warp, of a row of so many fours in shared memory: it stands for all threads, those that fold first together.
+__device__ inline float squares_by_a_warp(const float4* row, int32_t fours) {
+  constexpr int32_t kHalf = kSquareWarps / 2;
+  float4 lanes[kHalf];
+#pragma unroll
+  for (int32_t i = 0; i < kHalf; ++i) {
+    float4 first = {}, second = {};
+#pragma unroll 4
+    for (int32_t at = threadIdx.x % kWarp + i * kWarp; at < fours; at += kSquareThreads) {
+      first = add_squares(row[at], first);
+      if (at + kSquareThreads / 2 < fours) second = add_squares(row[at + kSquareThreads / 2], second);
+    }
+    lanes[i] = add_lanes(first, second);
+  }
+  return fold_warp(add_lanes(add_lanes(lanes[0], lanes[2]), add_lanes(lanes[1], lanes[3])));
+}
+
+// The scale of few numbers in shared memory, by a warp, which all get it: a thread has every 32nd lane, so the first folds
+// are its own.
 __device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
   constexpr int32_t kOwn = kSquareLanes / kWarp;
   float lanes[kOwn] = {};

@@ -499,8 +499,8 @@ __device__ float norm_factor(const BlockProduct& p, const RowInput& to) {
   quire::cuda::cp_async_wait<0>();
   __syncthreads();
   if (threadIdx.x < kWarp) {
-    const float scale = rms_scale(reinterpret_cast<const float*>(to.normed), p.blocks * 32, p.norm_eps);
-    if (threadIdx.x == 0) factor = scale;
+    const float squares = squares_by_a_warp(to.normed, p.blocks * 8);
+    if (threadIdx.x == 0) factor = rms_scale(squares, p.blocks * 32, p.norm_eps);
   }
   __syncthreads();
   return factor;

@@ -6,46 +6,11 @@
 namespace quire::ops::cuda {
 namespace {
 
-constexpr int32_t kMostThreads = kSquareLanes / kFour;
-
-__device__ float4 add_squares(float4 x, float4 to) {
-  return {__fmaf_rn(x.x, x.x, to.x), __fmaf_rn(x.y, x.y, to.y), __fmaf_rn(x.z, x.z, to.z), __fmaf_rn(x.w, x.w, to.w)};
-}
-__device__ float4 sum_of(float4 a, float4 b) {
-  return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
-}
-__device__ float4 from_lane_behind(float4 x, int32_t behind) {
-  return {__shfl_down_sync(kAllLanes, x.x, behind), __shfl_down_sync(kAllLanes, x.y, behind),
-          __shfl_down_sync(kAllLanes, x.z, behind), __shfl_down_sync(kAllLanes, x.w, behind)};
-}
-
-// The lanes of all threads folded by halves: first those of threads 128, 64 and 32 behind, then inside a warp. All
-// threads of the block come here.
-__device__ float fold_squares(float4 own) {
-  constexpr int32_t kMostWarps = kMostThreads / kWarp;
-  __shared__ float4 lanes[kMostThreads];
-  lanes[threadIdx.x] = own;
-  __syncthreads();
-  float4 sums[kMostWarps];
-#pragma unroll
-  for (int32_t i = 0; i < kMostWarps; ++i) {
-    const uint32_t at = threadIdx.x % kWarp + i * kWarp;
-    sums[i] = at < blockDim.x ? lanes[at] : float4{};
-  }
-#pragma unroll
-  for (int32_t half = kMostWarps / 2; half > 0; half /= 2)
-#pragma unroll
-    for (int32_t i = 0; i < half; ++i) sums[i] = sum_of(sums[i], sums[i + half]);
-  float4 sum = sums[0];
-#pragma unroll
-  for (int32_t half = kWarp / 2; half > 0; half /= 2) sum = sum_of(sum, from_lane_behind(sum, half));
-  return __shfl_sync(kAllLanes, __fadd_rn(__fadd_rn(sum.x, sum.z), __fadd_rn(sum.y, sum.w)), 0);
-}
-
 // grid: rows
 template <bool kVectors>
-__global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
+__global__ void __launch_bounds__(kSquareThreads) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
   constexpr int32_t kHeld = 4;  // fours of a thread that stay in its registers: all of a row of 4096
+  __shared__ float4 of_threads[kSquareThreads];
   const int64_t row = blockIdx.x, dim = args.in.dim, own = int64_t{threadIdx.x} * kFour;
   float4 held[kHeld], weights[kHeld];
 #pragma unroll
@@ -67,7 +32,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_kernel(const __grid_con
   for (int32_t i = 0; i < kHeld; ++i) squares = add_squares(held[i], squares);
   for (int64_t at = own + kHeld * kSquareLanes; at < dim; at += kSquareLanes)
     squares = add_squares(load_four(args.in.row(row), at, dim, kVectors), squares);
-  const float scale = rms_scale(fold_squares(squares), dim, args.eps);
+  const float scale = rms_scale(fold_squares(squares, of_threads), dim, args.eps);
 #pragma unroll
   for (int32_t i = 0; i < kHeld; ++i)
     if (i * kSquareLanes < dim)
@@ -107,7 +72,7 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) {
   const int64_t rows = std::min(args.in.rows, args.out.rows);
   if (rows == 0) return;
   const int64_t fours = (args.in.dim + kFour - 1) / kFour;
-  const int64_t threads = std::min<int64_t>(kMostThreads, (fours + kWarp - 1) / kWarp * kWarp);
+  const int64_t threads = std::min<int64_t>(kSquareThreads, (fours + kWarp - 1) / kWarp * kWarp);
   const bool vectors = has_vectors(args.in) && has_vectors(args.out) && is_multiple(args.weight, sizeof(float4));
   const auto kernel = vectors ? rms_norm_kernel<true> : rms_norm_kernel<false>;
   launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), 0, stream,
