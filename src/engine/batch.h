@@ -47,6 +47,7 @@ struct Share {
   bool draws = false;       // a token, from the logits of its text's last row
   bool followed = false;    // a draft model computes its slots of these rows
   bool drafted = false;     // and has that of the first row, or has put it off: the step before drew its token
+  bool passes = false;      // it goes on from the token that is drawn at once: pages for that are reserved behind it
   int32_t generated = 0;    // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};

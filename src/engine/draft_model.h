@@ -24,7 +24,8 @@ struct DraftsWanted {
   RequestRow row;
   int32_t position;                 // of its newest token
   int32_t most;                     // drafts; their pages are reserved
-  double least;                     // a branch ends with the first draft whose path is not as likely
+  double least;                     // a branch may end with the first draft whose path is not as likely: those behind
+                                    // it are not worth a pass
   const DraftRecord* record;        // how likely a draft is of which the model says so
   std::vector<DraftToken>* drafts;  // empty before; hits are what the model says, the order is by the record's
 };
@@ -39,7 +40,9 @@ class DraftModel {  // used by the thread that steps
   virtual void catch_up(std::span<const RequestRow> rows) = 0;
   // What it holds likeliest after the newest token of a row that was caught up since its last step.
   virtual DraftToken first(RequestRow row) const = 0;
-  // Chains that begin with it, or trees. Returns how many passes over the model that took.
+  // Chains that begin with it, or trees. Returns how many passes over the model that took. A model may have made them
+  // before it is asked, behind the step that drew the newest token (SchedulerLimits::drafts_at_once): for requests
+  // whose share said so. Others have their first draft.
   virtual int32_t draft(std::span<const DraftsWanted> wanted) = 0;
 };
 

@@ -179,6 +179,7 @@ struct WorldLimits {
   int32_t topk = 1;
   int32_t steps = 0;
   bool own_drafts = false;  // of requests, beside the head's
+  bool at_once = false;     // pages are reserved as if drafts were made behind each step
 };
 
 constexpr int32_t kMostText = 300;
@@ -207,7 +208,8 @@ class HeadWorld {
                 .drafts = head ? given.drafts : 0,
                 .topk = given.topk,
                 .draft_steps = given.steps,
-                .draft_model = head != nullptr},
+                .draft_model = head != nullptr,
+                .drafts_at_once = given.at_once},
         scheduler_(limits_, own_drafts(head && given.own_drafts), PrefillBudget(given.mixed_chunk),
                    DraftBudget(limits_.drawn_rows(), 0, 0)),
         device_({.model = target,
@@ -254,6 +256,7 @@ class HeadWorld {
     Step step{.batch = scheduler_.plan()};
     if (step.batch.empty()) return;
     scheduler_.advance(step.batch);
+    expect_room_for_passes(step.batch);
     poison_free_pages();
     for (const Share& share : step.batch.shares)
       if (watched_ && !share.prefills) poison_behind(share.row, watched_->texts.at(share.row.value));
@@ -281,6 +284,7 @@ class HeadWorld {
   using Seconds = std::chrono::duration<double>;
   Seconds step_time = {}, following_time = {};  // that steps are said to take, and the head's part where it follows
   int64_t steps = 0, followed_steps = 0;
+  int64_t passing = 0, not_passing = 0;  // shares of those that are followed and draw
 
   // Makes one slot's keys of an open row no numbers, as if it had never been written.
   void spoil(RequestRow row, int32_t position) { spoil(scheduler_.table().slot(row, position)); }
@@ -296,6 +300,19 @@ class HeadWorld {
   static MakeDrafter own_drafts(bool some) {
     if (!some) return {};
     return [](const Request&) { return std::make_unique<SometimesSure>(); };
+  }
+  // Behind all tokens that may come of the step.
+  void expect_room_for_passes(const Batch& batch) {
+    for (const Share& share : batch.shares) {
+      const int64_t room = std::ssize(scheduler_.table().pages(share.row)) * limits_.page_size.tokens();
+      if (share.passes) {
+        EXPECT_TRUE(share.followed && share.draws);
+        EXPECT_GE(room, share.end() + 1 + limits_.passes_at_once());
+        EXPECT_LE(share.end() + 1 + limits_.passes_at_once(), limits_.context);
+      }
+      passing += share.passes;
+      not_passing += share.followed && share.draws && !share.passes;
+    }
   }
   // The text of each row as the head has it after this step.
   void follow(const Step& step) {
@@ -479,7 +496,8 @@ TEST_F(EagleDraftsTest, DrawnTokensHaveTheTargetsDistribution) {
   }
 }
 
-// Where the text's own drafts promise more it computes nothing, and what it says afterwards is the same.
+// Where the text's own drafts promise more it computes nothing, and what it says afterwards is the same. Nor are
+// passes planned ahead there.
 TEST_F(EagleDraftsTest, AreNotAskedForWhereTheTextsOwnPromiseMore) {
   const TinyFile file(target_without_memory(1));
   const model::Model target(file.path(), exec_);
@@ -488,18 +506,20 @@ TEST_F(EagleDraftsTest, AreNotAskedForWhereTheTextsOwnPromiseMore) {
   for (const int32_t page_size : {1, 16, 64}) {
     SCOPED_TRACE(page_size);
     HeadWorld plain(target, nullptr, {}, exec_, Dtype::f32);
-    HeadWorld world(target, &head, {.page_size = page_size, .own_drafts = true}, exec_, Dtype::f32);
+    HeadWorld world(target, &head, {.page_size = page_size, .own_drafts = true, .at_once = true}, exec_, Dtype::f32);
     world.step_time = std::chrono::seconds(10);  // beside which real passes are nothing
     world.following_time = std::chrono::seconds(5);
     int64_t steps = 0;
     for (uint64_t seed = 0; seed < 3; ++seed) {
       const Request request = drawn(random_text(20, seed), 250, 0);
       EXPECT_EQ(world.finish(request).tokens, plain.finish(request).tokens);
-      if (seed == 0) steps = world.steps, world.watched().asked = 0;  // by then it has learned that
+      if (seed == 0) steps = world.steps, world.watched().asked = world.passing = 0;  // by then it has learned that
     }
     EXPECT_EQ(world.followed_steps, world.steps);
     EXPECT_GT(world.watched().asked, (world.steps - steps) / 8) << "24 tokens in five steps";
     EXPECT_LT(world.watched().asked, (world.steps - steps) / 4) << "and in 24 where its own drafts are wrong";
+    EXPECT_LE(world.passing, world.watched().asked + 2) << "and the beginnings, when nobody knows";
+    EXPECT_GT(world.passing, world.watched().asked / 2);
     EXPECT_GT(world.watched().compared, 200);
     EXPECT_EQ(world.watched().wrong, 0);
   }
@@ -529,7 +549,13 @@ TEST_F(EagleDraftsTest, OfAPageThatIsFullArePutOffNoLonger) {
 class RandomWorld {
  public:
   RandomWorld(const model::Model& target, const model::EagleHead& head, int32_t topk, uint32_t seed, Exec& exec)
-      : target_(target), head_(head), topk_(topk), own_drafts_(seed % 2 == 1), random_(seed), exec_(exec) {
+      : target_(target),
+        head_(head),
+        topk_(topk),
+        own_drafts_(seed % 2 == 1),
+        at_once_(topk == 1 && seed % 3 != 0),
+        random_(seed),
+        exec_(exec) {
     for (int i = 0; i < 2; ++i) themes_.push_back(random_text(kMostText, random_()));
   }
 
@@ -544,7 +570,8 @@ class RandomWorld {
                              .drafts = 1 + below(topk_ > 1 ? 14 : 6),
                              .topk = topk_,
                              .steps = topk_ > 1 ? 1 + below(5) : 0,
-                             .own_drafts = own_drafts_};
+                             .own_drafts = own_drafts_,
+                             .at_once = at_once_};
     SCOPED_TRACE(cat(limits.pool_tokens, " tokens in pages of ", limits.page_size, ", running ", limits.running,
                      ", chunks ", limits.prefill_chunk, " and ", limits.mixed_chunk, ", drafts ", limits.drafts,
                      ", topk ", limits.topk, ", steps ", limits.steps, ", own drafts ", limits.own_drafts));
@@ -570,12 +597,15 @@ class RandomWorld {
     compared += world.watched().compared;
     branching += world.watched().branching;
     deep += world.watched().deep;
+    passing += world.passing;
+    not_passing += at_once_ ? world.not_passing : 0;
     retractions += world.scheduler().counters().retractions;
     cached += world.scheduler().counters().cached_prompt_tokens;
     correct += world.scheduler().counters().speculated.correct;
   }
 
-  int64_t compared = 0, branching = 0, deep = 0, retractions = 0, cached = 0, correct = 0;
+  int64_t compared = 0, branching = 0, deep = 0, passing = 0, not_passing = 0;
+  int64_t retractions = 0, cached = 0, correct = 0;
 
  private:
   int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
@@ -612,7 +642,7 @@ class RandomWorld {
   const model::Model& target_;
   const model::EagleHead& head_;
   int32_t topk_;
-  bool own_drafts_;
+  bool own_drafts_, at_once_;
   std::mt19937 random_;
   Exec& exec_;
   std::vector<Text> themes_;
@@ -636,7 +666,8 @@ TEST_P(EagleSchedules, SayOfATextWhatTheyDoAloneAndChangeNobodysOutput) {
   const model::Model target(file.path(), exec);
   const TinyHeadFile head_file(GetParam().knows ? knowing_head(target, 1) : tiny_head(target, GetParam().head));
   const model::EagleHead head(head_file.path(), target, exec);
-  int64_t compared = 0, branching = 0, deep = 0, retractions = 0, cached = 0, correct = 0;
+  int64_t compared = 0, branching = 0, deep = 0, passing = 0, not_passing = 0;
+  int64_t retractions = 0, cached = 0, correct = 0;
   for (uint32_t seed = 0; seed < 6 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     RandomWorld world(target, head, GetParam().topk, seed, exec);
@@ -644,6 +675,8 @@ TEST_P(EagleSchedules, SayOfATextWhatTheyDoAloneAndChangeNobodysOutput) {
     branching += world.branching;
     deep += world.deep;
     compared += world.compared;
+    passing += world.passing;
+    not_passing += world.not_passing;
     retractions += world.retractions;
     cached += world.cached;
     correct += world.correct;
@@ -653,6 +686,8 @@ TEST_P(EagleSchedules, SayOfATextWhatTheyDoAloneAndChangeNobodysOutput) {
   EXPECT_GT(cached, 200);
   EXPECT_EQ(branching > 300, GetParam().topk > 1) << branching;
   EXPECT_EQ(deep > 100, GetParam().topk > 1) << deep;
+  EXPECT_EQ(passing > 100, GetParam().topk == 1) << passing;
+  EXPECT_EQ(not_passing > 10, GetParam().topk == 1) << not_passing;
   if (GetParam().knows) {
     EXPECT_GT(correct, 500);
   }

@@ -116,6 +116,7 @@ SchedulerLimits limits_of(const EngineOptions& options, Device device) {
           .topk = options.speculative_eagle_topk,
           .draft_steps = options.speculative_num_steps,
           .draft_model = options.head != nullptr,
+          .drafts_at_once = device == Device::cuda,
           .row_tile = device == Device::cuda ? kGpuRowTile : 1,
           .first_wait = device == Device::cuda ? options.prefill_chunk : 0};  // a CPU's rows cost as much in any step
 }

@@ -12,8 +12,6 @@
 namespace quire::engine {
 namespace {
 
-constexpr int32_t kDraftInputCopies = 1;  // what was sent has been read when the next is filled: drafts are waited for
-
 attn::Limits gpu_draft_limits(const model::EagleSpec& spec, const SchedulerLimits& limits, const Exec& exec) {
   const int32_t in_passes = limits.running * std::max(1, limits.deepest_draft() - 1);
   return model::draft_attention_limits(spec, {.batch = limits.running,
@@ -33,36 +31,43 @@ size_t picks(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count
 }  // namespace
 
 GpuDrafts::GpuDrafts(const model::EagleHead& head, const SchedulerLimits& limits, Dtype kv_type,
-                     const kv::RequestTable& table, Runner& runner, bool deterministic, Exec& exec)
+                     const kv::RequestTable& table, const Runner& runner, const int32_t* drawn, bool deterministic,
+                     Exec& exec)
     : head_(head),
       table_(table),
       runner_(runner),
+      drawn_(drawn),
       exec_(exec),
       running_(limits.running),
       pages_(limits.pages + 1),
       most_passes_(std::max(0, limits.deepest_draft() - 1)),
+      context_(limits.context),
+      most_drafts_(limits.drafts),
+      draft_rows_(limits.draft_rows()),
       page_size_(limits.page_size),
       width_(head.spec().width),
       store_(model::draft_kv_layout(head.spec(), pages_, limits.page_size, kv_type), Place::device),
       arena_(gpu_draft_limits(head.spec(), limits, exec), Place::device),
-      extend_upload_(arena_.limits(), kDraftInputCopies, exec),
-      pass_upload_(arena_.limits(), kDraftInputCopies, exec),
       forward_(head, arena_.limits(), kv_type, deterministic),
-      row_stride_((std::max(arena_.limits().query_rows, running_) + 3) / 4 * 4),
-      given_rows_(ints(kRowArrays * row_stride_), Place::pinned),
-      fetched_rows_(ints(kRowArrays * row_stride_), Place::device),
+      walked_step_(sizeof(model::WalkedStep), Place::pinned),
+      walked_shares_(static_cast<size_t>(running_) * sizeof(model::WalkedShare), Place::pinned),
+      inputs_(arena_.limits(), Place::device),
+      passing_(ints(1), Place::device),
+      state_rows_(ints(arena_.limits().query_rows), Place::device),
+      kept_rows_(ints(running_), Place::device),
       kept_(rows_of_floats(running_ + 1 + pages_, width_), Place::device),
-      row_states_(rows_of_floats(running_ + 1, width_), Place::device),
       pass_positions_(ints(int64_t{most_passes_} * running_), Place::device),
       pass_slots_(ints(int64_t{most_passes_} * running_), Place::device),
       all_rows_(ints(1), Place::device),
       pass_tokens_(ints(running_), Place::device),
       first_picked_(picks(running_), Place::pinned),
       passed_(picks(int64_t{most_passes_} * running_), Place::pinned),
-      first_(running_ + 1) {
+      first_(running_ + 1),
+      passed_at_(running_ + 1, -1) {
   const Buffer zeros(rows_of_floats(1, width_), Place::pinned);
   std::fill_n(of<float>(zeros), width_, 0.0f);
-  for (const Buffer* numbered : {&first_picked_, &passed_}) std::ranges::fill(numbered->bytes(), std::byte{0});
+  for (const Buffer* pinned : {&walked_step_, &walked_shares_, &first_picked_, &passed_})
+    std::ranges::fill(pinned->bytes(), std::byte{0});
   exec_.stream()->copy(kept_.data(), zeros.data(), zeros.size());
   exec_.wait();
   capture();
@@ -70,21 +75,21 @@ GpuDrafts::GpuDrafts(const model::EagleHead& head, const SchedulerLimits& limits
 
 // --- graphs
 
-// Rows of a round are those that were accepted, with the newest: from one of each request to all drafts of each.
+// Rows of a round are those of all that may come: from one of each request to all drafts of each.
 void GpuDrafts::capture() {
-  for (const int requests : padded_sizes(running_, Device::cuda)) {
-    std::vector<int> rows, passes;
+  const std::vector<int> sizes = padded_sizes(running_, Device::cuda);
+  for (const int requests : sizes) {
+    std::vector<int> rows;
     for (int count = requests; count < most_recorded_rows(requests); count *= 2) rows.push_back(count);
     rows.push_back(most_recorded_rows(requests));
     extend_graphs_[requests].capture(exec_, rows, [&](int count) { record_extend(requests, count); });
-    for (int count = 1; count <= most_passes_; ++count) passes.push_back(count);
-    if (!passes.empty())
-      pass_graphs_[requests].capture(exec_, passes, [&](int count) { record_passes(requests, count); });
   }
+  if (most_passes_ > 0) pass_graphs_.capture(exec_, sizes, [&](int requests) { record_passes(requests); });
 }
 
+// A request that is not followed has the slot of its text's last row, too.
 int32_t GpuDrafts::most_recorded_rows(int32_t requests) const {
-  return std::min(requests * (most_passes_ + 2), arena_.limits().query_rows);
+  return std::min({requests * (most_drafts_ + 2), 2 * requests + draft_rows_, arena_.limits().query_rows});
 }
 
 attn::StepShape GpuDrafts::shape(attn::Mode mode, int32_t requests, int32_t rows) const {
@@ -94,61 +99,71 @@ attn::StepShape GpuDrafts::shape(attn::Mode mode, int32_t requests, int32_t rows
 // Runs it now, or puts it into a graph. Attention has the last row of each request alone, as in a decode step.
 void GpuDrafts::record_extend(int32_t requests, int32_t rows) {
   const attn::StepShape last_rows = shape(attn::Mode::decode, requests, requests);
-  attn::StepInputs inputs = extend_upload_.inputs();
+  const attn::StepInputs& inputs = inputs_.inputs();
+  walk(requests);
   attn::write_metadata(last_rows, inputs, arena_, exec_);
-  fetch_rows(rows);
-  inputs.input_ids = fetched(input_ids);
-  inputs.positions = fetched(positions);
-  inputs.slot_mapping = reinterpret_cast<const TokenSlot*>(fetched(slots));
-  enter(runner_.features(), fetched(state_rows), inputs, rows);
+  enter(rows);
   keep();
   forward_.extend({.shape = last_rows, .inputs = inputs, .arena = arena_, .store = store_, .exec = exec_}, rows);
-  pick(forward_.next_states(), row_states(), inputs, requests, inputs.rows, of<model::PickedDraft>(first_picked_));
+  pick(forward_.next_states(), inputs, requests, of<model::PickedDraft>(first_picked_));
 }
 
-void GpuDrafts::record_passes(int32_t requests, int32_t passes) {
-  attn::StepInputs inputs = pass_upload_.inputs();
+// Behind an extend, whose tokens and states enter. Those of its requests for which there are passes are its first.
+void GpuDrafts::record_passes(int32_t requests) {
+  attn::StepInputs inputs = inputs_.inputs();
+  inputs.live = inputs.query_rows = of<int32_t>(passing_);
+  inputs.input_ids = of<int32_t>(pass_tokens_);
   attn::StepShape step = shape(attn::Mode::draft, requests, requests);
   attn::write_metadata(step, inputs, arena_, exec_);
   model::cuda::lay_out({.live = inputs.live,
                         .rows = inputs.rows,
                         .lengths = inputs.lengths,
                         .table = step.table,
-                        .passes = passes,
+                        .passes = most_passes_,
                         .captured = requests,
                         .positions = of<int32_t>(pass_positions_),
                         .slots = of<TokenSlot>(pass_slots_),
                         .all_rows = of<int32_t>(all_rows_)},
                        exec_);
   forward_.make_angles(of<int32_t>(pass_positions_), of<int32_t>(all_rows_), exec_);
-  enter(row_states(), reinterpret_cast<const int32_t*>(inputs.rows), inputs, requests);
-  for (int32_t i = 0; i < passes; ++i) {
+  for (int32_t i = 0; i < most_passes_; ++i) {
     const int64_t first_row = int64_t{i} * requests;
     step.draft_step = i;
     inputs.positions = of<int32_t>(pass_positions_) + first_row;
     inputs.slot_mapping = of<TokenSlot>(pass_slots_) + first_row;
-    if (i > 0) inputs.input_ids = of<int32_t>(pass_tokens_);
     forward_.pass({.shape = step, .inputs = inputs, .arena = arena_, .store = store_, .exec = exec_}, first_row);
-    pick(forward_.passed_states(), forward_.states(), inputs, requests, nullptr,
-         of<model::PickedDraft>(passed_) + int64_t{i} * running_);
+    pick(forward_.passed_states(), inputs, requests, of<model::PickedDraft>(passed_) + int64_t{i} * running_);
   }
 }
 
-void GpuDrafts::fetch_rows(int32_t rows) {
-  model::cuda::fetch_rows({.from = of<int32_t>(given_rows_),
-                           .to = of<int32_t>(fetched_rows_),
-                           .stride = row_stride_,
-                           .arrays = kRowArrays,
-                           .count = {1, running_, running_, rows, rows, rows, rows}},
-                          exec_);
+void GpuDrafts::walk(int32_t requests) {
+  model::cuda::walk({.step = &step(),
+                     .shares = of<model::WalkedShare>(walked_shares_),
+                     .captured = requests,
+                     .drawn = drawn_,
+                     .ids = runner_.inputs().input_ids,
+                     .table = runner_.table_view(),
+                     .live = &inputs_.live(),
+                     .passing = of<int32_t>(passing_),
+                     .query_rows = &inputs_.query_rows(),
+                     .number = &inputs_.number(),
+                     .rows = inputs_.rows(),
+                     .lengths = inputs_.lengths(),
+                     .wanted_rows = inputs_.wanted_rows(),
+                     .kept_rows = of<int32_t>(kept_rows_),
+                     .input_ids = inputs_.input_ids(),
+                     .positions = inputs_.positions(),
+                     .slots = inputs_.slot_mapping(),
+                     .state_rows = of<int32_t>(state_rows_)},
+                    exec_);
 }
 
-void GpuDrafts::enter(Rows<const float> from, const int32_t* rows_of, const attn::StepInputs& inputs, int64_t rows) {
-  model::cuda::enter_states({.state_rows = rows_of,
-                             .features = from,
+void GpuDrafts::enter(int64_t rows) {
+  model::cuda::enter_states({.state_rows = of<int32_t>(state_rows_),
+                             .features = runner_.features(),
                              .kept = kept(),
                              .out = {forward_.states().data, rows, width_, width_},
-                             .live_rows = inputs.query_rows},
+                             .live_rows = inputs_.inputs().query_rows},
                             exec_);
 }
 
@@ -158,23 +173,23 @@ void GpuDrafts::keep() {
                               .slots = step.slot_mapping,
                               .slot_count = step.query_rows,
                               .page_size = page_size_,
-                              .kept_rows = fetched(kept_from),
-                              .rows = reinterpret_cast<const RequestRow*>(fetched(kept_to)),
-                              .live = fetched(numbers),
+                              .kept_rows = of<int32_t>(kept_rows_),
+                              .rows = inputs_.inputs().rows,
+                              .live = inputs_.inputs().live,
                               .first_page = running_ + 1,
                               .kept = kept()},
                              exec_);
 }
 
-void GpuDrafts::pick(Rows<const float> states, Rows<float> states_out, const attn::StepInputs& inputs, int32_t requests,
-                     const RequestRow* rows_out, model::PickedDraft* picked) {
+// Tokens and states of the next pass.
+void GpuDrafts::pick(Rows<const float> states, const attn::StepInputs& inputs, int32_t requests,
+                     model::PickedDraft* picked) {
   Rows<const float> logits = forward_.logits();
   logits.rows = requests;
   model::cuda::pick({.logits = logits,
                      .token_ids = head_.ids_on_device().data(),
                      .states = states,
-                     .states_out = states_out,
-                     .rows_out = rows_out,
+                     .states_out = forward_.states(),
                      .tokens = of<int32_t>(pass_tokens_),
                      .number = inputs.number,
                      .picked = picked,
@@ -182,64 +197,69 @@ void GpuDrafts::pick(Rows<const float> states, Rows<float> states_out, const att
                     exec_);
 }
 
-// --- after a step
+// --- behind a step
 
-void GpuDrafts::extend(const Batch& batch, const StepResults& results) {
-  read_first();  // so that what was filled for the extend before has been read
-  const attn::StepInputBuffers& inputs = extend_upload_.next();
-  int32_t& kept_count = *given(numbers);
-  inputs.live() = inputs.query_rows() = inputs.wanted_count() = inputs.logits_count() = kept_count = 0;
-  for (const Share& share : batch.shares) {
-    const auto room = static_cast<int32_t>(table_.pages(share.row).size()) * page_size_.tokens();
-    const DraftSlots of_share = draft_slots(share, results, room);
-    add_slots(batch, share, of_share, inputs);
-    if (of_share.committed <= share.position) continue;
-    given(kept_from)[kept_count] = share.first_row + of_share.committed - 1 - share.position;
-    given(kept_to)[kept_count++] = share.row.value;
-  }
-  const int32_t live = inputs.live(), rows = inputs.query_rows();
-  if (live == 0) {
-    fetch_rows(0);
+void GpuDrafts::follow(const Batch& batch) {
+  begin_step();
+  for (const bool passes : {true, false})
+    for (const Share& share : batch.shares)
+      if (share.passes == passes) add_share(share);
+  if (step().live == 0) {  // features of full pages are kept all the same
+    walk(1);
     keep();
-    return exec_.wait();
+    return;
   }
+  launch_extend();
+  if (step().passing == 0) return;
+  pass_graphs_.replay(exec_, step().passing);
+  for (int32_t b = 0; b < step().passing; ++b) passed_at_[of<model::WalkedShare>(walked_shares_)[b].row.value] = b;
+}
+
+// When the first drafts of the step before are there, what was said of it has been read.
+void GpuDrafts::begin_step() {
+  read_first();
+  if (is_unread_) exec_.wait();
+  is_unread_ = true;
+  std::ranges::fill(passed_at_, -1);
+  step() = {.live = 0, .passing = 0, .rows = 0, .number = ++number_};
+}
+
+// One that draws its last token may have no page for it, and no slots: it ends.
+void GpuDrafts::add_share(const Share& share) {
+  const auto room = static_cast<int32_t>(table_.pages(share.row).size()) * page_size_.tokens();
+  const int32_t begin = share.position + (share.drafted ? 1 : 0);
+  const int32_t most_end = std::min(share.end() + (share.draws ? 1 : 0), room);
+  if (begin >= most_end) return;
+  check(!share.branches, "trees of drafts are verified on a CPU");
+  const bool has_room = most_end == share.end() + 1 && most_end + most_passes_ <= std::min(room, context_);
+  check(!share.passes || has_room, "request ", share.id, " has pages for ", room, " tokens, and passes behind ",
+        share.end(), " of them");
+  check(step().rows + most_end - begin <= arena_.limits().query_rows, "a draft step of more than ", step().rows,
+        " rows");
+  of<model::WalkedShare>(walked_shares_)[step().live++] = {.row = share.row,
+                                                           .position = share.position,
+                                                           .first_row = share.first_row,
+                                                           .text_end = share.text_end(),
+                                                           .drafts = share.drafts,
+                                                           .drawn = share.draws ? share.drawn.begin : -1,
+                                                           .begin = begin,
+                                                           .most_end = most_end,
+                                                           .first_slot = step().rows,
+                                                           .state_before = state_before(share),
+                                                           .unused = {}};
+  step().rows += most_end - begin;
+  step().passing += share.passes;
+}
+
+void GpuDrafts::launch_extend() {
+  const int32_t live = step().live, rows = step().rows;
   const auto& [requests, graphs] = *extend_graphs_.lower_bound(live);
-  const bool is_recorded = rows <= most_recorded_rows(requests);
-  check_extend(inputs.inputs(), requests, is_recorded ? graphs.padded_size(rows) : rows);
-  extend_number_ = extend_upload_.next_number();
-  extend_upload_.send();
-  if (is_recorded)
+  if (rows <= most_recorded_rows(requests))
     graphs.replay(exec_, rows);
   else
     record_extend(requests, rows);
-}
-
-void GpuDrafts::check_extend(attn::StepInputs inputs, int32_t requests, int32_t rows) const {
-  inputs.input_ids = given(input_ids);
-  inputs.positions = given(positions);
-  inputs.slot_mapping = reinterpret_cast<const TokenSlot*>(given(slots));
-  attn::check_step(shape(attn::Mode::draft_extend, requests, rows), inputs, arena_.limits());
-}
-
-void GpuDrafts::add_slots(const Batch& batch, const Share& share, const DraftSlots& of_share,
-                          const attn::StepInputBuffers& inputs) {
-  if (of_share.begin >= of_share.end) return;
-  for (int32_t slot = of_share.begin; slot < of_share.end; ++slot) {
-    const int32_t i = inputs.query_rows()++, row = slot - share.position;
-    check(i < arena_.limits().query_rows, "a draft step of more than ", i, " rows");
-    const bool was_drawn = slot == of_share.committed && of_share.newest >= 0;
-    given(input_ids)[i] = was_drawn ? of_share.newest : batch.token_ids[share.first_row + row];
-    given(positions)[i] = slot;
-    given(slots)[i] = table_.slot(share.row, slot).value;
-    given(state_rows)[i] = row == 0 ? -1 - state_before(share) : share.first_row + row - 1;
-  }
-  const int32_t b = inputs.live()++;
-  inputs.rows()[b] = share.row;
-  inputs.lengths()[b] = {of_share.end};
-  inputs.extend_lengths()[b] = {of_share.end - of_share.begin};
-  inputs.wanted_rows()[b] = inputs.query_rows() - 1;
-  inputs.wanted_count() = inputs.logits_count() = inputs.live();
-  picked_rows_.push_back(share.row);
+  for (int32_t b = 0; b < live; ++b) unread_.push_back(of<model::WalkedShare>(walked_shares_)[b].row);
+  is_unread_ = false;
 }
 
 // A kept row: of the token before a share's first row. A request begins at the beginning of a page.
@@ -257,87 +277,46 @@ DraftToken GpuDrafts::first(RequestRow row) const {
 }
 
 void GpuDrafts::read_first() const {
-  for (size_t i = 0; i < picked_rows_.size(); ++i) {
-    const model::PickedDraft picked = wait_for(of<model::PickedDraft>(first_picked_)[i], extend_number_);
-    first_[picked_rows_[i].value] = {.token = picked.token, .hit = picked.hit};
-  }
-  picked_rows_.clear();
+  for (size_t i = 0; i < unread_.size(); ++i)
+    first_[unread_[i].value] = wait_for(of<model::PickedDraft>(first_picked_)[i]);
+  unread_.clear();
 }
 
 // Spins. Throws what a fault of the device left behind.
-model::PickedDraft GpuDrafts::wait_for(const model::PickedDraft& picked, uint32_t number) const {
+DraftToken GpuDrafts::wait_for(const model::PickedDraft& picked) const {
   constexpr std::chrono::seconds kPatience{1};
   const auto word = [&](const void* at) {
     auto* const bits = const_cast<uint64_t*>(static_cast<const uint64_t*>(at));
     return std::atomic_ref(*bits).load(std::memory_order_acquire);
   };
-  const auto is_there = [&](uint64_t bits) { return static_cast<uint32_t>(bits >> 32) == number; };
+  const auto is_there = [&](uint64_t bits) { return static_cast<uint32_t>(bits >> 32) == number_; };
   uint64_t token, hit;
   Clock::time_point start = Clock::now();
   while (!is_there(token = word(&picked.token)) || !is_there(hit = word(&picked.hit)))
     if (Clock::now() - start > kPatience) {
       exec_.wait();
-      check(is_there(word(&picked.token)), "drafts of step ", number, " have not come");
+      check(is_there(word(&picked.token)), "drafts of step ", number_, " have not come");
       start = Clock::now();
     }
-  return {.token = static_cast<int32_t>(token),
-          .token_number = number,
-          .hit = std::bit_cast<float>(static_cast<uint32_t>(hit)),
-          .hit_number = number};
+  return {.token = static_cast<int32_t>(token), .hit = std::bit_cast<float>(static_cast<uint32_t>(hit))};
 }
 
-bool GpuDrafts::Chain::grows() const { return std::ssize(*of->drafts) < of->most && path >= of->least; }
-
-void GpuDrafts::Chain::add(const DraftToken& draft) {
-  of->drafts->push_back(draft);
-  path *= static_cast<double>(of->record->hit(draft.hit));
-}
-
-bool GpuDrafts::has_room(const DraftsWanted& wanted, int32_t passes) const {
-  const int64_t tokens = wanted.position + 1 + passes;
-  const int64_t in_pages = std::ssize(table_.pages(wanted.row)) * page_size_.tokens();
-  return tokens <= in_pages && wanted.position + 1 + arena_.limits().planes() <= arena_.limits().context;
-}
-
+// All passes are waited for, since they end before the next step whoever wants them; and what is there costs nothing,
+// so no path is too unlikely.
 int32_t GpuDrafts::draft(std::span<const DraftsWanted> wanted) {
-  std::vector<Chain> chains;
-  for (const DraftsWanted& each : wanted)
-    if (each.most > 0) chains.emplace_back(Chain{&each}).add(first(each.row));
   int32_t passes = 0;
-  for (const Chain& chain : chains)
-    if (chain.grows()) passes = std::max(passes, chain.of->most - 1);
-  std::vector<Chain*> growing;
-  for (Chain& chain : chains)
-    if (chain.grows() && has_room(*chain.of, passes)) growing.push_back(&chain);
-  if (growing.empty()) return 0;
-  run_passes({growing.data(), growing.size()}, passes);
-  for (int32_t pass = 0; pass < passes; ++pass)
-    for (size_t i = 0; i < growing.size(); ++i) {
-      const model::PickedDraft& place = of<model::PickedDraft>(passed_)[int64_t{pass} * running_ + i];
-      const model::PickedDraft picked = wait_for(place, pass_upload_.next_number() - 1);
-      if (growing[i]->grows()) growing[i]->add({.token = picked.token, .hit = picked.hit});
+  for (const DraftsWanted& each : wanted) {
+    if (each.most == 0) continue;
+    each.drafts->push_back(first(each.row));
+    const int32_t at = passed_at_[each.row.value];
+    if (at < 0) continue;
+    passes = most_passes_;
+    for (int32_t pass = 0; pass < passes; ++pass) {
+      const DraftToken draft = wait_for(of<model::PickedDraft>(passed_)[int64_t{pass} * running_ + at]);
+      if (std::ssize(*each.drafts) < each.most) each.drafts->push_back(draft);
     }
-  return passes;
-}
-
-void GpuDrafts::run_passes(std::span<const Chain* const> chains, int32_t passes) {
-  runner_.update_table();  // pages were taken for the drafts
-  const attn::StepInputBuffers& inputs = pass_upload_.next();
-  const auto live = static_cast<int32_t>(chains.size());
-  inputs.live() = inputs.query_rows() = inputs.wanted_count() = inputs.logits_count() = live;
-  for (int32_t b = 0; b < live; ++b) {
-    const DraftsWanted& of_chain = *chains[b]->of;
-    inputs.rows()[b] = of_chain.row;
-    inputs.lengths()[b] = {of_chain.position + 1};
-    inputs.input_ids()[b] = of_chain.drafts->back().token;
-    inputs.positions()[b] = of_chain.position + 1;
-    inputs.slot_mapping()[b] = table_.slot(of_chain.row, of_chain.position + 1);
-    inputs.wanted_rows()[b] = b;
   }
-  const auto& [requests, graphs] = *pass_graphs_.lower_bound(live);
-  attn::check_step(shape(attn::Mode::draft, requests, requests), inputs.inputs(), arena_.limits());
-  pass_upload_.send();
-  graphs.replay(exec_, passes);
+  return passes;
 }
 
 }  // namespace quire::engine

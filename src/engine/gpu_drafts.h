@@ -1,12 +1,18 @@
 // Drafts of an EAGLE head on a GPU: eagle_drafts.h says which slots it computes and what it keeps. Features, states,
 // keys and values stay in the GPU's memory; tokens and their chances come to the host through pinned words.
 //
-//   extend()   after every step, when its tokens were read: one graph, which is not waited for
-//   first()    waits for it
-//   draft()    all passes of a round: one graph, in which each pass leaves the next one's inputs; waits for it
+//   host     launch, follow()      read tokens, settle   first()  draft()  plan | launch, follow() ...
+//   device     [ verification, draws ][ walk, extend ][ passes ........ ]          [ verification, draws ][ walk ...
+//                                       finds which drafts came, and the newest token (model/draft_rows.h)
 //
-// A request takes part in all passes of a round, or has its first draft alone: where its pages, or the context, end
-// before those of the others.
+//   follow()   behind every step's launch: a graph of the slots that the step gives, and one of all passes behind them,
+//              each of which leaves the next one's inputs. The host is asked nothing and waits for neither.
+//   first()    waits for the slots
+//   draft()    waits for the passes
+//
+// How many drafts came, the host finds when it reads the step, by the same rule as the device: the two differ only for
+// requests that end with the step (draft_rows.h). A request takes part in all passes, or in none and has its first
+// draft alone: its share says so, since the passes need pages (Share::passes).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,16 +21,13 @@
 
 #include "attn/metadata.h"
 #include "attn/step.h"
-#include "attn/step_upload.h"
 #include "base/buffer.h"
 #include "base/exec.h"
 #include "base/graph.h"
 #include "engine/batch.h"
 #include "engine/draft_model.h"
-#include "engine/draft_slots.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
-#include "engine/step.h"
 #include "kv/request_table.h"
 #include "kv/store.h"
 #include "model/draft_forward.h"
@@ -35,12 +38,14 @@ namespace quire::engine {
 
 class GpuDrafts final : public DraftModel {
  public:
-  // The runner computes the target's steps, with the head's features. All that is referred to outlives this.
+  // The runner computes the target's steps, with the head's features; drawn, the device's: what rows of a step's logits
+  // drew (DeviceSampler::tokens_of_step). All that is referred to outlives this.
   GpuDrafts(const model::EagleHead& head, const SchedulerLimits& limits, Dtype kv_type, const kv::RequestTable& table,
-            Runner& runner, bool deterministic, Exec& exec);
+            const Runner& runner, const int32_t* drawn, bool deterministic, Exec& exec);
 
-  // After the runner's last step, and before its next one.
-  void extend(const Batch& batch, const StepResults& results);
+  // Behind the runner's newest step, draws included, on the stream, and before its next one. If it throws, that step's
+  // requests have no drafts.
+  void follow(const Batch& batch);
 
   bool has_slots(std::span<const PageId>) const override { return true; }  // it follows everybody
   void catch_up(std::span<const RequestRow>) override {}                   // and puts nothing off
@@ -48,37 +53,24 @@ class GpuDrafts final : public DraftModel {
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
  private:
-  struct Chain {
-    const DraftsWanted* of;
-    double path = 1;
-
-    bool grows() const;
-    void add(const DraftToken& draft);
-  };
-  void add_slots(const Batch& batch, const Share& share, const DraftSlots& of_share,
-                 const attn::StepInputBuffers& inputs);
-  void check_extend(attn::StepInputs inputs, int32_t requests, int32_t rows) const;
+  void begin_step();
+  void add_share(const Share& share);
+  void launch_extend();
   int32_t state_before(const Share& share) const;
-  bool has_room(const DraftsWanted& wanted, int32_t passes) const;
-  void run_passes(std::span<const Chain* const> chains, int32_t passes);
   void read_first() const;
-  model::PickedDraft wait_for(const model::PickedDraft& picked, uint32_t number) const;
+  DraftToken wait_for(const model::PickedDraft& picked) const;
 
   void capture();
   int32_t most_recorded_rows(int32_t requests) const;
   void record_extend(int32_t requests, int32_t rows);
-  void record_passes(int32_t requests, int32_t passes);
-  enum RowArray : int32_t { numbers, kept_from, kept_to, input_ids, positions, slots, state_rows, kRowArrays };
-  int32_t* given(RowArray array) const { return of<int32_t>(given_rows_) + array * row_stride_; }
-  int32_t* fetched(RowArray array) const { return of<int32_t>(fetched_rows_) + array * row_stride_; }
-  void fetch_rows(int32_t rows);
-  void enter(Rows<const float> from, const int32_t* rows_of, const attn::StepInputs& inputs, int64_t rows);
+  void record_passes(int32_t requests);
+  void walk(int32_t requests);
+  void enter(int64_t rows);
   void keep();
-  void pick(Rows<const float> states, Rows<float> states_out, const attn::StepInputs& inputs, int32_t requests,
-            const RequestRow* rows_out, model::PickedDraft* picked);
+  void pick(Rows<const float> states, const attn::StepInputs& inputs, int32_t requests, model::PickedDraft* picked);
   attn::StepShape shape(attn::Mode mode, int32_t requests, int32_t rows) const;
   int32_t kept_row(PageId page) const { return running_ + 1 + page.value; }
-  Rows<float> row_states() const { return {of<float>(row_states_), running_ + 1, width_, width_}; }
+  model::WalkedStep& step() const { return *of<model::WalkedStep>(walked_step_); }
   Rows<float> kept() const { return {of<float>(kept_), running_ + 1 + pages_, width_, width_}; }
   template <class T>
   static T* of(const Buffer& buffer) {
@@ -87,33 +79,36 @@ class GpuDrafts final : public DraftModel {
 
   const model::EagleHead& head_;
   const kv::RequestTable& table_;
-  Runner& runner_;
+  const Runner& runner_;
+  const int32_t* drawn_;
   Exec& exec_;
   int32_t running_, pages_, most_passes_;
+  int32_t context_, most_drafts_, draft_rows_;  // the last two: of a request, and of a step
   PageSize page_size_;
   int64_t width_;
   kv::KvStore store_;
   attn::MetadataArena arena_;
-  attn::StepUpload extend_upload_, pass_upload_;
   model::DraftForward forward_;
 
-  // What the host says of an extend's rows, [arrays, row_stride_]: numbers, of which the first is how many features are
-  // kept, and those by row of the step and of the request table; then by row. Pinned, and the device's.
-  int64_t row_stride_;
-  Buffer given_rows_, fetched_rows_;
-
+  // Pinned: what the host says of the step.
+  Buffer walked_step_, walked_shares_;  // [1], [requests]
   // The device's.
+  attn::StepInputBuffers inputs_;       // which the walk fills; of passes `passing_` requests live
+  Buffer passing_;                      // [1]
+  Buffer state_rows_, kept_rows_;       // [rows], [requests]
   Buffer kept_;                         // [request rows, then pages, width] features; the first row is zeros
-  Buffer row_states_;                   // [request rows, width] what the newest token's slot hands on
   Buffer pass_positions_, pass_slots_;  // [passes, requests]
   Buffer all_rows_, pass_tokens_;       // [1], [requests]
-  // Pinned.
+  // Pinned: what the head says.
   Buffer first_picked_, passed_;  // [requests], [passes, requests]
 
-  std::map<int32_t, GraphSet> extend_graphs_, pass_graphs_;  // by requests; then by rows, and by passes
-  mutable std::vector<RequestRow> picked_rows_;              // whose first drafts are on their way
-  uint32_t extend_number_ = 0;
-  mutable std::vector<DraftToken> first_;  // [request rows]
+  std::map<int32_t, GraphSet> extend_graphs_;  // by requests, then by rows
+  GraphSet pass_graphs_;                       // by requests
+  uint32_t number_ = 0;                        // of the step
+  bool is_unread_ = false;                     // what the host says may not have been, and nothing tells when
+  mutable std::vector<RequestRow> unread_;     // whose first drafts are on their way, in order
+  mutable std::vector<DraftToken> first_;      // [request rows]
+  std::vector<int32_t> passed_at_;             // [request rows] in passed_; -1: there were no passes for it
 };
 
 }  // namespace quire::engine

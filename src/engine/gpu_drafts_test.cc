@@ -9,7 +9,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <set>
 
 #include "base/cuda.h"
 #include "engine/eagle_drafts.h"
@@ -52,9 +54,11 @@ class Drafting {
         head_(head, model_, exec_),
         pool_(limits_.pages + 1, page_size),
         table_(pool_, limits_.running + 1, kContext),
-        runner_(model_, limits_, Dtype::bf16, table_, exec_, nullptr, deterministic, &head_.features()) {
+        runner_(model_, limits_, Dtype::bf16, table_, exec_, nullptr, deterministic, &head_.features()),
+        drawn_(limits_.wanted_rows() * sizeof(int32_t), stream ? Place::device : Place::host) {
     if (stream)
-      on_gpu_.emplace(head_, limits_, Dtype::bf16, table_, runner_, deterministic, exec_);
+      on_gpu_.emplace(head_, limits_, Dtype::bf16, table_, runner_, reinterpret_cast<const int32_t*>(drawn_.data()),
+                      deterministic, exec_);
     else
       on_cpu_.emplace(head_, limits_, Dtype::bf16, table_, exec_);
   }
@@ -73,51 +77,65 @@ class Drafting {
     return text;
   }
 
-  // The next `count` tokens, of which the last `drafts` are drafts that come, and one more that does not; behind them
-  // a token is drawn, or the text is a prompt that goes on.
+  // The next `count` tokens, of which the last `drafts` are drafts that come, and `wrong` more that do not; behind them
+  // a token is drawn, or the text is a prompt that goes on. late: there should be a token, and there is none.
   struct Part {
     Text* text;
     int32_t count;
     bool draws = true;
     int32_t drafts = 0;
+    int32_t wrong = drafts > 0 ? 1 : 0;
+    bool late = false;
+    bool followed = true;
   };
   // Features of the step's rows.
   std::vector<std::vector<float>> step(const std::vector<Part>& parts) {
     Batch batch;
     StepResults results;
+    std::vector<int32_t> drawn;
     for (const Part& part : parts) {
       Text& text = *part.text;
-      const int32_t known = text.computed + part.count - part.drafts;
+      const int32_t known = text.computed + part.count - part.drafts, all = part.drafts + part.wrong;
+      const int32_t end = text.computed + part.count + part.wrong;
       std::vector<DraftToken> drafts;
       for (int32_t i = 0; i < part.drafts; ++i) drafts.push_back({text.tokens[known + i], 0.5f});
-      if (part.drafts > 0) drafts.push_back({(text.tokens[known + part.drafts] + 1) % 320, 0.5f});
+      for (int32_t i = part.drafts; i < all; ++i) drafts.push_back({(text.tokens[known + i] + 1) % 320, 0.5f});
       batch.add({.id = 1,
                  .row = text.row,
                  .position = text.computed,
-                 .count = part.count + (part.drafts > 0),
-                 .drafts = static_cast<int32_t>(drafts.size()),
+                 .count = part.count + part.wrong,
+                 .drafts = all,
                  .prefills = !part.draws,
                  .draws = part.draws,
-                 .followed = true,
+                 .followed = part.followed,
                  .drafted = text.drafted,
+                 .passes = part.draws && part.followed && end + kMostDrafts <= kContext,
                  .request = text.request},
                 std::span(text.tokens).first(known), drafts);
       if (!part.draws) continue;
-      for (int32_t i = 0; i < 1 + static_cast<int32_t>(drafts.size()); ++i) {
+      for (int32_t i = 0; i <= all; ++i) {
         RowResult& row = results.drawn.emplace_back();
-        if (i <= part.drafts) row.tokens.push_back({.token = text.tokens[known + i]});
+        const bool counts = i <= part.drafts && !part.late;
+        if (counts) row.tokens.push_back({.token = text.tokens[known + i]});
+        // Behind a draft that did not come each next one would.
+        drawn.push_back(part.late ? -1 : counts ? text.tokens[known + i] : i < all ? drafts[i].token : 5);
       }
     }
     const Rows<const float> features = runner_.run(batch).features;
     std::vector<std::vector<float>> rows;
     for (int32_t i = 0; i < batch.rows(); ++i) rows.push_back(copied(features.row(i), features.dim));
-    if (on_gpu_)
-      on_gpu_->extend(batch, results);
-    else
+    if (on_gpu_) {
+      if (!drawn.empty())
+        exec_.stream()->copy(drawn_.data(), reinterpret_cast<const std::byte*>(drawn.data()),
+                             drawn.size() * sizeof(int32_t));
+      on_gpu_->follow(batch);
+      exec_.wait();
+    } else {
       on_cpu_->extend(batch, results, features);
+    }
     for (const Part& part : parts) {
-      part.text->computed += part.count;
-      part.text->drafted = part.draws;
+      part.text->computed += part.count - part.late;
+      part.text->drafted = part.draws && part.followed;
     }
     return rows;
   }
@@ -125,6 +143,9 @@ class Drafting {
   DraftModel& drafts() { return on_gpu_ ? static_cast<DraftModel&>(*on_gpu_) : *on_cpu_; }
   std::vector<Chain> chains(const std::vector<Text*>& of, int32_t most = kMostDrafts) {
     std::vector<Chain> chains(of.size());
+    std::vector<RequestRow> rows;
+    for (const Text* text : of) rows.push_back(text->row);
+    drafts().catch_up(rows);
     std::vector<DraftsWanted> wanted;
     for (size_t i = 0; i < of.size(); ++i)
       wanted.push_back({.row = of[i]->row,
@@ -155,6 +176,7 @@ class Drafting {
   kv::PagePool pool_;
   kv::RequestTable table_;
   Runner runner_;
+  Buffer drawn_;  // the device's: in place of a sampler's
   std::optional<GpuDrafts> on_gpu_;
   std::optional<EagleDrafts> on_cpu_;
   std::deque<Text> texts_;
@@ -259,10 +281,86 @@ TEST_P(GpuDraftsTest, FeaturesAndDraftsAreTheCpus) {
   draft({0, 1, 2}, 4);
   draft({2, 0}, 1);
   step([](const auto& t) { return std::vector<Drafting::Part>{{t[0], 1}, {t[2], 5, true, 4}}; });
-  draft({2, 1}, 2);
+  draft({2, 0}, 2);
   step([](const auto& t) { return std::vector<Drafting::Part>{{t[1], 2, true, 1}, {t[2], 1}, {t[0], 3, true, 2}}; });
   draft({1, 0, 2}, 5);
   EXPECT_GE(same, all * 3 / 4) << "of " << all;
+}
+
+// Whole, in part and not at all, of several texts at once, whose rows lie otherwise in each step; and drafts of all
+// follow, from what the device found out by itself.
+TEST_P(GpuDraftsTest, TheWalkFindsWhatCame) {
+  const std::unique_ptr<Drafting> gpu = on_gpu(), cpu = on_cpu();
+  std::vector<std::vector<Drafting::Text*>> texts;
+  for (Drafting* side : {gpu.get(), cpu.get()})
+    texts.push_back({&side->text(1), &side->text(2), &side->text(3), &side->text(4)});
+  struct Came {
+    int32_t drafts, wrong;
+  };
+  const Came rounds[][4] = {{{0, 0}, {0, 0}, {0, 0}, {0, 0}}, {{5, 0}, {0, 5}, {2, 3}, {0, 0}},
+                            {{0, 1}, {5, 0}, {0, 0}, {4, 1}}, {{1, 0}, {1, 4}, {0, 5}, {3, 2}},
+                            {{5, 0}, {5, 0}, {5, 0}, {5, 0}}, {{0, 5}, {0, 5}, {0, 5}, {0, 5}},
+                            {{3, 0}, {0, 0}, {1, 1}, {0, 3}}};
+  for (size_t side = 0; side < 2; ++side)
+    (side ? cpu : gpu)->step({{texts[side][0], 17}, {texts[side][1], 30}, {texts[side][2], 9}, {texts[side][3], 31}});
+  int same = 0, all = 0;
+  for (const auto& round : rounds) {
+    std::vector<Chain> chains[2];
+    for (size_t side = 0; side < 2; ++side) {
+      std::vector<Drafting::Part> parts;
+      for (int i = 0; i < 4; ++i)
+        parts.push_back({texts[side][i], 1 + round[i].drafts, true, round[i].drafts, round[i].wrong});
+      Drafting& drafting = side ? *cpu : *gpu;
+      drafting.step(parts);
+      chains[side] = drafting.chains(texts[side]);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      SCOPED_TRACE(cat("round ", &round - rounds, ", text ", i));
+      ASSERT_EQ(std::ssize(chains[0][i]), kMostDrafts);
+      same += compare(chains[0][i], chains[1][i]);
+      all += kMostDrafts;
+    }
+  }
+  EXPECT_GE(same, all * 2 / 3) << "of " << all;
+}
+
+// A row that gave no token is computed again, and then all is as if it had given one at once: where the head follows
+// the text, and where it does not and computes the slot of that row again, too.
+TEST_P(GpuDraftsTest, ALateTokenLeavesNothingBehind) {
+  for (const bool followed : {true, false})
+    for (const int32_t prompt : {9, 16, 17}) {
+      SCOPED_TRACE(cat("a prompt of ", prompt, ", followed ", followed));
+      const auto chain = [&](bool late) {
+        const std::unique_ptr<Drafting> gpu = on_gpu(true);
+        Drafting::Text &text = gpu->text(1), &other = gpu->text(2);
+        gpu->step({{&other, 12}, {&text, prompt, true, 0, 0, late, followed}});
+        if (late) gpu->step({{&text, 1, true, 0, 0, true, followed}, {&other, 2, true, 1}});
+        if (late) gpu->step({{&text, 1, true, 0, 0, false, followed}});
+        gpu->step({{&text, 2, true, 1}});
+        return gpu->chains({&text})[0];
+      };
+      const Chain late = chain(true), at_once = chain(false);
+      ASSERT_EQ(std::ssize(late), kMostDrafts);
+      for (int32_t i = 0; i < kMostDrafts; ++i) {
+        EXPECT_EQ(late[i].token, at_once[i].token);
+        EXPECT_EQ(std::bit_cast<uint32_t>(late[i].hit), std::bit_cast<uint32_t>(at_once[i].hit));
+      }
+    }
+}
+
+// Passes are those of the newest step, and of the texts whose shares want them.
+TEST_P(GpuDraftsTest, WhoHasNoPassesHasTheFirstDraft) {
+  const std::unique_ptr<Drafting> gpu = on_gpu();
+  Drafting::Text &absent = gpu->text(1), &passing = gpu->text(2), &unfollowed = gpu->text(3);
+  gpu->step({{&absent, 20}, {&passing, 30}});
+  const Chain before = gpu->chains({&absent})[0];
+  ASSERT_EQ(std::ssize(before), kMostDrafts);
+  gpu->step({{&unfollowed, 12, true, 0, 0, false, false}, {&passing, 2, true, 1}});
+  const std::vector<Chain> chains = gpu->chains({&absent, &passing, &unfollowed});
+  ASSERT_EQ(chains[0].size(), 1u);
+  EXPECT_EQ(chains[0][0].token, before[0].token);
+  EXPECT_EQ(std::ssize(chains[1]), kMostDrafts);
+  EXPECT_EQ(chains[2].size(), 1u);
 }
 
 // In one piece alone; in chunks; beside others, in another order, where more rows are multiplied.
@@ -299,9 +397,9 @@ TEST_P(GpuDraftsTest, BitsAreATextsOwnWhereItIsDeterministic) {
       step({&text, 23, false}, 3);
       step({&text, 16}, 2);
     } else {
+      if (third) gpu->step({{third, 7}});
       step({&text, 48}, 40);
     }
-    if (third && !in_chunks) gpu->step({{third, 7}});
     draft();
     step({&text, 4, true, 3}, 2);
     draft();
@@ -339,33 +437,86 @@ class HeadEngine {
  public:
   HeadEngine(const model::Model& model, const EngineOptions& options, Exec& exec) : engine_(model, options, exec) {}
 
-  std::vector<Answer> answers(const std::vector<Request>& requests) {
+  // between: two steps, is told what has come so far.
+  using Between = std::function<void(const std::vector<Answer>&, const std::vector<RequestId>&)>;
+  std::vector<Answer> answers(const std::vector<Request>& requests, const Between& between = {}) {
     std::vector<Answer> answers(requests.size());
+    std::vector<RequestId> ids;
     for (size_t i = 0; i < requests.size(); ++i)
-      engine_.submit(requests[i], [&, i](const Output& output) {
+      ids.push_back(engine_.submit(requests[i], [&, i](const Output& output) {
         EXPECT_EQ(output.error, "");
         if (output.token >= 0) answers[i].emplace_back(output.token, std::bit_cast<uint32_t>(output.logprobs.logprob));
-      });
-    for (int steps = 0; engine_.step(); ++steps) EXPECT_LT(steps, 20000);
+      }));
+    for (int steps = 0; engine_.step(); ++steps) {
+      EXPECT_LT(steps, 20000);
+      if (between) between(answers, ids);
+    }
     return answers;
   }
+  void cancel(RequestId id) { engine_.cancel(id); }
   EngineStats stats() const { return engine_.stats(); }
 
  private:
   Engine engine_;
 };
 
+// A target and a head that knows it, on a GPU.
+class GpuHeadEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
+  }
+  void load(float certain) {
+    file_ = std::make_unique<TinyFile>(model::testing::target_without_memory(certain));
+    Exec host{{.threads = 2}};
+    head_file_ =
+        std::make_unique<TinyHeadFile>(model::testing::knowing_head(model::Model(file_->path(), host), certain));
+    stream_ = std::make_unique<cuda::Stream>();
+    exec_ = std::make_unique<Exec>(ExecOptions{.threads = 2, .stream = stream_.get()});
+    target_ = std::make_unique<model::Model>(file_->path(), *exec_);
+    head_ = std::make_unique<model::EagleHead>(head_file_->path(), *target_, *exec_);
+  }
+  static EngineOptions options(int32_t running, int32_t page_size, int32_t pool) {
+    EngineOptions options;
+    options.deterministic = true;
+    options.context = kContext;
+    options.max_total_tokens = pool;
+    options.max_running_requests = running;
+    options.page_size = page_size;
+    options.prefill_chunk = options.mixed_chunk = 48;
+    options.speculative_num_draft_tokens = 5;
+    return options;
+  }
+  std::vector<Answer> without_head(const EngineOptions& options, const std::vector<Request>& requests) {
+    return HeadEngine(*target_, options, *exec_).answers(requests);
+  }
+  HeadEngine with_head(EngineOptions options) {
+    options.head = head_.get();
+    return HeadEngine(*target_, options, *exec_);
+  }
+  // Verifications in which at least so many drafts came.
+  static int64_t came_together(const EngineStats& stats, size_t least) {
+    const auto& by_correct = stats.speculated.by_correct;
+    return std::accumulate(by_correct.begin() + least, by_correct.end(), int64_t{0});
+  }
+  static void expect_pages_are_back(const HeadEngine& engine) {
+    const EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
+  }
+
+  std::unique_ptr<TinyFile> file_;
+  std::unique_ptr<TinyHeadFile> head_file_;
+  std::unique_ptr<cuda::Stream> stream_;
+  std::unique_ptr<Exec> exec_;
+  std::unique_ptr<model::Model> target_;
+  std::unique_ptr<model::EagleHead> head_;
+};
+
 // Some are sure of what comes and some are drawn, so that drafts come in part; prompts in chunks, of which two have a
-// prefix together, and pages for half of them.
-TEST(GpuHeadEngine, DraftsChangeNoBitAndCome) {
-  if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
-  const TinyFile file(model::testing::target_without_memory(0.6f));
-  Exec host{{.threads = 2}};
-  const TinyHeadFile head_file(model::testing::knowing_head(model::Model(file.path(), host), 0.6f));
-  cuda::Stream stream;
-  Exec exec{{.threads = 2, .stream = &stream}};
-  const model::Model target(file.path(), exec);
-  const model::EagleHead head(head_file.path(), target, exec);
+// prefix together. Pages are there for all, for half of them, or for hardly more than one: who has none for its passes
+// has fewer drafts.
+TEST_F(GpuHeadEngine, DraftsChangeNoBitAndCome) {
+  load(0.6f);
   std::vector<Request> requests;
   for (uint64_t i = 0; i < 9; ++i) {
     std::vector<int32_t> prompt = random_ids(40, 320, 1);
@@ -377,42 +528,102 @@ TEST(GpuHeadEngine, DraftsChangeNoBitAndCome) {
                         .top_logprobs = 0,
                         .speculative = i != 4});
   }
+  Speculated all;
   for (const int32_t running : {1, 6})
-    for (const int32_t page_size : {1, 16}) {
-      SCOPED_TRACE(cat(running, " at once, pages of ", page_size));
-      EngineOptions options;
-      options.deterministic = true;
-      options.context = kContext;
-      options.max_total_tokens = running == 1 ? kContext : 3 * kContext;
-      options.max_running_requests = running;
-      options.page_size = page_size;
-      options.prefill_chunk = options.mixed_chunk = 48;
-      options.speculative_num_draft_tokens = 5;
-      const std::vector<Answer> expected = HeadEngine(target, options, exec).answers(requests);
-      options.head = &head;
-      HeadEngine drafting(target, options, exec);
-      EXPECT_EQ(drafting.answers(requests), expected);
-      const EngineStats stats = drafting.stats();
-      EXPECT_GT(stats.speculated.correct, 100);
-      EXPECT_GT(stats.speculated.drafts, stats.speculated.correct);
-      EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.total_pages);
-    }
+    for (const int32_t page_size : {1, 16})
+      for (const int32_t pool : {kContext, kContext + 32, 3 * kContext, 8 * kContext}) {
+        SCOPED_TRACE(cat(running, " at once, pages of ", page_size, " for ", pool, " tokens"));
+        const EngineOptions used = options(running, page_size, pool);
+        const std::vector<Answer> expected = without_head(used, requests);
+        HeadEngine drafting = with_head(used);
+        EXPECT_EQ(drafting.answers(requests), expected);
+        const EngineStats stats = drafting.stats();
+        EXPECT_GT(stats.speculated.correct, 30);
+        EXPECT_GT(stats.speculated.drafts, stats.speculated.correct);
+        all.add(stats.speculated);
+        expect_pages_are_back(drafting);
+      }
+  for (int32_t came = 0; came <= 4; ++came) EXPECT_GT(all.by_correct[came], 0) << came << " of up to 4 drafts";
 }
 
-TEST(GpuHeadEngine, RefusesStepsInFlight) {
-  if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
-  const TinyFile file(model::testing::target_without_memory(1));
-  Exec host{{.threads = 2}};
-  const TinyHeadFile head_file(model::testing::knowing_head(model::Model(file.path(), host), 1));
-  cuda::Stream stream;
-  Exec exec{{.threads = 2, .stream = &stream}};
-  const model::Model target(file.path(), exec);
-  const model::EagleHead head(head_file.path(), target, exec);
+// The one that comes latest for the first time.
+int32_t last_new_token(const Answer& answer) {
+  std::set<int32_t> seen;
+  int32_t last = -1;
+  for (const auto& [token, logprob] : answer)
+    if (seen.insert(token).second) last = token;
+  return last;
+}
+
+// A head that is always right: what it drafts is accepted in whole chains, which only passes give; and it ends with a
+// stop id in the midst of some. What such a request leaves in the prefix tree is right for who goes on from there.
+TEST_F(GpuHeadEngine, StopsEndAcceptedChains) {
+  load(1);
+  for (const int32_t page_size : {1, 16}) {
+    SCOPED_TRACE(cat("pages of ", page_size));
+    const EngineOptions used = options(6, page_size, 8 * kContext);
+    std::vector<Request> requests;
+    for (uint64_t i = 0; i < 6; ++i)
+      requests.push_back({.prompt = random_ids(10 + 7 * static_cast<int32_t>(i), 320, i),
+                          .sampling = {.temperature = 0},
+                          .max_new_tokens = 80,
+                          .top_logprobs = 0});
+    const std::vector<Answer> unstopped = without_head(used, requests);
+    for (size_t i = 0; i < requests.size(); ++i) requests[i].stop_ids = {last_new_token(unstopped[i])};
+    const std::vector<Answer> stopped = without_head(used, requests);
+    HeadEngine drafting = with_head(used);
+    EXPECT_EQ(drafting.answers(requests), stopped);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (const auto& [token, logprob] : stopped[i]) requests[i].prompt.push_back(token);
+      requests[i].stop_ids.clear();
+    }
+    EXPECT_EQ(drafting.answers(requests), without_head(used, requests));
+    EXPECT_GT(came_together(drafting.stats(), 2), 0) << "several at a time, which only passes give";
+    expect_pages_are_back(drafting);
+  }
+}
+
+// Others that come into their rows and pages are not disturbed.
+TEST_F(GpuHeadEngine, CancelledBetweenRoundsDisturbsNobody) {
+  load(0.6f);
+  for (const int32_t page_size : {1, 16}) {
+    SCOPED_TRACE(cat("pages of ", page_size));
+    const EngineOptions used = options(4, page_size, 3 * kContext);
+    std::vector<Request> requests;
+    for (uint64_t i = 0; i < 12; ++i)
+      requests.push_back({.prompt = random_ids(8 + 5 * static_cast<int32_t>(i), 320, i),
+                          .sampling = {.temperature = i % 2 == 0 ? 0.0f : 0.5f, .seed = i},
+                          .max_new_tokens = 60,
+                          .top_logprobs = 0});
+    const std::vector<Answer> expected = without_head(used, requests);
+    HeadEngine drafting = with_head(used);
+    std::set<size_t> cancelled;
+    const std::vector<Answer> heard =
+        drafting.answers(requests, [&](const std::vector<Answer>& so_far, const std::vector<RequestId>& ids) {
+          for (size_t i = 0; i < ids.size(); i += 3)
+            if (so_far[i].size() > 10 + i && cancelled.insert(i).second) drafting.cancel(ids[i]);
+        });
+    int cut = 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(cat("request ", i));
+      ASSERT_LE(heard[i].size(), expected[i].size());
+      EXPECT_TRUE(std::equal(heard[i].begin(), heard[i].end(), expected[i].begin()));
+      EXPECT_TRUE(i % 3 == 0 || heard[i].size() == expected[i].size());
+      cut += heard[i].size() < expected[i].size();
+    }
+    EXPECT_EQ(cut, 4);
+    EXPECT_GT(drafting.stats().speculated.correct, 10);
+    expect_pages_are_back(drafting);
+  }
+}
+
+TEST_F(GpuHeadEngine, RefusesStepsInFlight) {
+  load(1);
   EngineOptions options;
-  options.head = &head;
+  options.head = head_.get();
   options.max_total_tokens = 1024;
   options.steps_in_flight = 1;
-  EXPECT_THROW(Engine(target, options, exec), CheckError);
+  EXPECT_THROW(Engine(*target_, options, *exec_), CheckError);
 }
 
 }  // namespace

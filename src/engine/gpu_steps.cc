@@ -36,7 +36,8 @@ GpuSteps::GpuSteps(const StepDeviceParts& parts)
       width_(parts.model.config().width),
       counted_(parts.limits.running + 1) {
   if (parts.head)
-    drafts_.emplace(*parts.head, parts.limits, parts.kv_type, parts.table, runner_, parts.deterministic, parts.exec);
+    drafts_.emplace(*parts.head, parts.limits, parts.kv_type, parts.table, runner_, sampler_.tokens_of_step(),
+                    parts.deterministic, parts.exec);
 }
 
 // --- launch
@@ -66,6 +67,7 @@ void GpuSteps::launch(Step& step, uint32_t number) {
     tell_sampler(step, number);
     runner_.sample(step.batch);
   }
+  if (drafts_) drafts_->follow(step.batch);
 }
 
 // Steps whose places in rings this one takes, and whose logits it overwrites, are read first.
@@ -157,7 +159,6 @@ void GpuSteps::read_oldest() {
   results.time = std::chrono::duration<double>(sampler_.seconds(oldest.number));
   results.idle = std::chrono::duration<double>(sampler_.idle_seconds(oldest.number));
   results.overlapped = oldest.is_behind;
-  if (drafts_) drafts_->extend(oldest.step->batch, results);
 }
 
 void GpuSteps::read_rows(const Launched& launched) {

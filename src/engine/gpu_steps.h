@@ -7,8 +7,9 @@
 //   with chunks of prompts      the same, by the rows of all; operation by operation where they are more than 1024
 //
 // All rows are drawn and scored on the GPU, those of drafts too, each as if all drafts before it had come: which of
-// them count is found out when they are read (drafter.h). Rows that are pooled come to the host by a copy. A row whose
-// mask is not ready, or throws, is skipped.
+// them count is found out when they are read (drafter.h). With a head what it computes of the step, and the drafts for
+// the next, follow on the stream before that (gpu_drafts.h). Rows that are pooled come to the host by a copy. A row
+// whose mask is not ready, or throws, is skipped.
 #pragma once
 #include <cstdint>
 #include <deque>

@@ -203,15 +203,6 @@ bool Runner::take_changes(const attn::StepInputBuffers& inputs) {
   return is_all;
 }
 
-void Runner::update_table() {
-  for (bool is_all = false; !is_all;) {
-    const attn::StepInputBuffers& inputs = upload_.next();
-    is_all = take_changes(inputs);
-    if (changes_table_) send_changes_ahead(inputs);
-  }
-  changes_table_ = false;
-}
-
 // In a step of nobody.
 void Runner::send_changes_ahead(const attn::StepInputBuffers& inputs) {
   for (int32_t* count : {&inputs.live(), &inputs.query_rows(), &inputs.wanted_count(), &inputs.logits_count()})

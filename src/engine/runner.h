@@ -71,12 +71,11 @@ class Runner {
   void sample(const Batch& batch);
   void abandon();  // what was prepared, if it cannot be computed
 
-  // For who computes behind a GPU's step what follows from it: its inputs and features, until the next one; and the
-  // request table, with the changes since the step when they have been sent.
+  // For who computes behind a GPU's step what follows from it: its inputs and features, until the next one, and the
+  // request table as that step has it.
   attn::StepInputs inputs() const { return upload_.inputs(); }
   Rows<const float> features() const { return forward_.features(); }
   kv::TableView table_view() const { return mirror_ ? mirror_->view() : table_.view(); }
-  void update_table();
 
   // After a step of which drafts branched was drawn from, before its pages change: keys and values of the path that
   // each walk took come to lie where the text has them.

@@ -179,6 +179,7 @@ Batch Scheduler::plan(Batch recycled) {
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   plan_drafts();
+  plan_passes();
   const bool nobody = running_.empty() && waiting_.empty();
   check(!planned_.empty() || nobody || in_flight() || (!running_.empty() && all_await_masks()),
         "no request can go on: ", running_.size(), " run and ", waiting_.size(), " wait, ", pool_.free_pages(), " of ",
@@ -205,7 +206,7 @@ int32_t Scheduler::waits_for(const Sequence& sequence) const {
 Share Scheduler::share_of(const Planned& planned) {
   const Sequence& sequence = *planned.sequence;
   const int32_t count = planned.count, drafts = static_cast<int32_t>(planned.drafts.size());
-  const bool draws = count == sequence.remaining() && sequence.wants_token();
+  const bool draws = planned.draws();
   return {.id = sequence.id,
           .row = sequence.row,
           .position = sequence.computed,
@@ -216,6 +217,7 @@ Share Scheduler::share_of(const Planned& planned) {
           .draws = draws,
           .followed = sequence.followed,
           .drafted = sequence.drafted,
+          .passes = planned.passes,
           .generated = sequence.length_ahead() - sequence.prompt_tokens,
           .kept = sequence.kept_rows(sequence.computed + count),
           .request = sequence.request,
@@ -366,7 +368,8 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     if (!sequence.followed) continue;
     if (tried) --sequence.steps_to_try;
     const double promised = expected_tokens(planned->drafts);
-    if (!follow_budget_.asks(step.decoding, promised) && !tried) continue;
+    sequence.asked = follow_budget_.asks(step.decoding, promised) || tried;
+    if (!sequence.asked) continue;
     asked.push_back(planned);
     rows.push_back(sequence.row);
     own.push_back(promised);
@@ -450,6 +453,19 @@ int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
   return drafts;
 }
 
+// Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first,
+// from what is left of the pool. A request has its passes behind all tokens that may come of this step.
+void Scheduler::plan_passes() {
+  const int32_t passes = limits_.passes_at_once();
+  if (passes == 0) return;
+  for (Planned& planned : planned_) {
+    const Sequence& sequence = *planned.sequence;
+    const int32_t tokens = planned.end() + 1 + passes, next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
+    const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
+    planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
+  }
+}
+
 // Of a text that is computed up to `end`: with a draft model also the token that is drawn then, unless it is the last.
 int32_t Scheduler::stored_tokens(const Sequence& sequence, int32_t end) const {
   if (!limits_.draft_model || end < sequence.length_ahead()) return end;
@@ -525,6 +541,7 @@ void Scheduler::admit(Sequence& sequence, int32_t matched) {
   insert_in_order(running_, sequence, runs_before);
   const FollowBudget::Choice choice = begins_followed(sequence);
   sequence.followed = choice != FollowBudget::Choice::left;
+  sequence.asked = true;
   sequence.steps_to_try = choice == FollowBudget::Choice::tried ? FollowBudget::kTried : 0;
 }
 
@@ -554,11 +571,13 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
 }
 
 // That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took. No
-// draft needs more than one.
+// draft needs more than one, and no pass.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->speculates(); });
-  return std::min(static_cast<int32_t>(drafting) * limits_.page_size.pages_for(limits_.drafts), limits_.draft_rows());
+  const auto requests = static_cast<int32_t>(drafting), passes = limits_.passes_at_once();
+  return std::min(requests * limits_.page_size.pages_for(limits_.drafts + passes),
+                  limits_.draft_rows() + requests * passes);
 }
 
 // At once when they are settled, so that others share them while this one still runs. Where the tree has other pages
@@ -687,13 +706,13 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
 }
 
 // Before its tokens are appended. The newest is never in pages; a row that should have given one and did not stays to
-// be computed, and so do those behind drafts that did not come, whose pages go back.
+// be computed, and so do those behind drafts that did not come. Pages behind these, and behind the newest, go back.
 void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t tokens) {
   sequence.settled = share.draws ? std::min(share.end(), sequence.length() + tokens - 1) : share.end();
   sequence.late = share.draws && tokens == 0;
   if (sequence.settled < share.text_end()) sequence.prefills = share.prefills;
   if (sequence.settled < share.text_end() || share.drafts > 0) sequence.computed = sequence.settled;
-  if (share.drafts > 0)
+  if (share.drafts > 0 || share.passes)
     table_.truncate(sequence.row, {stored_tokens(sequence, std::max(sequence.settled, share.text_end()))});
 }
 

@@ -45,7 +45,9 @@
 //
 // With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
 // computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
-// that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more.
+// that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. A device may
+// make them behind each step, before the host has read it: for whoever was asked for when that step was planned, if
+// there are free pages for them too, which go back when it is settled.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -97,11 +99,12 @@ struct SchedulerLimits {
                                // draw depends on those before it, by a mask or penalties
   double first_row_price = DraftBudget::kFirstPrice;  // until it was measured
   int32_t drafts = 0;                                 // most of a request in a step; 0: nothing is drafted
-  int32_t topk = 1;          // branches that a draft model follows at once; 1: all drafts are chains (draft_tree.h)
-  int32_t draft_steps = 0;   // most tokens on a branch of a draft model's; 0: as many as drafts
-  bool draft_model = false;  // drafts come from one as well: a token that is drawn has its slot at once
-  int32_t row_tile = 1;      // rows that a device multiplies in the time of one (prefill_budget.h)
-  int32_t first_wait = 0;    // rows of prompts that a request waits for in all, while its first tokens come
+  int32_t topk = 1;             // branches that a draft model follows at once; 1: all drafts are chains (draft_tree.h)
+  int32_t draft_steps = 0;      // most tokens on a branch of a draft model's; 0: as many as drafts
+  bool draft_model = false;     // drafts come from one as well: a token that is drawn has its slot at once
+  bool drafts_at_once = false;  // the device makes these behind each step, unread: their pages are reserved with it
+  int32_t row_tile = 1;         // rows that a device multiplies in the time of one (prefill_budget.h)
+  int32_t first_wait = 0;       // rows of prompts that a request waits for in all, while its first tokens come
 
   static constexpr int32_t kFirstTokens = 8;
 
@@ -117,6 +120,8 @@ struct SchedulerLimits {
   int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
   int32_t deepest_draft() const { return draft_steps ? std::min(draft_steps, drafts) : drafts; }
   bool verifies_trees() const { return topk > 1; }
+  // Of a draft model, that follow a step at once: each has a token behind the newest.
+  int32_t passes_at_once() const { return draft_model && drafts_at_once ? std::max(0, deepest_draft() - 1) : 0; }
 };
 
 // Throws CheckError unless a request with this prompt can run when it is alone.
@@ -182,6 +187,10 @@ class Scheduler {
     int32_t count;                        // of its tokens
     std::vector<DraftToken> drafts = {};  // behind them
     bool by_model = false;                // the draft model has made them
+    bool passes = false;                  // and will make the next at once
+
+    int32_t end() const { return sequence->computed + count + static_cast<int32_t>(drafts.size()); }
+    bool draws() const { return count == sequence->remaining() && sequence->wants_token(); }
   };
   struct Budget {
     int32_t rows;  // of prompts
@@ -202,6 +211,7 @@ class Scheduler {
   FollowBudget::Choice begins_followed(const Sequence& sequence);
   int32_t most_drafts(const Sequence& sequence) const;
   int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
+  void plan_passes();
   int32_t stored_tokens(const Sequence& sequence, int32_t end) const;
   static Share share_of(const Planned& planned);
 

@@ -11,7 +11,7 @@ namespace {
 }  // namespace
 
 void rope_store(const QkvBlock&, Exec&) { refuse(); }
-void fetch_rows(const FetchRowsArgs&, Exec&) { refuse(); }
+void walk(const WalkArgs&, Exec&) { refuse(); }
 void enter_states(const EnterStatesArgs&, Exec&) { refuse(); }
 void keep_features(const KeepFeaturesArgs&, Exec&) { refuse(); }
 void take_rows(const TakeRowsArgs&, Exec&) { refuse(); }

@@ -1,7 +1,7 @@
 // What lies between the passes of a head on a GPU (draft_forward.h): small kernels over rows, recorded into its graphs,
 // so that a pass finds its inputs where the one before has left them and the host is not asked.
 //
-//   fetch_rows     what the host says of a step's rows
+//   walk           which drafts of the target's step came, and so which slots it gives: inputs of what follows
 //   enter_states   whose states enter beside a step's tokens
 //   keep_features  what later steps will ask for: features of a page's last token, and of a request's
 //   take_rows      the rows of a step that go on to attention and to the end of the layer
@@ -28,15 +28,53 @@ struct alignas(16) PickedDraft {
   uint32_t hit_number;
 };
 
-// Arrays of numbers side by side, from pinned memory to the device's: by one kernel, many numbers at a time, since each
-// reading crosses the bus.
-struct FetchRowsArgs {
-  static constexpr int32_t kMostArrays = 8;
-  const int32_t* from;  // [arrays, stride] pinned
-  int32_t* to;          // the same
-  int64_t stride;       // a multiple of 4
-  int32_t arrays;
-  int32_t count[kMostArrays];  // of each array; up to three more are copied
+// What the host says of the target's step before it knows what was drawn, in pinned memory.
+struct alignas(16) WalkedStep {
+  int32_t live;     // shares that get slots
+  int32_t passing;  // the first of them, for which passes follow
+  int32_t rows;     // slots of all of them, if all drafts come
+  uint32_t number;
+};
+
+// A share's rows in the target's step and its slots of the head's, as engine/draft_slots.h has them. Positions and
+// slots are those of its text.
+struct alignas(16) WalkedShare {
+  RequestRow row;
+  int32_t position;      // of its first row,
+  int32_t first_row;     // which is this one of the step
+  int32_t text_end;      // behind its text; drafts follow
+  int32_t drafts;        // a chain
+  int32_t drawn;         // the first of its drawn tokens, of which there is one more than drafts; -1: it draws none
+  int32_t begin;         // slots, if all drafts come, and
+  int32_t most_end;      // one more than begin at least; all have pages
+  int32_t first_slot;    // row of the head's step in which the slot `begin` is
+  int32_t state_before;  // kept row, of the token before `position`
+  int32_t unused[2];     // pieces of 16 bytes cross the bus
+};
+
+// Before   the target's step, drafts and draws, is on the stream; the host has filled `step` and the shares that live.
+// After    the head's inputs: of each share the length with its newest token, the row of that token, and which features
+//          are kept; of all slots that it may have ids, positions, places and states. Those behind the newest token, of
+//          drafts that did not come, lie in pages of the request where the next pass or step writes before anybody
+//          reads. A share whose token is missing (its row failed or was skipped) has the slots of its text, or else one
+//          that means nothing and is written over, too.
+struct WalkArgs {
+  const WalkedStep* step;     // pinned
+  const WalkedShare* shares;  // [captured] pinned
+  int32_t captured;
+  const int32_t* drawn;  // tokens that the target's step drew; -1: none
+  const int32_t* ids;    // [rows] of the target's step
+  kv::TableView table;
+  int32_t *live, *passing, *query_rows;  // [1] each, and
+  uint32_t* number;                      // as WalkedStep has them
+  RequestRow* rows;                      // [live]
+  TokenCount* lengths;                   // [live]
+  int32_t* wanted_rows;                  // [live]
+  int32_t* kept_rows;                    // [live] of the features of the last token in pages; -1: none
+  int32_t* input_ids;                    // [query_rows]
+  int32_t* positions;                    // [query_rows]
+  TokenSlot* slots;                      // [query_rows]
+  int32_t* state_rows;                   // [query_rows]
 };
 
 struct EnterStatesArgs {
@@ -81,19 +119,18 @@ struct LayOutArgs {
 };
 
 struct PickArgs {
-  Rows<const float> logits;    // [rows, draft vocabulary]
-  const int32_t* token_ids;    // [draft vocabulary]
-  Rows<const float> states;    // [rows, width] that go on with the tokens
-  Rows<float> states_out;      // a row for each,
-  const RequestRow* rows_out;  // [rows] this one; null: in order
-  int32_t* tokens;             // [rows] the next pass's ids; null: nobody's
-  const uint32_t* number;      // of the step
-  PickedDraft* picked;         // [rows] pinned
+  Rows<const float> logits;  // [rows, draft vocabulary]
+  const int32_t* token_ids;  // [draft vocabulary]
+  Rows<const float> states;  // [rows, width] that go on with the tokens
+  Rows<float> states_out;    // [rows, width] the next pass's
+  int32_t* tokens;           // [rows] and its ids
+  const uint32_t* number;    // of the step
+  PickedDraft* picked;       // [rows] pinned
   const int32_t* live;
 };
 
 namespace cuda {
-void fetch_rows(const FetchRowsArgs& args, Exec& exec);
+void walk(const WalkArgs& args, Exec& exec);
 void enter_states(const EnterStatesArgs& args, Exec& exec);
 void keep_features(const KeepFeaturesArgs& args, Exec& exec);
 void take_rows(const TakeRowsArgs& args, Exec& exec);

@@ -1,6 +1,5 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cfloat>
 #include <climits>
 
@@ -24,17 +23,83 @@ __device__ void copy_row(const float* from, float* to, int64_t dim) {
   for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) to[i] = __ldcg(from + i);
 }
 
-constexpr int32_t kFetchThreads = 256, kMostFetchBlocks = 8;  // of an array
+// --- the walk
 
-// grid: arrays, blocks of each
-__global__ void __launch_bounds__(kFetchThreads) fetch_rows_kernel(const __grid_constant__ FetchRowsArgs a) {
+constexpr int32_t kWalkThreads = 256;
+
+template <class T>
+constexpr int32_t kPieces = sizeof(T) / sizeof(int4);
+
+// One thread a piece: whatever several ask for comes over the bus several times.
+template <class T>
+__device__ void fetch(const T* pinned, T& to, int32_t first_thread) {
+  const int32_t piece = static_cast<int32_t>(threadIdx.x) - first_thread;
+  if (piece < 0 || piece >= kPieces<T>) return;
+  reinterpret_cast<int4*>(&to)[piece] = __ldcv(reinterpret_cast<const int4*>(pinned) + piece);
+}
+
+__device__ TokenSlot slot_at(const kv::TableView& table, RequestRow row, int32_t position) {
+  const int32_t tokens = table.page_size.tokens();
+  const PageId* const pages = table.pages + row.value * table.stride;
+  return {__ldcg(&pages[position / tokens].value) * tokens + position % tokens};
+}
+
+struct Walked {
+  int32_t accepted;  // drafts that came
+  int32_t tokens;    // that were drawn up to the first that is no draft
+  int32_t newest;    // of these; 0, which is some token, where there is none
+};
+
+// By every thread for itself. Draws behind a stop id count as well: its request ends with this step, and of the slots
+// that others may come to share each has the token that it has without them.
+__device__ Walked walk_through(const WalkArgs& a, const WalkedShare& share) {
+  if (share.drawn < 0) return {.accepted = 0, .tokens = 0, .newest = 0};
+  const int32_t* const drawn = a.drawn + share.drawn;
+  const int32_t* const drafts = a.ids + share.first_row + share.text_end - share.position;
+  int32_t accepted = 0;
+#pragma unroll 4
+  for (int32_t i = 0; i < share.drafts; ++i) {
+    const int32_t token = __ldcg(drawn + i), draft = __ldcg(drafts + i);
+    accepted += accepted == i && token == draft;
+  }
+  const int32_t last = __ldcg(drawn + accepted);
+  return {.accepted = accepted, .tokens = accepted + (last >= 0), .newest = max(last, 0)};
+}
+
+// A block has a share.
+__global__ void __launch_bounds__(kWalkThreads) walk_kernel(const __grid_constant__ WalkArgs a) {
+  __shared__ WalkedStep step;
+  __shared__ WalkedShare share;
+  const int32_t b = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
+  fetch(a.shares + b, share, 0);
+  fetch(a.step, step, kPieces<WalkedShare>);
   griddep_wait();
   griddep_launch_dependents();
-  const auto* const from = reinterpret_cast<const int4*>(a.from + blockIdx.x * a.stride);
-  auto* const to = reinterpret_cast<int4*>(a.to + blockIdx.x * a.stride);
-  const int32_t fours = (a.count[blockIdx.x] + 3) / 4;
-  for (int32_t i = blockIdx.y * kFetchThreads + threadIdx.x; i < fours; i += gridDim.y * kFetchThreads)
-    to[i] = __ldcv(from + i);
+  __syncthreads();
+  if (b == 0 && thread == 0) {
+    *a.live = step.live;
+    *a.passing = step.passing;
+    *a.query_rows = step.rows;
+    *a.number = step.number;
+  }
+  if (b >= step.live) return;
+  const Walked walked = walk_through(a, share);
+  const int32_t draws = share.drawn >= 0, known_end = share.text_end + walked.accepted;
+  const int32_t committed = share.text_end - draws + walked.tokens;  // tokens in pages after the step
+  const int32_t end = min(max(committed + draws, share.begin + 1), share.most_end);
+  if (thread == 0) {
+    a.rows[b] = share.row;
+    a.lengths[b] = TokenCount{end};
+    a.wanted_rows[b] = share.first_slot + end - 1 - share.begin;
+    a.kept_rows[b] = committed > share.position ? share.first_row + committed - 1 - share.position : -1;
+  }
+  for (int32_t slot = share.begin + thread; slot < share.most_end; slot += kWalkThreads) {
+    const int32_t i = share.first_slot + slot - share.begin, row = share.first_row + slot - share.position;
+    a.input_ids[i] = slot < known_end ? __ldcg(a.ids + row) : walked.newest;
+    a.positions[i] = slot;
+    a.slots[i] = slot_at(a.table, share.row, slot);
+    a.state_rows[i] = slot == share.position ? -1 - share.state_before : row - 1;
+  }
 }
 
 // --- rows that enter and rows that are kept
@@ -87,15 +152,15 @@ __global__ void __launch_bounds__(kLayOutThreads) lay_out_kernel(const __grid_co
   const int32_t i = static_cast<int32_t>(blockIdx.x * kLayOutThreads + threadIdx.x), all = a.passes * a.captured;
   if (i == 0) *a.all_rows = all;
   if (i >= all) return;
-  const int32_t b = i % a.captured, tokens = a.table.page_size.tokens();
-  int32_t position = 0, slot = 0;
+  const int32_t b = i % a.captured;
+  int32_t position = 0;
+  TokenSlot slot{0};
   if (b < __ldcg(a.live)) {
     position = __ldcg(&a.lengths[b].value) + i / a.captured;
-    const PageId* const pages = a.table.pages + __ldcg(&a.rows[b].value) * a.table.stride;
-    slot = __ldcg(&pages[position / tokens].value) * tokens + position % tokens;
+    slot = slot_at(a.table, {__ldcg(&a.rows[b].value)}, position);
   }
   a.positions[i] = position;
-  a.slots[i] = TokenSlot{slot};
+  a.slots[i] = slot;
 }
 
 // --- the likeliest token
@@ -158,8 +223,7 @@ __global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constan
   const int64_t row = blockIdx.x;
   if (row >= __ldcg(a.live)) return;
   const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t to = a.rows_out ? __ldcg(&a.rows_out[row].value) : row;
-  copy_row(a.states.row(row), a.states_out.row(to), a.states.dim);
+  copy_row(a.states.row(row), a.states_out.row(row), a.states.dim);
   Best best{-INFINITY, INT_MAX};
   bool sound = true;
   for_each_logit(a, row, [&](int32_t id, float logit) {
@@ -180,7 +244,7 @@ __global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constan
   if (lane != 0) return;
   const bool says = sound && best.logit > -INFINITY;
   const int32_t token = __ldcg(a.token_ids + (says ? best.id : 0));
-  if (a.tokens) a.tokens[row] = token;
+  a.tokens[row] = token;
   say(a.picked + row, token, says ? 1 / sum : 0, __ldcg(a.number));
 }
 static_assert(kPickWarps == kWarp, "the last sums are those of one warp");
@@ -193,13 +257,8 @@ void launch_rows(void (*kernel)(Args), const Args& args, int64_t rows, int32_t t
 
 }  // namespace
 
-void fetch_rows(const FetchRowsArgs& args, Exec& exec) {
-  check(args.arrays <= FetchRowsArgs::kMostArrays && args.stride % 4 == 0, args.arrays, " arrays of ", args.stride,
-        " numbers are not fetched");
-  const int32_t most = *std::max_element(args.count, args.count + args.arrays);
-  const int32_t blocks = std::clamp(most / (4 * kFetchThreads), 1, kMostFetchBlocks);
-  launch_after(fetch_rows_kernel, dim3(static_cast<uint32_t>(args.arrays), static_cast<uint32_t>(blocks)),
-               kFetchThreads, 0, stream_of(exec), "fetch_rows", args);
+void walk(const WalkArgs& args, Exec& exec) {
+  launch_rows(walk_kernel, args, args.captured, kWalkThreads, "walk", exec);
 }
 
 void enter_states(const EnterStatesArgs& args, Exec& exec) {

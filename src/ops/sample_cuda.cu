@@ -41,8 +41,9 @@ class RowSampler {
     const SampleRecord& r = shared_record();
     const Slice::Likeliest raw = load();
     if (r.task == SampleTask::skip) {
-      if (row() == 0 && Slice::rank() == 0 && Slice::thread() == 0)
-        say(a_, __ldcg(a_.number), -1, SampleStatus::fine, 0, 0);
+      if (Slice::rank() != 0 || Slice::thread() != 0) return;
+      a_.token_of_step[row()] = -1;
+      if (row() == 0) say(a_, __ldcg(a_.number), -1, SampleStatus::fine, 0, 0);
       return;
     }
     if (!raw.sound || raw.none())
@@ -60,7 +61,9 @@ class RowSampler {
     const SampleRecord& r = shared_record();
     const auto fine = status == SampleStatus::fine;
     const float logprob = fine && r.top_count >= 0 ? logprob_of(token) : 0;
-    if (fine && r.task == SampleTask::draw) {
+    const bool draws = fine && r.task == SampleTask::draw;
+    a_.token_of_step[row()] = draws ? token : -1;
+    if (draws) {
       a_.token_of_row[r.request_row] = token;
       if (r.penalty_slot >= 0) ++a_.counts[int64_t{r.penalty_slot} * a_.vocabulary + token];
     }

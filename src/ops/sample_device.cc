@@ -104,19 +104,23 @@ struct DeviceSampler::State {
         outcomes(static_cast<size_t>(limits.steps) * limits.rows * sizeof(SampleOutcome), Place::pinned),
         recounted(sizeof(uint32_t), Place::pinned),
         texts(kTextCopies * static_cast<size_t>(limits.text) * sizeof(int32_t), Place::pinned),
-        device(sizeof(StepClock) + static_cast<size_t>(limits.request_rows) * sizeof(int32_t), Place::device),
+        device(sizeof(StepClock) + (static_cast<size_t>(limits.request_rows) + limits.rows) * sizeof(int32_t),
+               Place::device),
         counts(static_cast<size_t>(limits.penalty_slots) * limits.vocabulary * sizeof(uint32_t), Place::device),
-        slots(static_cast<size_t>(limits.steps)) {}
+        slots(static_cast<size_t>(limits.steps)),
+        request_rows(limits.request_rows) {}
 
   StepClock* clock() const { return elements<StepClock>(device); }
   int32_t* token_of_row() const { return reinterpret_cast<int32_t*>(clock() + 1); }
+  int32_t* token_of_step() const { return token_of_row() + request_rows; }
 
   Buffer records, outcomes;  // pinned: [steps, rows]
   Buffer recounted;          // pinned: the number of the last text that was counted
   Buffer texts;              // pinned: [kTextCopies, text]
-  Buffer device;             // the clock; token_of_row
+  Buffer device;             // the clock; token_of_row; token_of_step
   Buffer counts;
   std::vector<Slot> slots;
+  int32_t request_rows;
   uint32_t number = 0;  // of the step that was begun
   uint32_t recounts = 0;
   Rows<const float> logits{};      // where a step's lie
@@ -146,6 +150,8 @@ DeviceSampler::Slot& DeviceSampler::slot(uint32_t number) const { return state_-
 DrawnTokens DeviceSampler::drawn_tokens() const {
   return {state_->token_of_row(), state_->clock(), limits_.request_rows};
 }
+
+const int32_t* DeviceSampler::tokens_of_step() const { return state_->token_of_step(); }
 
 // --- before a step is launched
 
@@ -286,6 +292,7 @@ void DeviceSampler::launch(Rows<const float> logits, const uint32_t* number, con
                      .records = elements<SampleRecord>(state_->records),
                      .outcomes = elements<SampleOutcome>(state_->outcomes),
                      .token_of_row = state_->token_of_row(),
+                     .token_of_step = state_->token_of_step(),
                      .counts = elements<uint32_t>(state_->counts),
                      .clock = state_->clock()},
                     exec_);

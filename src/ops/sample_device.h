@@ -4,8 +4,8 @@
 //
 //   host    begin(number), then draw(), score() or skip() for each row of logits, in order: into the step's slot
 //   stream  ... the step's inputs, which find the newest tokens in drawn_tokens(); the model ...
-//           launch()   last in the step: reads the slot; writes drawn_tokens(), counts of penalties, and into the slot
-//                      its results, each with the step's number
+//           launch()   last in the step: reads the slot; writes drawn_tokens(), tokens_of_step(), counts of penalties,
+//                      and into the slot its results, each with the step's number
 //   host    finished(number) or wait(number), then result(number, i) for each row
 //
 // A step names its slot by its number, which the kernel reads when it runs: the launch may be recorded into a graph,
@@ -91,6 +91,8 @@ class DeviceSampler {
   Sampled result(uint32_t number, int32_t row);  // of a finished step; token -1: skipped
 
   DrawnTokens drawn_tokens() const;
+  // [limits' rows] the device's, for who comes behind the step: what each of its rows drew; -1: nothing.
+  const int32_t* tokens_of_step() const;
 
  private:
   struct Slot;

@@ -160,9 +160,11 @@ INSTANTIATE_TEST_SUITE_P(Machines, DeviceSample, ::testing::Values("cuda"),
 void expect_as_cpu(const std::vector<SampleRequest>& requests, int32_t padding = 0) {
   GpuSampler gpu(requests[0].vocabulary(), static_cast<int32_t>(requests.size()), padding);
   const std::vector<DeviceAnswer> answers = gpu.run(requests);
+  const std::vector<int32_t> drawn = gpu.read(gpu.sampler().tokens_of_step(), requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(cat("row ", i, ": ", description(requests[i])));
     expect_same_answer(answers[i], on_cpu(requests[i]));
+    EXPECT_EQ(drawn[i], answers[i].error.empty() && requests[i].scored < 0 ? answers[i].sampled.token : -1);
     if (::testing::Test::HasFatalFailure()) return;
   }
 }
@@ -409,6 +411,7 @@ TEST_P(DeviceSample, SkippedRowsAndEmptySteps) {
   gpu.sampler().skip();
   gpu.launch(2);
   EXPECT_EQ(gpu.answers(1)[0].sampled.token, -1);
+  EXPECT_EQ(gpu.read(gpu.sampler().tokens_of_step(), 1)[0], -1);
   expect_same_answer(gpu.run({request})[0], on_cpu(request));
 }
 

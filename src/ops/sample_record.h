@@ -73,6 +73,7 @@ struct SampleArgs {
   const SampleRecord* records;  // [slots, most_rows] pinned
   SampleOutcome* outcomes;      // [slots, most_rows] pinned
   int32_t* token_of_row;        // [request_rows] the device's, as all below
+  int32_t* token_of_step;       // [most_rows] what a row drew; -1: nothing
   uint32_t* counts;             // [penalty slots, vocabulary] kInPrompt, and how often it was generated
   StepClock* clock;
 };
