@@ -100,29 +100,19 @@ __device__ void rotate_head(const RopeStore& r, const Head& head, const float* x
   }
 }
 
-// grid: rows, heads by warps, in turns where blocks are too few for all
+// grid: rows, heads by warps
 __global__ void __launch_bounds__(kRopeStoreWarps * 32) rope_store_kernel(const __grid_constant__ RopeStore r) {
   quire::cuda::griddep_launch_dependents();
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32), warps = static_cast<int32_t>(gridDim.y) * kRopeStoreWarps;
+  const int32_t lane = threadIdx.x % 32;
+  const auto index = static_cast<int32_t>(blockIdx.y * kRopeStoreWarps + threadIdx.x / 32);
   const int64_t row = blockIdx.x;
   quire::cuda::griddep_wait();
-  if (row >= *r.live_rows) return;
-  for (auto index = static_cast<int32_t>(blockIdx.y * kRopeStoreWarps + threadIdx.x / 32);
-       index < r.heads + 2 * r.kv_heads; index += warps) {
-    const Head head = head_of(r, index, row);
-    const float* x = r.qkv + row * r.qkv_stride + head.from;
-    rotate_head(r, head, x, row, lane);
-    for (int32_t i = 2 * (head.half + lane); i < head.dim; i += 64)
-      put_two(head.to, head.type, i, two_of(x + i), head.scale);
-  }
-}
-
-// A head for each warp, or several where blocks would not all run at once.
-uint32_t blocks_of_a_row(int64_t rows, int32_t heads) {
-  constexpr int64_t kMostBlocks = 2048;  // an H200 has room for 2112 of so many threads
-  const auto blocks = static_cast<uint32_t>((heads + kRopeStoreWarps - 1) / kRopeStoreWarps);
-  const auto turns = static_cast<uint32_t>((rows * blocks + kMostBlocks - 1) / kMostBlocks);
-  return (blocks + turns - 1) / turns;
+  if (row >= *r.live_rows || index >= r.heads + 2 * r.kv_heads) return;
+  const Head head = head_of(r, index, row);
+  const float* x = r.qkv + row * r.qkv_stride + head.from;
+  rotate_head(r, head, x, row, lane);
+  for (int32_t i = 2 * (head.half + lane); i < head.dim; i += 64)
+    put_two(head.to, head.type, i, two_of(x + i), head.scale);
 }
 
 }  // namespace
@@ -148,7 +138,8 @@ void rope_store(const QkvBlock& block, Exec& exec) {
                     .slots = block.slots,
                     .live_rows = block.rows.live_rows};
   const int32_t heads = spec.heads + 2 * spec.kv_heads;
-  const dim3 grid(static_cast<uint32_t>(block.qkv.rows), blocks_of_a_row(block.qkv.rows, heads));
+  const dim3 grid(static_cast<uint32_t>(block.qkv.rows),
+                  static_cast<uint32_t>((heads + kRopeStoreWarps - 1) / kRopeStoreWarps));
   quire::cuda::launch_after(rope_store_kernel, grid, kRopeStoreWarps * 32, 0, quire::cuda::stream_of(exec),
                             "rope_store", r);
 }
