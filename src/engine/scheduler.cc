@@ -176,6 +176,7 @@ Batch Scheduler::plan(Batch recycled) {
   }
   ++plans_;
   planned_.clear();
+  take_back_passes();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   plan_drafts();
@@ -464,6 +465,16 @@ void Scheduler::plan_passes() {
     const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
     planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
   }
+}
+
+// Of steps in flight: the device has made them before it computes what is planned now, so whoever needs a page gets
+// theirs rather than a cached one or that of a request. Each keeps that of the token which is being drawn.
+void Scheduler::take_back_passes() {
+  if (limits_.passes_at_once() == 0 || !in_flight()) return;
+  for (const Sequence* sequence : running_)
+    if (sequence->followed && sequence->pending > 0)
+      table_.truncate(sequence->row,
+                      {std::max(sequence->computed, std::min(sequence->length_ahead(), sequence->most_tokens - 1))});
 }
 
 // Of a text that is computed up to `end`: with a draft model also the token that is drawn then, unless it is the last.

@@ -1478,6 +1478,48 @@ TEST(Drafts, StepsOverlapWhereTheyDoNotPay) {
   world.expect_right(id);
 }
 
+// A draft model that has slots for everybody and is never sure of anything.
+class UnsureModel final : public DraftModel {
+ public:
+  bool has_slots(std::span<const PageId>) const override { return true; }
+  void catch_up(std::span<const RequestRow>) override {}
+  DraftToken first(RequestRow) const override { return {.token = 1, .hit = 0.001f}; }
+  int32_t draft(std::span<const DraftsWanted> wanted) override {
+    for (const DraftsWanted& each : wanted)
+      if (each.most > 0) each.drafts->push_back(first(each.row));
+    return 0;
+  }
+};
+
+// Both have room to their ends: 25 and 30 tokens in 55 pages. While the step that drew the first tokens is in flight,
+// the passes behind it hold 34 pages and the other request 21; it goes on all the same, since what it writes comes
+// behind the passes.
+TEST(DraftsAtOnce, PagesOfPassesInFlightAreForWhoeverGoesOn) {
+  for (const bool drafted_first : {true, false})
+    for (const bool cached : {true, false}) {
+      SCOPED_TRACE(cat("drafted first ", drafted_first, ", cached ", cached));
+      SchedulerLimits limits = limits_with_drafts(14, 55, 1);
+      limits.draft_model = limits.drafts_at_once = true;
+      limits.prefix_cache = cached;
+      World world(limits, 1, 1, 0);
+      UnsureModel model;
+      world.scheduler().set_draft_model(model);
+      const Request drafted{.prompt = text(20), .max_new_tokens = 5};
+      const Request other{.prompt = text(20, 3), .max_new_tokens = 10, .speculative = false};
+      for (const bool drafts : {drafted_first, !drafted_first}) world.add(drafts ? drafted : other);
+      const Batch first = world.plan();
+      ASSERT_EQ(first.shares.size(), 2u);
+      EXPECT_TRUE(first.shares[drafted_first ? 0 : 1].passes);
+      ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
+      world.launch(first);
+      EXPECT_EQ(world.step(), (Planned{{drafted_first ? 2 : 1, 1}}));
+      EXPECT_EQ(world.scheduler().counters().retractions, 0);
+      world.drain();
+      EXPECT_EQ(world.scheduler().counters().retractions, 0);
+      world.expect_all_right();
+    }
+}
+
 // A draw that depends on the draws before it cannot be made beside them.
 TEST(Drafts, AreNotMadeWhereADeviceThatDrawsAllAtOnceCouldNotVerifyThem) {
   SchedulerLimits limits = limits_with_drafts(3);
