@@ -382,7 +382,9 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   const std::chrono::duration<double> time = Clock::now() - start;
   drafting_ += time;
   follow_budget_.caught_up(step.decoding, time);
-  const int32_t passes = draft_by_model(step, asked);
+  int32_t passes = draft_by_model(step, asked);
+  if (std::any_of(asked.begin(), asked.end(), [](const Planned* planned) { return planned->sequence->passed; }))
+    passes = limits_.passes_at_once();  // they took their time, wanted or not
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
@@ -657,6 +659,7 @@ void Scheduler::advance(const Batch& batch) {
     if (!share.prefills && waits_for(sequence) > 0) sequence.waited += prompt_rows;
     sequence.computed = share.text_end();
     sequence.drafted = share.draws && sequence.followed;
+    sequence.passed = share.passes;
     sequence.verifies = share.drafts > 0;
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;

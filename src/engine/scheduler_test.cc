@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -1518,6 +1519,94 @@ TEST(DraftsAtOnce, PagesOfPassesInFlightAreForWhoeverGoesOn) {
       EXPECT_EQ(world.scheduler().counters().retractions, 0);
       world.expect_all_right();
     }
+}
+
+// Of one request's text, all of which it knows; its passes take a while, if somebody wants them.
+class KnowingModel final : public DraftModel {
+ public:
+  KnowingModel(Tokens whole, const Tokens& heard, int32_t prompt, std::chrono::microseconds pass)
+      : whole_(std::move(whole)), heard_(heard), prompt_(prompt), pass_(pass) {}
+  bool has_slots(std::span<const PageId>) const override { return true; }
+  void catch_up(std::span<const RequestRow>) override {}
+  DraftToken first(RequestRow) const override {
+    ++(passes_were_made ? asked_with_passes : asked_without)[heard_.size()];
+    return draft(0);
+  }
+  int32_t draft(std::span<const DraftsWanted> wanted) override {
+    for (int32_t i = 0; i < (passes_were_made ? wanted[0].most : std::min(1, wanted[0].most)); ++i)
+      wanted[0].drafts->push_back(draft(i));
+    if (!passes_were_made) return 0;
+    for (const auto start = Clock::now(); Clock::now() - start < kPasses * pass_;) {
+    }
+    return kPasses;
+  }
+
+  static constexpr int32_t kPasses = 5;
+  bool passes_were_made = false;
+  mutable std::map<size_t, int> asked_with_passes, asked_without;  // by tokens that were generated
+
+ private:
+  DraftToken draft(int32_t i) const {
+    const size_t at = prompt_ + heard_.size() + i;
+    return {.token = at < whole_.size() ? whole_[at] : 0, .hit = 0.5f};
+  }
+  Tokens whole_;
+  const Tokens& heard_;
+  int32_t prompt_;
+  std::chrono::microseconds pass_;
+};
+
+// A request's own drafter, which from the 100th token on is surer than anybody, and wrong.
+class SureOfALongText final : public Drafter {
+ public:
+  void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override {
+    if (text.size() < 100) return;
+    for (int32_t i = 0; i < most; ++i)
+      drafts.push_back({.token = (text.back() + 1) % testing::kVocabulary, .hit = 0.9999f});
+  }
+};
+
+// What comes of a request that gets its own drafts, sure and wrong, from its 80th token on.
+struct SureAndWrong {
+  SureAndWrong() {
+    SchedulerLimits limits = limits_with_drafts(KnowingModel::kPasses + 1, 100);
+    limits.draft_model = limits.drafts_at_once = true;
+    const Request request{.prompt = text(20), .max_new_tokens = 370};
+    Tokens whole = request.prompt;
+    const Tokens answer = expected_of(request, limits).tokens;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    model.emplace(whole, heard, 20, std::chrono::microseconds(200));
+    Scheduler scheduler(
+        limits, [](const Request&) { return std::make_unique<SureOfALongText>(); }, generous(limits.mixed_chunk),
+        free_rows(limits));
+    HashModel target(limits);
+    scheduler.set_draft_model(*model);
+    scheduler.add(1, request, [&](const Output& output) { heard.push_back(output.token); });
+    while (scheduler.running() + scheduler.waiting() > 0) {
+      const bool is_long = heard.size() >= 80;
+      const Batch batch = scheduler.plan();
+      model->passes_were_made = batch.shares[0].passes;
+      steps += is_long;
+      passes += is_long && batch.shares[0].passes;
+      scheduler.advance(batch);
+      StepResults results = target.run(batch, scheduler.table());
+      results.time = std::chrono::milliseconds(1);
+      scheduler.settle(batch, results);
+    }
+    EXPECT_EQ(heard, answer);
+    EXPECT_GT(steps, 200) << "one token each";
+  }
+
+  Tokens heard;
+  std::optional<KnowingModel> model;
+  int steps = 0, passes = 0;  // from the 80th token on
+};
+
+// Passes that a device has made take their time, whether the drafts are wanted or not: where a request's own are
+// better, the model is soon asked no more.
+TEST(DraftsAtOnce, ThatNobodyWantsArePaidForAndSoAreNotMade) {
+  const SureAndWrong request;
+  EXPECT_LT(request.passes, request.steps / 8);
 }
 
 // A draw that depends on the draws before it cannot be made beside them.
