@@ -369,11 +369,14 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     if (!sequence.followed) continue;
     if (tried) --sequence.steps_to_try;
     const double promised = expected_tokens(planned->drafts);
-    sequence.asked = follow_budget_.asks(step.decoding, promised) || tried;
+    const bool was_asked = std::exchange(sequence.asked, follow_budget_.asks(step.decoding, promised) || tried);
     if (!sequence.asked) continue;
     asked.push_back(planned);
     rows.push_back(sequence.row);
-    own.push_back(promised);
+    if (was_asked || limits_.passes_at_once() == 0)
+      own.push_back(promised);
+    else
+      ++sequence.steps_to_try;  // there were no passes for it: the next step tells what it gains with them
   }
   if (asked.empty()) return;
   const DraftBudget::Promise without = draft_budget_.promise(step, chains);

@@ -1609,6 +1609,16 @@ TEST(DraftsAtOnce, ThatNobodyWantsArePaidForAndSoAreNotMade) {
   EXPECT_LT(request.passes, request.steps / 8);
 }
 
+// One step in 64, whose passes were not made since nobody knew: so it is the next step that tells, for which they were.
+TEST(DraftsAtOnce, AreThereWhereTheModelIsAskedAgain) {
+  const SureAndWrong request;
+  const auto from_200 = [](const std::map<size_t, int>& asked) {
+    return std::distance(asked.lower_bound(200), asked.lower_bound(360));
+  };
+  EXPECT_GE(from_200(request.model->asked_without), 2);
+  EXPECT_EQ(from_200(request.model->asked_with_passes), from_200(request.model->asked_without));
+}
+
 // A draw that depends on the draws before it cannot be made beside them.
 TEST(Drafts, AreNotMadeWhereADeviceThatDrawsAllAtOnceCouldNotVerifyThem) {
   SchedulerLimits limits = limits_with_drafts(3);
