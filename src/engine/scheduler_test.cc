@@ -60,12 +60,16 @@ class World {
         right_(right),
         speaks_(speaks),
         scheduler_(limits, drafters(), generous(limits.mixed_chunk), free_rows(limits)),
-        model_(limits) {}
+        model_(limits),
+        drafts_(*this) {
+    if (limits.drafts_at_once) scheduler_.set_draft_model(drafts_);
+  }
 
   RequestId add(Request request) {
     check_fits(request.prompt, limits_);
     const RequestId id = ++last_id_;
     requests_.emplace(id, request);
+    if (limits_.drafts_at_once) answers_[id] = expected_of(request, limits_).tokens;
     scheduler_.add(id, std::move(request), [this](const Output& output) { hear(output); });
     return id;
   }
@@ -92,6 +96,7 @@ class World {
     if (batch.empty()) return;
     scheduler_.advance(batch);
     model_.launch(batch, scheduler_.table());
+    drafts_.follow(batch);
     in_flight_.push_back(batch);
   }
   // Nothing is launched beside them: then the oldest, whose answer is awaited.
@@ -165,8 +170,62 @@ class World {
   HashModel& model() { return model_; }
   int32_t least_place = 0;  // of trees of drafts, where the limits have them
   bool strays = true;
+  int64_t passing() const { return drafts_.passing; }
 
  private:
+  // One that makes its drafts behind each step, where the limits have it: now and then surer than a request's own.
+  class DraftsAtOnce final : public DraftModel {
+   public:
+    explicit DraftsAtOnce(World& world) : world_(world) {}
+    void follow(const Batch& batch) {
+      const SchedulerLimits& limits = world_.limits_;
+      for (const Share& share : batch.shares) {
+        newest_[share.row.value] = {share.id, share.passes};
+        if (!share.passes) continue;
+        ++passing;
+        const kv::RequestTable& table = world_.scheduler_.table();
+        const int32_t end = share.end() + 1 + limits.passes_at_once();
+        EXPECT_TRUE(share.followed && share.draws);
+        EXPECT_LE(end, limits.context);
+        EXPECT_GE(std::ssize(table.pages(share.row)) * limits.page_size.tokens(), end);
+        for (int32_t at = share.end(); at < end; ++at)
+          EXPECT_EQ(world_.scheduler_.pool().references(page_at(table, share.row, at)), 1) << "somebody else's page";
+      }
+    }
+    bool has_slots(std::span<const PageId>) const override { return true; }
+    void catch_up(std::span<const RequestRow>) override {}
+    DraftToken first(RequestRow row) const override { return draft(row, 0); }
+    int32_t draft(std::span<const DraftsWanted> wanted) override {
+      bool passes = false;
+      for (const DraftsWanted& each : wanted) {
+        const bool passed = newest_.at(each.row.value).passes;
+        passes = passes || passed;
+        for (int32_t i = 0; i < (passed ? each.most : std::min(each.most, 1)); ++i)
+          each.drafts->push_back(draft(each.row, i));
+      }
+      return passes ? world_.limits_.passes_at_once() : 0;
+    }
+    int64_t passing = 0;
+
+   private:
+    struct Newest {
+      RequestId id;
+      bool passes;
+    };
+    PageId page_at(const kv::RequestTable& table, RequestRow row, int32_t at) const {
+      return table.pages(row)[at / world_.limits_.page_size.tokens()];
+    }
+    DraftToken draft(RequestRow row, int32_t i) const {
+      const RequestId id = newest_.at(row.value).id;
+      const Tokens& answer = world_.answers_.at(id);
+      const size_t at = world_.heard(id).tokens.size() + i;
+      const bool right = (at * 7 + id) % 4 < 4 * world_.right_ && at < answer.size();
+      return {.token = right ? answer[at] : 0, .hit = at % 3 == 0 ? 0.999f : 0.4f};
+    }
+    World& world_;
+    std::map<int32_t, Newest> newest_;  // by row
+  };
+
   MakeDrafter drafters() {
     return [this](const Request& request) {
       Tokens whole = request.prompt;
@@ -217,10 +276,12 @@ class World {
   double right_, speaks_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, Heard> heard_;
+  std::map<RequestId, Tokens> answers_;  // for the draft model
   RequestId last_id_ = 0;
   std::deque<Batch> in_flight_;
   Scheduler scheduler_;
   HashModel model_;
+  DraftsAtOnce drafts_;
 };
 
 using Planned = World::Planned;
@@ -1676,6 +1737,7 @@ struct Device {
   int depth, most_tokens;   // how many steps it answers late; tokens of a draw
   int32_t most_drafts = 0;  // of a request
   int32_t most_topk = 1;    // of trees of them
+  bool at_once = false;     // and a draft model makes others behind each step
 };
 
 class RandomSchedule {
@@ -1708,6 +1770,7 @@ class RandomSchedule {
   }
   int64_t retractions() { return world_.scheduler().counters().retractions; }
   int64_t cached() { return world_.scheduler().counters().cached_prompt_tokens; }
+  int64_t passing() const { return world_.passing(); }
   int64_t correct_drafts() { return world_.scheduler().counters().speculated.correct; }
 
  private:
@@ -1728,7 +1791,8 @@ class RandomSchedule {
             .device_counts = below(2) > 0,
             .drafts = most_drafts ? 1 + below(most_drafts) : 0,
             .topk = device.most_topk > 1 ? 2 + below(device.most_topk - 1) : 1,
-            .draft_model = most_drafts > 0 && below(2) > 0,
+            .draft_model = device.at_once || (most_drafts > 0 && below(2) > 0),
+            .drafts_at_once = device.at_once,
             .first_wait = below(2) ? below(64) : 0};
   }
   Tokens random_tokens(int32_t length) {
@@ -1890,7 +1954,7 @@ class SchedulerWithDevice : public ::testing::TestWithParam<Device> {};
 // Whatever the schedule, however late the device answers and however many tokens it gives, each request gets what it
 // gets alone, exactly one end, and all pages come back; no step reads a page that had returned to the pool.
 TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
-  int64_t retractions = 0, cached = 0, correct = 0;
+  int64_t retractions = 0, cached = 0, correct = 0, passing = 0;
   for (uint32_t seed = 0; seed < 190; ++seed) {
     RandomSchedule schedule(seed, GetParam());
     SCOPED_TRACE(cat("seed ", seed, ": ", schedule.text()));
@@ -1898,22 +1962,26 @@ TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
     retractions += schedule.retractions();
     cached += schedule.cached();
     correct += schedule.correct_drafts();
+    passing += schedule.passing();
     if (HasFailure()) break;
   }
   EXPECT_GT(retractions, 40) << "the pools are too large to test retraction";
   if (GetParam().most_drafts > 0) {
     EXPECT_GT(correct, 20000);
   }
+  EXPECT_EQ(passing > 1000, GetParam().at_once) << passing;
   EXPECT_GT(cached, 6000) << "the prompts share too little to test the cache";
 }
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,
                          ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}, Device{0, 1, 12},
                                            Device{1, 1, 12}, Device{2, 1, 12}, Device{0, 1, 20, 5},
-                                           Device{2, 1, 20, 5}),
+                                           Device{2, 1, 20, 5}, Device{0, 1, 12, 1, true}, Device{1, 1, 12, 1, true},
+                                           Device{2, 1, 12, 1, true}),
                          [](const auto& parameter) {
                            return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens, "Drafts",
-                                      parameter.param.most_drafts, "Topk", parameter.param.most_topk);
+                                      parameter.param.most_drafts, "Topk", parameter.param.most_topk,
+                                      parameter.param.at_once ? "AtOnce" : "");
                          });
 
 }  // namespace
