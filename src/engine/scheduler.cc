@@ -176,6 +176,7 @@ Batch Scheduler::plan(Batch recycled) {
   }
   ++plans_;
   planned_.clear();
+  take_back_passes();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   plan_drafts();
@@ -368,11 +369,14 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     if (!sequence.followed) continue;
     if (tried) --sequence.steps_to_try;
     const double promised = expected_tokens(planned->drafts);
-    sequence.asked = follow_budget_.asks(step.decoding, promised) || tried;
+    const bool was_asked = std::exchange(sequence.asked, follow_budget_.asks(step.decoding, promised) || tried);
     if (!sequence.asked) continue;
     asked.push_back(planned);
     rows.push_back(sequence.row);
-    own.push_back(promised);
+    if (was_asked || limits_.passes_at_once() == 0)
+      own.push_back(promised);
+    else
+      ++sequence.steps_to_try;  // there were no passes for it: the next step tells what it gains with them
   }
   if (asked.empty()) return;
   const DraftBudget::Promise without = draft_budget_.promise(step, chains);
@@ -381,7 +385,9 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   const std::chrono::duration<double> time = Clock::now() - start;
   drafting_ += time;
   follow_budget_.caught_up(step.decoding, time);
-  const int32_t passes = draft_by_model(step, asked);
+  int32_t passes = draft_by_model(step, asked);
+  if (std::any_of(asked.begin(), asked.end(), [](const Planned* planned) { return planned->sequence->passed; }))
+    passes = limits_.passes_at_once();  // they took their time, wanted or not
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
@@ -453,8 +459,9 @@ int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
   return drafts;
 }
 
-// Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first,
-// from what is left of the pool. A request has its passes behind all tokens that may come of this step.
+// Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first. A
+// request has its passes behind all tokens that may come of this step: in what is left of the pool, or in cached pages
+// that nobody uses. Its own tokens would soon take their place: a step without passes has one draft behind it.
 void Scheduler::plan_passes() {
   const int32_t passes = limits_.passes_at_once();
   if (passes == 0) return;
@@ -462,8 +469,21 @@ void Scheduler::plan_passes() {
     const Sequence& sequence = *planned.sequence;
     const int32_t tokens = planned.end() + 1 + passes, next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
     const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
-    planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
+    if (!wants || tokens > limits_.context) continue;
+    const int32_t missing = pages_missing(sequence, tokens) - pool_.free_pages();
+    if (missing > 0 && missing <= evictable_pages()) tree_.evict(missing);
+    planned.passes = table_.reserve(sequence.row, {tokens});
   }
+}
+
+// Of steps in flight: the device has made them before it computes what is planned now, so whoever needs a page gets
+// theirs rather than a cached one or that of a request. Each keeps that of the token which is being drawn.
+void Scheduler::take_back_passes() {
+  if (limits_.passes_at_once() == 0 || !in_flight()) return;
+  for (const Sequence* sequence : running_)
+    if (sequence->followed && sequence->pending > 0)
+      table_.truncate(sequence->row,
+                      {std::max(sequence->computed, std::min(sequence->length_ahead(), sequence->most_tokens - 1))});
 }
 
 // Of a text that is computed up to `end`: with a draft model also the token that is drawn then, unless it is the last.
@@ -646,6 +666,7 @@ void Scheduler::advance(const Batch& batch) {
     if (!share.prefills && waits_for(sequence) > 0) sequence.waited += prompt_rows;
     sequence.computed = share.text_end();
     sequence.drafted = share.draws && sequence.followed;
+    sequence.passed = share.passes;
     sequence.verifies = share.drafts > 0;
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;

@@ -47,7 +47,7 @@
 // computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
 // that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. A device may
 // make them behind each step, before the host has read it: for whoever was asked for when that step was planned, if
-// there are free pages for them too, which go back when it is settled.
+// there are pages for them that nobody uses, which go back when it is settled or when the next one is planned.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -212,6 +212,7 @@ class Scheduler {
   int32_t most_drafts(const Sequence& sequence) const;
   int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
   void plan_passes();
+  void take_back_passes();
   int32_t stored_tokens(const Sequence& sequence, int32_t end) const;
   static Share share_of(const Planned& planned);
 

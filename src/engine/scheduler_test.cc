@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -59,12 +60,16 @@ class World {
         right_(right),
         speaks_(speaks),
         scheduler_(limits, drafters(), generous(limits.mixed_chunk), free_rows(limits)),
-        model_(limits) {}
+        model_(limits),
+        drafts_(*this) {
+    if (limits.drafts_at_once) scheduler_.set_draft_model(drafts_);
+  }
 
   RequestId add(Request request) {
     check_fits(request.prompt, limits_);
     const RequestId id = ++last_id_;
     requests_.emplace(id, request);
+    if (limits_.drafts_at_once) answers_[id] = expected_of(request, limits_).tokens;
     scheduler_.add(id, std::move(request), [this](const Output& output) { hear(output); });
     return id;
   }
@@ -91,6 +96,7 @@ class World {
     if (batch.empty()) return;
     scheduler_.advance(batch);
     model_.launch(batch, scheduler_.table());
+    drafts_.follow(batch);
     in_flight_.push_back(batch);
   }
   // Nothing is launched beside them: then the oldest, whose answer is awaited.
@@ -164,8 +170,62 @@ class World {
   HashModel& model() { return model_; }
   int32_t least_place = 0;  // of trees of drafts, where the limits have them
   bool strays = true;
+  int64_t passing() const { return drafts_.passing; }
 
  private:
+  // One that makes its drafts behind each step, where the limits have it: now and then surer than a request's own.
+  class DraftsAtOnce final : public DraftModel {
+   public:
+    explicit DraftsAtOnce(World& world) : world_(world) {}
+    void follow(const Batch& batch) {
+      const SchedulerLimits& limits = world_.limits_;
+      for (const Share& share : batch.shares) {
+        newest_[share.row.value] = {share.id, share.passes};
+        if (!share.passes) continue;
+        ++passing;
+        const kv::RequestTable& table = world_.scheduler_.table();
+        const int32_t end = share.end() + 1 + limits.passes_at_once();
+        EXPECT_TRUE(share.followed && share.draws);
+        EXPECT_LE(end, limits.context);
+        EXPECT_GE(std::ssize(table.pages(share.row)) * limits.page_size.tokens(), end);
+        for (int32_t at = share.end(); at < end; ++at)
+          EXPECT_EQ(world_.scheduler_.pool().references(page_at(table, share.row, at)), 1) << "somebody else's page";
+      }
+    }
+    bool has_slots(std::span<const PageId>) const override { return true; }
+    void catch_up(std::span<const RequestRow>) override {}
+    DraftToken first(RequestRow row) const override { return draft(row, 0); }
+    int32_t draft(std::span<const DraftsWanted> wanted) override {
+      bool passes = false;
+      for (const DraftsWanted& each : wanted) {
+        const bool passed = newest_.at(each.row.value).passes;
+        passes = passes || passed;
+        for (int32_t i = 0; i < (passed ? each.most : std::min(each.most, 1)); ++i)
+          each.drafts->push_back(draft(each.row, i));
+      }
+      return passes ? world_.limits_.passes_at_once() : 0;
+    }
+    int64_t passing = 0;
+
+   private:
+    struct Newest {
+      RequestId id;
+      bool passes;
+    };
+    PageId page_at(const kv::RequestTable& table, RequestRow row, int32_t at) const {
+      return table.pages(row)[at / world_.limits_.page_size.tokens()];
+    }
+    DraftToken draft(RequestRow row, int32_t i) const {
+      const RequestId id = newest_.at(row.value).id;
+      const Tokens& answer = world_.answers_.at(id);
+      const size_t at = world_.heard(id).tokens.size() + i;
+      const bool right = (at * 7 + id) % 4 < 4 * world_.right_ && at < answer.size();
+      return {.token = right ? answer[at] : 0, .hit = at % 3 == 0 ? 0.999f : 0.4f};
+    }
+    World& world_;
+    std::map<int32_t, Newest> newest_;  // by row
+  };
+
   MakeDrafter drafters() {
     return [this](const Request& request) {
       Tokens whole = request.prompt;
@@ -216,10 +276,12 @@ class World {
   double right_, speaks_;
   std::map<RequestId, Request> requests_;
   std::map<RequestId, Heard> heard_;
+  std::map<RequestId, Tokens> answers_;  // for the draft model
   RequestId last_id_ = 0;
   std::deque<Batch> in_flight_;
   Scheduler scheduler_;
   HashModel model_;
+  DraftsAtOnce drafts_;
 };
 
 using Planned = World::Planned;
@@ -1478,6 +1540,199 @@ TEST(Drafts, StepsOverlapWhereTheyDoNotPay) {
   world.expect_right(id);
 }
 
+// A draft model that has slots for everybody and is never sure of anything.
+class UnsureModel final : public DraftModel {
+ public:
+  bool has_slots(std::span<const PageId>) const override { return true; }
+  void catch_up(std::span<const RequestRow>) override {}
+  DraftToken first(RequestRow) const override { return {.token = 1, .hit = 0.001f}; }
+  int32_t draft(std::span<const DraftsWanted> wanted) override {
+    for (const DraftsWanted& each : wanted)
+      if (each.most > 0) each.drafts->push_back(first(each.row));
+    return 0;
+  }
+};
+
+// Both have room to their ends: 25 and 30 tokens in 55 pages. While the step that drew the first tokens is in flight,
+// the passes behind it hold 34 pages and the other request 21; it goes on all the same, since what it writes comes
+// behind the passes.
+TEST(DraftsAtOnce, PagesOfPassesInFlightAreForWhoeverGoesOn) {
+  for (const bool drafted_first : {true, false})
+    for (const bool cached : {true, false}) {
+      SCOPED_TRACE(cat("drafted first ", drafted_first, ", cached ", cached));
+      SchedulerLimits limits = limits_with_drafts(14, 55, 1);
+      limits.draft_model = limits.drafts_at_once = true;
+      limits.prefix_cache = cached;
+      World world(limits, 1, 1, 0);
+      UnsureModel model;
+      world.scheduler().set_draft_model(model);
+      const Request drafted{.prompt = text(20), .max_new_tokens = 5};
+      const Request other{.prompt = text(20, 3), .max_new_tokens = 10, .speculative = false};
+      for (const bool drafts : {drafted_first, !drafted_first}) world.add(drafts ? drafted : other);
+      const Batch first = world.plan();
+      ASSERT_EQ(first.shares.size(), 2u);
+      EXPECT_TRUE(first.shares[drafted_first ? 0 : 1].passes);
+      ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
+      world.launch(first);
+      EXPECT_EQ(world.step(), (Planned{{drafted_first ? 2 : 1, 1}}));
+      EXPECT_EQ(world.scheduler().counters().retractions, 0);
+      world.drain();
+      EXPECT_EQ(world.scheduler().counters().retractions, 0);
+      world.expect_all_right();
+    }
+}
+
+// A pool that the cache has filled is the usual one: passes take pages of it that nobody uses.
+TEST(DraftsAtOnce, GetOnWhereTheCacheHasFilledThePool) {
+  for (const int32_t page_size : {1, 16, 64}) {
+    SCOPED_TRACE(page_size);
+    SchedulerLimits limits = limits_with_drafts(6, 320 / page_size, page_size);
+    limits.draft_model = limits.drafts_at_once = true;
+    World world(limits, 0, 1, 0);
+    world.add({.prompt = text(273, 1), .max_new_tokens = 1});
+    world.drain();
+    const RequestId id = world.add(text(20), 160);
+    int steps = 0, without = 0;
+    while (world.heard(id).tokens.size() < 150) {
+      const Batch batch = world.plan();
+      without += !batch.shares[0].passes;
+      ++steps;
+      world.launch(batch);
+      world.settle_oldest();
+    }
+    EXPECT_EQ(without, 0) << "of " << steps;
+    EXPECT_EQ(world.scheduler().counters().retractions, 0);
+    world.drain();
+    world.expect_right(id);
+  }
+}
+
+// 1, 2, 3 ... tokens, and the context's end: passes are made while the next step may take more than the first draft.
+TEST(DraftsAtOnce, AreMadeForThoseWhoMayUseThem) {
+  for (const int32_t page_size : {1, 16, 128})
+    for (int32_t most = 1; most < 20; ++most) {
+      SCOPED_TRACE(cat("pages of ", page_size, ", ", most, " tokens"));
+      for (const bool at_the_end : {false, true}) {  // of the context
+        SchedulerLimits limits = limits_with_drafts(6, 1000 / page_size, page_size);
+        limits.draft_model = limits.drafts_at_once = true;
+        limits.prefill_chunk = 400;
+        World world(limits, 0, 1, 0);
+        UnsureModel model;
+        world.scheduler().set_draft_model(model);
+        const RequestId id = world.add(text(at_the_end ? limits.context - most : 20), at_the_end ? -1 : most);
+        for (int32_t drawn = 0; drawn < most; ++drawn) {
+          const Batch batch = world.plan();
+          ASSERT_EQ(batch.shares.size(), 1u);
+          const int32_t next_drafts = most - drawn - 2, room = at_the_end ? most - drawn : limits.context;
+          const int32_t end = batch.shares[0].drafts + 1 + limits.passes_at_once();
+          EXPECT_EQ(batch.shares[0].passes, next_drafts > 1 && room >= end) << drawn;
+          world.launch(batch);
+          world.settle_oldest();
+        }
+        EXPECT_FALSE(world.busy());
+        world.expect_right(id);
+      }
+    }
+}
+
+// Of one request's text, all of which it knows; its passes take a while, if somebody wants them.
+class KnowingModel final : public DraftModel {
+ public:
+  KnowingModel(Tokens whole, const Tokens& heard, int32_t prompt, std::chrono::microseconds pass)
+      : whole_(std::move(whole)), heard_(heard), prompt_(prompt), pass_(pass) {}
+  bool has_slots(std::span<const PageId>) const override { return true; }
+  void catch_up(std::span<const RequestRow>) override {}
+  DraftToken first(RequestRow) const override {
+    ++(passes_were_made ? asked_with_passes : asked_without)[heard_.size()];
+    return draft(0);
+  }
+  int32_t draft(std::span<const DraftsWanted> wanted) override {
+    for (int32_t i = 0; i < (passes_were_made ? wanted[0].most : std::min(1, wanted[0].most)); ++i)
+      wanted[0].drafts->push_back(draft(i));
+    if (!passes_were_made) return 0;
+    for (const auto start = Clock::now(); Clock::now() - start < kPasses * pass_;) {
+    }
+    return kPasses;
+  }
+
+  static constexpr int32_t kPasses = 5;
+  bool passes_were_made = false;
+  mutable std::map<size_t, int> asked_with_passes, asked_without;  // by tokens that were generated
+
+ private:
+  DraftToken draft(int32_t i) const {
+    const size_t at = prompt_ + heard_.size() + i;
+    return {.token = at < whole_.size() ? whole_[at] : 0, .hit = 0.5f};
+  }
+  Tokens whole_;
+  const Tokens& heard_;
+  int32_t prompt_;
+  std::chrono::microseconds pass_;
+};
+
+// A request's own drafter, which from the 100th token on is surer than anybody, and wrong.
+class SureOfALongText final : public Drafter {
+ public:
+  void propose(std::span<const int32_t> text, int32_t most, std::vector<DraftToken>& drafts) override {
+    if (text.size() < 100) return;
+    for (int32_t i = 0; i < most; ++i)
+      drafts.push_back({.token = (text.back() + 1) % testing::kVocabulary, .hit = 0.9999f});
+  }
+};
+
+// What comes of a request that gets its own drafts, sure and wrong, from its 80th token on.
+struct SureAndWrong {
+  SureAndWrong() {
+    SchedulerLimits limits = limits_with_drafts(KnowingModel::kPasses + 1, 100);
+    limits.draft_model = limits.drafts_at_once = true;
+    const Request request{.prompt = text(20), .max_new_tokens = 370};
+    Tokens whole = request.prompt;
+    const Tokens answer = expected_of(request, limits).tokens;
+    whole.insert(whole.end(), answer.begin(), answer.end());
+    model.emplace(whole, heard, 20, std::chrono::microseconds(200));
+    Scheduler scheduler(
+        limits, [](const Request&) { return std::make_unique<SureOfALongText>(); }, generous(limits.mixed_chunk),
+        free_rows(limits));
+    HashModel target(limits);
+    scheduler.set_draft_model(*model);
+    scheduler.add(1, request, [&](const Output& output) { heard.push_back(output.token); });
+    while (scheduler.running() + scheduler.waiting() > 0) {
+      const bool is_long = heard.size() >= 80;
+      const Batch batch = scheduler.plan();
+      model->passes_were_made = batch.shares[0].passes;
+      steps += is_long;
+      passes += is_long && batch.shares[0].passes;
+      scheduler.advance(batch);
+      StepResults results = target.run(batch, scheduler.table());
+      results.time = std::chrono::milliseconds(1);
+      scheduler.settle(batch, results);
+    }
+    EXPECT_EQ(heard, answer);
+    EXPECT_GT(steps, 200) << "one token each";
+  }
+
+  Tokens heard;
+  std::optional<KnowingModel> model;
+  int steps = 0, passes = 0;  // from the 80th token on
+};
+
+// Passes that a device has made take their time, whether the drafts are wanted or not: where a request's own are
+// better, the model is soon asked no more.
+TEST(DraftsAtOnce, ThatNobodyWantsArePaidForAndSoAreNotMade) {
+  const SureAndWrong request;
+  EXPECT_LT(request.passes, request.steps / 8);
+}
+
+// One step in 64, whose passes were not made since nobody knew: so it is the next step that tells, for which they were.
+TEST(DraftsAtOnce, AreThereWhereTheModelIsAskedAgain) {
+  const SureAndWrong request;
+  const auto from_200 = [](const std::map<size_t, int>& asked) {
+    return std::distance(asked.lower_bound(200), asked.lower_bound(360));
+  };
+  EXPECT_GE(from_200(request.model->asked_without), 2);
+  EXPECT_EQ(from_200(request.model->asked_with_passes), from_200(request.model->asked_without));
+}
+
 // A draw that depends on the draws before it cannot be made beside them.
 TEST(Drafts, AreNotMadeWhereADeviceThatDrawsAllAtOnceCouldNotVerifyThem) {
   SchedulerLimits limits = limits_with_drafts(3);
@@ -1535,6 +1790,7 @@ struct Device {
   int depth, most_tokens;   // how many steps it answers late; tokens of a draw
   int32_t most_drafts = 0;  // of a request
   int32_t most_topk = 1;    // of trees of them
+  bool at_once = false;     // and a draft model makes others behind each step
 };
 
 class RandomSchedule {
@@ -1567,6 +1823,7 @@ class RandomSchedule {
   }
   int64_t retractions() { return world_.scheduler().counters().retractions; }
   int64_t cached() { return world_.scheduler().counters().cached_prompt_tokens; }
+  int64_t passing() const { return world_.passing(); }
   int64_t correct_drafts() { return world_.scheduler().counters().speculated.correct; }
 
  private:
@@ -1587,7 +1844,8 @@ class RandomSchedule {
             .device_counts = below(2) > 0,
             .drafts = most_drafts ? 1 + below(most_drafts) : 0,
             .topk = device.most_topk > 1 ? 2 + below(device.most_topk - 1) : 1,
-            .draft_model = most_drafts > 0 && below(2) > 0,
+            .draft_model = device.at_once || (most_drafts > 0 && below(2) > 0),
+            .drafts_at_once = device.at_once,
             .first_wait = below(2) ? below(64) : 0};
   }
   Tokens random_tokens(int32_t length) {
@@ -1749,7 +2007,7 @@ class SchedulerWithDevice : public ::testing::TestWithParam<Device> {};
 // Whatever the schedule, however late the device answers and however many tokens it gives, each request gets what it
 // gets alone, exactly one end, and all pages come back; no step reads a page that had returned to the pool.
 TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
-  int64_t retractions = 0, cached = 0, correct = 0;
+  int64_t retractions = 0, cached = 0, correct = 0, passing = 0;
   for (uint32_t seed = 0; seed < 190; ++seed) {
     RandomSchedule schedule(seed, GetParam());
     SCOPED_TRACE(cat("seed ", seed, ": ", schedule.text()));
@@ -1757,22 +2015,26 @@ TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
     retractions += schedule.retractions();
     cached += schedule.cached();
     correct += schedule.correct_drafts();
+    passing += schedule.passing();
     if (HasFailure()) break;
   }
   EXPECT_GT(retractions, 40) << "the pools are too large to test retraction";
   if (GetParam().most_drafts > 0) {
     EXPECT_GT(correct, 20000);
   }
+  EXPECT_EQ(passing > 1000, GetParam().at_once) << passing;
   EXPECT_GT(cached, 6000) << "the prompts share too little to test the cache";
 }
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,
                          ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}, Device{0, 1, 12},
                                            Device{1, 1, 12}, Device{2, 1, 12}, Device{0, 1, 20, 5},
-                                           Device{2, 1, 20, 5}),
+                                           Device{2, 1, 20, 5}, Device{0, 1, 12, 1, true}, Device{1, 1, 12, 1, true},
+                                           Device{2, 1, 12, 1, true}),
                          [](const auto& parameter) {
                            return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens, "Drafts",
-                                      parameter.param.most_drafts, "Topk", parameter.param.most_topk);
+                                      parameter.param.most_drafts, "Topk", parameter.param.most_topk,
+                                      parameter.param.at_once ? "AtOnce" : "");
                          });
 
 }  // namespace

@@ -51,6 +51,7 @@ struct Sequence {
   int32_t steps_to_try = 0;   // in which it is followed even if that does not pay
   bool drafted = false;       // followed, and its newest token was drawn: the model has its slot, or has put it off
   bool asked = true;          // the model, when its last step was planned, so it may be for the next; or none was yet
+  bool passed = false;        // the model's passes for its next drafts follow its last step at once
   int32_t waited = 0;         // rows of prompts that stood beside its first tokens
   int64_t last_step = 0;      // the newest that was launched with rows of it
   bool prefills = false;      // running, and has not been computed to its end since

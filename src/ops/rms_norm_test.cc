@@ -171,16 +171,19 @@ TEST_P(AddRows, AddsScaledRowsToWhatIsThere) {
   });
 }
 
+// Also those that a thread of a GPU does not keep in its registers.
 TEST_P(RmsNorm, MayNormRowsInPlace) {
   with_every_exec([](Exec& exec) {
-    Array<float> rows = random_array(5 * 45, 1);
-    const Array<float> weight = random_array(45, 2);
-    const Activations expected = normed(rms_norm, rows, weight, 5, {.f32 = true}, exec);
-    const Array<int32_t> live = {5};
-    const ActivationRows in_place{.forms = {.f32 = true}, .rows = 5, .dim = 45, .f32 = rows.data()};
-    rms_norm({{rows.data(), 5, 45, 45}, weight.data(), kEps, in_place, live.data()}, exec);
-    exec.wait();
-    EXPECT_TRUE(same_bits(rows, expected.f32));
+    for (const int64_t dim : {45, 1100, 4097, 8192}) {
+      Array<float> rows = random_array(5 * dim, 1);
+      const Array<float> weight = random_array(dim, 2);
+      const Activations expected = normed(rms_norm, rows, weight, 5, {.f32 = true}, exec);
+      const Array<int32_t> live = {5};
+      const ActivationRows in_place{.forms = {.f32 = true}, .rows = 5, .dim = dim, .f32 = rows.data()};
+      rms_norm({{rows.data(), 5, dim, dim}, weight.data(), kEps, in_place, live.data()}, exec);
+      exec.wait();
+      EXPECT_TRUE(same_bits(rows, expected.f32)) << dim;
+    }
   });
 }
 
