@@ -459,9 +459,8 @@ int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
   return drafts;
 }
 
-// Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first. A
-// request has its passes behind all tokens that may come of this step: in what is left of the pool, or in cached pages
-// that nobody uses. Its own tokens would soon take their place: a step without passes has one draft behind it.
+// Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first,
+// from what is left of the pool. A request has its passes behind all tokens that may come of this step.
 void Scheduler::plan_passes() {
   const int32_t passes = limits_.passes_at_once();
   if (passes == 0) return;
@@ -469,10 +468,7 @@ void Scheduler::plan_passes() {
     const Sequence& sequence = *planned.sequence;
     const int32_t tokens = planned.end() + 1 + passes, next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
     const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
-    if (!wants || tokens > limits_.context) continue;
-    const int32_t missing = pages_missing(sequence, tokens) - pool_.free_pages();
-    if (missing > 0 && missing <= evictable_pages()) tree_.evict(missing);
-    planned.passes = table_.reserve(sequence.row, {tokens});
+    planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
   }
 }
 

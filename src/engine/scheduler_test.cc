@@ -1582,59 +1582,6 @@ TEST(DraftsAtOnce, PagesOfPassesInFlightAreForWhoeverGoesOn) {
     }
 }
 
-// A pool that the cache has filled is the usual one: passes take pages of it that nobody uses.
-TEST(DraftsAtOnce, GetOnWhereTheCacheHasFilledThePool) {
-  for (const int32_t page_size : {1, 16, 64}) {
-    SCOPED_TRACE(page_size);
-    SchedulerLimits limits = limits_with_drafts(6, 320 / page_size, page_size);
-    limits.draft_model = limits.drafts_at_once = true;
-    World world(limits, 0, 1, 0);
-    world.add({.prompt = text(273, 1), .max_new_tokens = 1});
-    world.drain();
-    const RequestId id = world.add(text(20), 160);
-    int steps = 0, without = 0;
-    while (world.heard(id).tokens.size() < 150) {
-      const Batch batch = world.plan();
-      without += !batch.shares[0].passes;
-      ++steps;
-      world.launch(batch);
-      world.settle_oldest();
-    }
-    EXPECT_EQ(without, 0) << "of " << steps;
-    EXPECT_EQ(world.scheduler().counters().retractions, 0);
-    world.drain();
-    world.expect_right(id);
-  }
-}
-
-// 1, 2, 3 ... tokens, and the context's end: passes are made while the next step may take more than the first draft.
-TEST(DraftsAtOnce, AreMadeForThoseWhoMayUseThem) {
-  for (const int32_t page_size : {1, 16, 128})
-    for (int32_t most = 1; most < 20; ++most) {
-      SCOPED_TRACE(cat("pages of ", page_size, ", ", most, " tokens"));
-      for (const bool at_the_end : {false, true}) {  // of the context
-        SchedulerLimits limits = limits_with_drafts(6, 1000 / page_size, page_size);
-        limits.draft_model = limits.drafts_at_once = true;
-        limits.prefill_chunk = 400;
-        World world(limits, 0, 1, 0);
-        UnsureModel model;
-        world.scheduler().set_draft_model(model);
-        const RequestId id = world.add(text(at_the_end ? limits.context - most : 20), at_the_end ? -1 : most);
-        for (int32_t drawn = 0; drawn < most; ++drawn) {
-          const Batch batch = world.plan();
-          ASSERT_EQ(batch.shares.size(), 1u);
-          const int32_t next_drafts = most - drawn - 2, room = at_the_end ? most - drawn : limits.context;
-          const int32_t end = batch.shares[0].drafts + 1 + limits.passes_at_once();
-          EXPECT_EQ(batch.shares[0].passes, next_drafts > 1 && room >= end) << drawn;
-          world.launch(batch);
-          world.settle_oldest();
-        }
-        EXPECT_FALSE(world.busy());
-        world.expect_right(id);
-      }
-    }
-}
-
 // Of one request's text, all of which it knows; its passes take a while, if somebody wants them.
 class KnowingModel final : public DraftModel {
  public:
