@@ -47,7 +47,7 @@
 // computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
 // that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. A device may
 // make them behind each step, before the host has read it: for whoever was asked for when that step was planned, if
-// there are pages for them that nobody uses, which go back when it is settled or when the next one is planned.
+// there are free pages for them too, which go back when it is settled or when the next one is planned.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
