@@ -1680,6 +1680,34 @@ TEST(DraftsAtOnce, AreThereWhereTheModelIsAskedAgain) {
   EXPECT_EQ(from_200(request.model->asked_with_passes), from_200(request.model->asked_without));
 }
 
+// 1, 2, 3 ... tokens, and the context's end: passes are made while the next step may take more than the first draft.
+TEST(DraftsAtOnce, AreMadeForThoseWhoMayUseThem) {
+  for (const int32_t page_size : {1, 16, 128})
+    for (int32_t most = 1; most < 20; ++most) {
+      SCOPED_TRACE(cat("pages of ", page_size, ", ", most, " tokens"));
+      for (const bool at_the_end : {false, true}) {  // of the context
+        SchedulerLimits limits = limits_with_drafts(6, 1000 / page_size, page_size);
+        limits.draft_model = limits.drafts_at_once = true;
+        limits.prefill_chunk = 400;
+        World world(limits, 0, 1, 0);
+        UnsureModel model;
+        world.scheduler().set_draft_model(model);
+        const RequestId id = world.add(text(at_the_end ? limits.context - most : 20), at_the_end ? -1 : most);
+        for (int32_t drawn = 0; drawn < most; ++drawn) {
+          const Batch batch = world.plan();
+          ASSERT_EQ(batch.shares.size(), 1u);
+          const int32_t next_drafts = most - drawn - 2, room = at_the_end ? most - drawn : limits.context;
+          const int32_t end = batch.shares[0].drafts + 1 + limits.passes_at_once();
+          EXPECT_EQ(batch.shares[0].passes, next_drafts > 1 && room >= end) << drawn;
+          world.launch(batch);
+          world.settle_oldest();
+        }
+        EXPECT_FALSE(world.busy());
+        world.expect_right(id);
+      }
+    }
+}
+
 // A draw that depends on the draws before it cannot be made beside them.
 TEST(Drafts, AreNotMadeWhereADeviceThatDrawsAllAtOnceCouldNotVerifyThem) {
   SchedulerLimits limits = limits_with_drafts(3);

@@ -13,7 +13,7 @@ constexpr int32_t kNeighbours = 5;
 
 }  // namespace
 
-StepTimes::StepTimes(int32_t most, double row) : was_measured_(most) {
+StepTimes::StepTimes(int32_t most, double row) {
   for (int32_t i = 0; i < most; ++i) times_.push_back(1 + row * i);
 }
 
@@ -29,13 +29,9 @@ void StepTimes::measured(int32_t rows, std::chrono::duration<double> time) {
   const double surprise =
       std::clamp(std::log(time.count() / (level_ * times_[rows - 1])), -kMostSurprise, kMostSurprise);
   level_ *= std::exp(kOfLevel * surprise);
-  was_measured_[rows - 1] = true;
-  bool follows = false;  // wholly
-  for (auto n = std::max(1, rows - kNeighbours); n <= std::ssize(times_); ++n) {
-    follows = n == rows || (follows && !was_measured_[n - 1]);
-    if (!follows && n > rows + kNeighbours) break;
-    times_[n - 1] *= std::exp(kOfRows * surprise * (follows ? 1 : std::exp2(-std::abs(n - rows))));
-  }
+  const int32_t last = std::min(rows + kNeighbours, static_cast<int32_t>(times_.size()));
+  for (int32_t n = std::max(1, rows - kNeighbours); n <= last; ++n)
+    times_[n - 1] *= std::exp(kOfRows * surprise * std::exp2(-std::abs(n - rows)));
 }
 
 }  // namespace quire::engine

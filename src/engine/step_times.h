@@ -3,8 +3,7 @@
 // Learned from the steps themselves, because it depends on the machine, the model and the depth of the texts: a
 // measured step moves the level of all rows at once, and a little its own rows against the others, whose neighbours
 // follow by half. So a price that was last paid long ago stays right in proportion when texts get longer or the machine
-// slower. What stands above, up to the next that was measured, follows wholly: else rows that nobody tried yet would
-// seem free where a batch costs more than was thought.
+// slower.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -22,9 +21,8 @@ class StepTimes {
   void measured(int32_t rows, std::chrono::duration<double> time);
 
  private:
-  std::vector<double> times_;       // [most], of 1 row first
-  std::vector<bool> was_measured_;  // likewise
-  double level_ = 0;                // seconds of t = 1; 0: nothing was measured
+  std::vector<double> times_;  // [most], of 1 row first
+  double level_ = 0;           // seconds of t = 1; 0: nothing was measured
 };
 
 }  // namespace quire::engine

@@ -35,18 +35,6 @@ TEST(StepTimes, KeepTheirProportionsWhenAllStepsGetSlower) {
   EXPECT_NEAR(times.of(8) / times.of(1), before, 0.1 * before);
 }
 
-// A batch of 16 that costs more than was thought, of which no step had a row more.
-TEST(StepTimes, RowsThatNobodyTriedAreNotFree) {
-  StepTimes times(32, 0.15);
-  const double guess = times.of(17) / times.of(16), far_guess = times.of(32) / times.of(16);
-  take_steps(times, {1, 16}, 0.3);
-  EXPECT_NEAR(times.of(16) / times.of(1), 5.5, 0.3);
-  EXPECT_NEAR(times.of(17) / times.of(16), guess, 1e-9);
-  EXPECT_NEAR(times.of(32) / times.of(16), far_guess, 1e-9);
-  take_steps(times, {16, 20}, 0.4);
-  EXPECT_NEAR(times.of(20) / times.of(16), 8.6 / 7, 0.05) << "what was tried keeps its own price";
-}
-
 TEST(StepTimes, OneOddStepChangesLittle) {
   StepTimes times(16, 0.15);
   take_steps(times, {1, 4}, 0.2);
