@@ -4,9 +4,9 @@
     python3 bench/step_table.py trace.txt
 
 A step begins with the kernel that fetches its inputs, and where there are steps that decode alone, only those count. Of
-the steps with the most usual number of kernels the last two thirds count, and every figure is the median over them. Kernels overlap (programmatic dependent launch), so a
-kernel's own time says little: `adds` is from the latest end before it to its own end, `begins` how long after that end
-it begins.
+the steps with the most usual number of kernels the last two thirds count, and every figure is the median over them.
+Kernels overlap (programmatic dependent launch), so a kernel's own time says little: `adds` is from the latest end
+before it to its own end, `begins` how long after that end it begins.
 """
 
 import argparse
@@ -38,8 +38,12 @@ def steps_of(kernels):
     steps = [kernels[begin:end] for begin, end in zip(begins, begins[1:])]
     first = OF_DECODE if any(step[0][3] == OF_DECODE for step in steps) else OF_PROMPTS
     usual = collections.Counter(len(step) for step in steps if step[0][3] == first).most_common(1)[0][0]
-    is_usual = lambda step: step[0][3] == first and len(step) == usual
-    alike = [(step, following[0][0]) for step, following in zip(steps, steps[1:]) if is_usual(step) and is_usual(following)]
+
+    def is_usual(step):
+        return step[0][3] == first and len(step) == usual
+
+    pairs = zip(steps, steps[1:])
+    alike = [(step, following[0][0]) for step, following in pairs if is_usual(step) and is_usual(following)]
     return alike[len(alike) // 3 :]
 
 

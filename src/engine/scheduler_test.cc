@@ -2003,8 +2003,8 @@ TEST_P(SchedulerWithDevice, RandomSchedulesGiveWhatEachRequestGivesAlone) {
 
 INSTANTIATE_TEST_SUITE_P(, SchedulerWithDevice,
                          ::testing::Values(Device{0, 1}, Device{1, 1}, Device{2, 1}, Device{0, 4}, Device{0, 1, 12},
-                                           Device{1, 1, 12}, Device{2, 1, 12}, Device{0, 1, 20, 5},
-                                           Device{2, 1, 20, 5}, Device{0, 1, 12, 1, true}, Device{1, 1, 12, 1, true},
+                                           Device{1, 1, 12}, Device{2, 1, 12}, Device{0, 1, 20, 5}, Device{2, 1, 20, 5},
+                                           Device{0, 1, 12, 1, true}, Device{1, 1, 12, 1, true},
                                            Device{2, 1, 12, 1, true}),
                          [](const auto& parameter) {
                            return cat("Depth", parameter.param.depth, "Tokens", parameter.param.most_tokens, "Drafts",

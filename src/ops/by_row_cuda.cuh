@@ -123,8 +123,8 @@ __device__ inline float squares_by_a_warp(const float4* row, int32_t fours) {
   return fold_warp(add_lanes(add_lanes(lanes[0], lanes[2]), add_lanes(lanes[1], lanes[3])));
 }
 
-// The scale of few numbers in shared memory, by a warp, which all get it: a thread has every 32nd lane, so the first folds
-// are its own.
+// The scale of few numbers in shared memory, by a warp, which all get it: a thread has every 32nd lane, so the first
+// folds are its own.
 __device__ inline float rms_scale(const float* x, int64_t dim, float eps) {
   constexpr int32_t kOwn = kSquareLanes / kWarp;
   float lanes[kOwn] = {};

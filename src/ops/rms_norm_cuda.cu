@@ -75,8 +75,7 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) {
   const int64_t threads = std::min<int64_t>(kSquareThreads, (fours + kWarp - 1) / kWarp * kWarp);
   const bool vectors = has_vectors(args.in) && has_vectors(args.out) && is_multiple(args.weight, sizeof(float4));
   const auto kernel = vectors ? rms_norm_kernel<true> : rms_norm_kernel<false>;
-  launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), 0, stream,
-               "rms_norm", args);
+  launch_after(kernel, dim3(static_cast<uint32_t>(rows)), static_cast<int32_t>(threads), 0, stream, "rms_norm", args);
 }
 
 void add_rows(const AddRowsArgs& args, Exec& exec) {
