@@ -160,7 +160,7 @@ KeyView key_view(const MetadataArena& arena, const StepShape& shape, LayerKind k
   check(!is_draft(shape.mode) || (shape.draft_step >= 0 && shape.draft_step < planes), to_string(shape.mode),
         " step: draft step ", shape.draft_step, " is not below ", planes);
   KeyView view = view_of(arena, shape, kind);
-  view.most_queries = has_extend_lengths(shape.mode) ? shape.sequence_rows : queries_of_all(shape, arena.limits());
+  view.most_queries = has_extend_lengths(shape) ? shape.sequence_rows : queries_of_all(shape, arena.limits());
   view.query_rows = shape.query_rows;
   view.most_sequences = shape.captured;
   view.most_keys = most_keys(shape, kind, arena.limits());

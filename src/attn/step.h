@@ -38,10 +38,10 @@ struct StepShape {
   Form form = Form::in_place;
   int32_t captured;           // sequences the step is padded to; live <= captured <= limits.batch
   int32_t query_rows;         // most query rows of all sequences together: q and out of its attention have so many
-  int32_t sequence_rows = 0;  // extend, draft_extend: most query rows of a sequence, which a recorded step may count
-                              // on; 0: there may be as many as in all
+  int32_t sequence_rows = 0;  // extend, draft_extend, ragged: most query rows of a sequence, which a recorded step may
+                              // count on; 0: there may be as many as in all
   int32_t draft_step = 0;     // draft, draft_tree: which plane attention reads; the writer writes all of them
-  bool ragged = false;        // verify_tree: trees of several sizes, without padding; in place, on a CPU
+  bool ragged = false;        // verify_tree: trees of several sizes, without padding; in place
   bool local = false;         // decode, extend: also write the local set; not with encoder, whose pages shift the text
   bool encoder = false;       // decode, extend: also write the encoder set; text starts on the page after the encoder's
   kv::TableView table;        // the request table

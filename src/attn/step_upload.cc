@@ -102,6 +102,7 @@ FetchArgs fetch_args(const StepShape& shape, const StepInputs& inputs, const Lim
   l.query_rows = std::min(limits.query_rows, shape.query_rows);
   l.wanted_rows = std::min(limits.wanted_rows, l.query_rows);
   l.journal_pages = 0;
+  if (shape.mode != Mode::verify_tree) l.draft_tokens = 0;  // no masks
   int64_t numbers = 0;
 #define ONE(type, name) numbers += sizeof(type);
 #define MANY(type, name, elements)

@@ -73,6 +73,7 @@ struct Write {
   int32_t page_shift;
   int32_t added_keys;  // to the given length, at plane 0
   int32_t queries;     // of every request; 0: its extend length
+  bool ragged;         // trees of several sizes
   int32_t chunk;
   int32_t draft_steps;
   StepInputs in;
@@ -188,6 +189,19 @@ __device__ void write_sequences(const Step& step, const Target& to, int32_t plan
   write_plane(step, to, plane, sums);
 }
 
+// The last of `requests` that begins at or before `index`.
+__device__ int32_t last_request(const int32_t* begin, int32_t requests, int32_t index) {
+  int32_t low = 0, high = requests;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (begin[middle] <= index)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 // --- local chunks
 
 struct Chunks {
@@ -204,17 +218,7 @@ struct Chunks {
     if (!step.is_live(b)) return 1;
     return 1 + (step.queries(b) - first_queries(b) + step.w.chunk - 1) / step.w.chunk;
   }
-  __device__ int32_t request_of(int32_t index) const {
-    int32_t low = 0, high = step.sequences();
-    while (high - low > 1) {
-      const int32_t middle = (low + high) / 2;
-      if (begin[middle] <= index)
-        low = middle;
-      else
-        high = middle;
-    }
-    return low;
-  }
+  __device__ int32_t request_of(int32_t index) const { return last_request(begin, step.sequences(), index); }
 };
 
 struct PlacedChunk {
@@ -286,22 +290,48 @@ __device__ void write_encoder(const Step& step, Sums& sums) {
 
 // --- branches
 
-__device__ int32_t visible_nodes(const Write& w, int32_t row) {
+// Rows of branches, a request's one after the other: as many of each, or in ragged trees as many as it has queries.
+struct BranchRows {
+  const Step& step;
+  const int32_t* begin;  // [live + 1] of ragged trees, in the block's shared memory
+
+  __device__ int32_t request_of(int32_t row) const {
+    if (!step.w.ragged) return row / step.w.branches.of_each;
+    return last_request(begin, step.live, row);
+  }
+  __device__ int32_t nodes_of(int32_t b) const { return step.w.ragged ? step.queries(b) : step.w.branches.of_each; }
+  __device__ int32_t first_of(int32_t b) const { return step.w.ragged ? begin[b] : b * step.w.branches.of_each; }
+  __device__ int32_t live() const { return first_of(step.live); }
+  __device__ int32_t all() const { return step.w.ragged ? live() : first_of(step.sequences()); }
+};
+
+__device__ BranchRows find_branch_rows(const Step& step, int32_t* shared, Sums& sums) {
+  if (step.w.ragged) {
+    scan(
+        step.live, sums, [&](int32_t b) { return step.queries(b); },
+        [&](int32_t b, int64_t before) { shared[b] = static_cast<int32_t>(before); });
+    __syncthreads();
+  }
+  return {step, shared};
+}
+
+__device__ int32_t visible_nodes(const Write& w, int32_t row, int32_t nodes) {
   const uint8_t* mask = w.in.tree_mask + int64_t{row} * w.branches.of_each;
   int32_t visible = 0;
-  for (int32_t node = 0; node < w.branches.of_each; ++node) visible += mask[node] != 0;
+  for (int32_t node = 0; node < nodes; ++node) visible += mask[node] != 0;
   return visible;
 }
 
-__device__ void write_branch_lengths(const Step& step, Sums& sums) {
-  const Write& w = step.w;
+__device__ void write_branch_lengths(const BranchRows& branches, Sums& sums) {
+  const Write& w = branches.step.w;
   const BranchTarget& to = w.branches;
-  const int32_t rows = step.sequences() * to.of_each, live_rows = step.live * to.of_each;
+  const int32_t rows = branches.all(), live_rows = branches.live();
   const int64_t most = int64_t{w.batch} * to.of_each;
   for (int32_t plane = 0; plane < to.planes; ++plane) {
     const auto tokens = [&](int32_t row) {
       if (row >= live_rows) return 1;
-      return w.mode == Mode::draft_tree ? plane + 1 : visible_nodes(w, row);
+      if (w.mode == Mode::draft_tree) return plane + 1;
+      return visible_nodes(w, row, branches.nodes_of(branches.request_of(row)));
     };
     for (int32_t row = threadIdx.x; row < rows; row += kThreads) to.lengths[plane * most + row] = tokens(row);
     if (!w.materialised) continue;
@@ -379,20 +409,21 @@ __device__ void write_encoder_table(const Step& step, WarpTurn turn) {
 
 // The slots of the nodes that a row's mask names, in order: 32 nodes at a time, each lane's place is the number of
 // visible nodes before it.
-__device__ void write_tree_slots(const Step& step, const Target& from, TokenSlot* slots, WarpTurn turn) {
+__device__ void write_tree_slots(const BranchRows& branches, const Target& from, TokenSlot* slots, WarpTurn turn) {
+  const Step& step = branches.step;
   const Write& w = step.w;
-  const int32_t nodes = w.branches.of_each, lane = threadIdx.x % kWarp;
-  for (int32_t row = turn.first; row < step.sequences() * nodes; row += turn.step) {
+  const int32_t lane = threadIdx.x % kWarp;
+  for (int32_t row = turn.first; row < branches.all(); row += turn.step) {
     TokenSlot* out = slots + row * w.branches.stride;
-    const int32_t b = row / nodes;
+    const int32_t b = branches.request_of(row);
     if (!step.is_live(b)) {
       if (lane == 0) *out = TokenSlot{0};
       continue;
     }
-    const uint8_t* mask = w.in.tree_mask + int64_t{row} * nodes;
+    const uint8_t* mask = w.in.tree_mask + int64_t{row} * w.branches.of_each;
     const PageId* pages = from.source + step.row(b) * from.source_stride;
     int32_t before = 0;
-    for (int32_t first = 0; first < nodes; first += kWarp) {
+    for (int32_t first = 0, nodes = branches.nodes_of(b); first < nodes; first += kWarp) {
       const int32_t node = first + lane;
       const bool visible = node < nodes && mask[node];
       const uint32_t all = __ballot_sync(~0u, visible);
@@ -410,8 +441,9 @@ __device__ void write_tree_slots(const Step& step, const Target& from, TokenSlot
 __device__ void write_tables(const Step& step, WarpTurn turn, int32_t* shared, Sums& sums) {
   const Write& w = step.w;
   if (w.mode == Mode::verify_tree) {
-    write_tree_slots(step, w.main, w.branches.slots, turn);
-    if (w.window) write_tree_slots(step, w.windowed, w.branches.window_slots, turn);
+    const BranchRows branches = find_branch_rows(step, shared, sums);
+    write_tree_slots(branches, w.main, w.branches.slots, turn);
+    if (w.window) write_tree_slots(branches, w.windowed, w.branches.window_slots, turn);
   }
   if (!w.materialised) return;
   write_sequence_table(step, w.main, turn);
@@ -442,7 +474,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const __grid_constant__
   if (block < w.roles.encoder) return write_encoder(step, sums);
   block -= w.roles.encoder;
   if (block < w.roles.branches) {
-    write_branch_lengths(step, sums);
+    write_branch_lengths(find_branch_rows(step, shared, sums), sums);
     if (w.mode == Mode::draft_tree) write_draft_slots(step);
     return;
   }
@@ -535,6 +567,7 @@ Write write_of(const StepShape& shape, const StepInputs& inputs, const MetadataA
           .page_shift = limits.page_size.shift(),
           .added_keys = added_keys(shape.mode, limits),
           .queries = queries_of_all(shape, limits),
+          .ragged = shape.ragged,
           .chunk = limits.chunk,
           .draft_steps = limits.draft_steps,
           .in = inputs,
@@ -566,7 +599,8 @@ void write_metadata(const StepShape& shape, const StepInputs& inputs, const Meta
   if (can_write_decode(shape, inputs)) return write_decode(shape, inputs, arena, exec);
   if (inputs.source.count > 0) fetch(fetch_args(shape, inputs, limits), exec);
   const Write w = write_of(shape, inputs, arena);
-  const size_t shared = shape.local ? 2 * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t) : 0;
+  const size_t lists = shape.local ? 2 : shape.ragged ? 1 : 0;  // of a number of each request
+  const size_t shared = lists * (static_cast<size_t>(limits.batch) + 1) * sizeof(int32_t);
   quire::cuda::launch_after(write_kernel, dim3(static_cast<uint32_t>(w.roles.all())), kThreads, shared, stream_of(exec),
                             "the metadata writer", w);
 }

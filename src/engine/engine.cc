@@ -23,6 +23,7 @@
 #include "engine/scheduler.h"
 #include "engine/step.h"
 #include "engine/step_device.h"
+#include "model/draft_branches.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
@@ -39,9 +40,10 @@ void size_pool(EngineOptions& options, int64_t token_bytes, int64_t branch_bytes
   const bool is_given = options.max_total_tokens > 0;
   if (device == Device::cuda) {
     const cuda::Memory memory = cuda::memory();
-    const int64_t room = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
+    const int64_t most = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
+    const int64_t room = std::max<int64_t>(0, (is_given ? memory.free : most) - branch_bytes);
     if (!is_given) options.max_total_tokens = most_pool_tokens(token_bytes, options.page_size, room);
-    return check_pool_fits_gpu(token_bytes, options.max_total_tokens, is_given ? memory.free : room,
+    return check_pool_fits_gpu(token_bytes, options.max_total_tokens, room,
                                is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
   }
   std::optional<int64_t> memory = available_memory();
@@ -67,7 +69,10 @@ int32_t draft_steps_of(const EngineOptions& options) {
 void fill_in_drafts(EngineOptions& options, Device device) {
   check_draft_options(options);
   const int32_t topk = options.speculative_eagle_topk;
-  check(device == Device::cpu || topk == 1, "--speculative-eagle-topk above 1 is for the CPU so far");
+  check(device == Device::cpu || topk <= model::kMostGpuTopk, "--speculative-eagle-topk is ", topk,
+        ", on a GPU it is from 1 to ", model::kMostGpuTopk);
+  check(device == Device::cpu || topk == 1 || options.head, "--speculative-eagle-topk is ", topk,
+        ", on a GPU branches are a head's (--speculative-draft-model-path)");
   const int32_t vocabulary = options.head ? options.head->spec().draft_vocabulary : topk;
   check(topk <= vocabulary, "--speculative-eagle-topk is ", topk, ", and the head has ", vocabulary, " tokens");
   options.speculative_num_steps = draft_steps_of(options);

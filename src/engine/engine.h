@@ -53,7 +53,7 @@ struct EngineOptions {
   MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same, on a GPU if it is deterministic
   const model::EagleHead* head = nullptr;  // that drafts as well, of exec's device; it outlives the engine. null: none
   int32_t speculative_num_draft_tokens = 8;  // most tokens of a request that a step verifies: the newest and drafts
-  int32_t speculative_eagle_topk = 1;        // branches of a head's drafts; more than 1: drafts may be trees, on a CPU
+  int32_t speculative_eagle_topk = 1;        // branches of a head's drafts; more than 1: drafts may be trees
   int32_t speculative_num_steps = 0;     // most drafts of a head on a branch; 0: all that are verified, or in a tree
                                          // up to kTreeSteps
   std::function<void()> on_broken = {};  // on the loop thread, after it has broken down and told everybody

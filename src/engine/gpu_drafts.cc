@@ -4,28 +4,40 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <numeric>
 
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/device_array.h"
+#include "engine/growing_tree.h"
+#include "model/draft_branches.h"
 
 namespace quire::engine {
 namespace {
 
 attn::Limits gpu_draft_limits(const model::EagleSpec& spec, const SchedulerLimits& limits, const Exec& exec) {
-  const int32_t in_passes = limits.running * std::max(1, limits.deepest_draft() - 1);
+  const int32_t branches = limits.running * limits.topk;
+  const int32_t in_passes = branches * std::max(1, limits.deepest_draft() - 1);
   return model::draft_attention_limits(spec, {.batch = limits.running,
                                               .context = limits.context,
                                               .page_size = limits.page_size,
+                                              .topk = limits.topk,
                                               .draft_steps = limits.deepest_draft(),
                                               .threads = exec.threads(),
                                               .query_rows = std::max(limits.rows() + limits.running, in_passes),
-                                              .wanted_rows = limits.running,
+                                              .wanted_rows = branches,
                                               .device = Device::cuda});
+}
+
+// Slots of branches lie behind the pool's.
+int32_t branch_pages(const SchedulerLimits& limits) {
+  const int32_t slots = limits.verifies_trees() ? limits.running * limits.topk * limits.deepest_draft() : 0;
+  return limits.page_size.pages_for(slots);
 }
 
 size_t rows_of_floats(int64_t rows, int64_t width) { return static_cast<size_t>(rows * width) * sizeof(float); }
 size_t ints(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(int32_t); }
+size_t floats(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float); }
 size_t picks(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(model::PickedDraft); }
 
 }  // namespace
@@ -40,33 +52,45 @@ GpuDrafts::GpuDrafts(const model::EagleHead& head, const SchedulerLimits& limits
       exec_(exec),
       running_(limits.running),
       pages_(limits.pages + 1),
-      most_passes_(std::max(0, limits.deepest_draft() - 1)),
+      topk_(limits.topk),
+      steps_(limits.deepest_draft()),
+      most_passes_(std::max(0, steps_ - 1)),
       context_(limits.context),
       most_drafts_(limits.drafts),
       draft_rows_(limits.draft_rows()),
       page_size_(limits.page_size),
       width_(head.spec().width),
-      store_(model::draft_kv_layout(head.spec(), pages_, limits.page_size, kv_type), Place::device),
+      store_(model::draft_kv_layout(head.spec(), pages_ + branch_pages(limits), limits.page_size, kv_type),
+             Place::device),
       arena_(gpu_draft_limits(head.spec(), limits, exec), Place::device),
       forward_(head, arena_.limits(), kv_type, deterministic),
       walked_step_(sizeof(model::WalkedStep), Place::pinned),
       walked_shares_(static_cast<size_t>(running_) * sizeof(model::WalkedShare), Place::pinned),
+      follows_(ints(limits.drawn_rows()), Place::pinned),
       inputs_(arena_.limits(), Place::device),
       passing_(ints(1), Place::device),
+      pass_rows_(ints(1), Place::device),
       state_rows_(ints(arena_.limits().query_rows), Place::device),
       kept_rows_(ints(running_), Place::device),
       kept_(rows_of_floats(running_ + 1 + pages_, width_), Place::device),
-      pass_positions_(ints(int64_t{most_passes_} * running_), Place::device),
-      pass_slots_(ints(int64_t{most_passes_} * running_), Place::device),
+      paths_(static_cast<size_t>(running_) * sizeof(model::WalkedPath), Place::device),
+      path_rows_(ints(int64_t{running_} * (1 + model::kMostTreeDrafts)), Place::device),
+      pass_positions_(ints(int64_t{most_passes_} * running_ * topk_), Place::device),
+      pass_slots_(ints(int64_t{most_passes_} * running_ * topk_), Place::device),
       all_rows_(ints(1), Place::device),
-      pass_tokens_(ints(running_), Place::device),
-      first_picked_(picks(running_), Place::pinned),
-      passed_(picks(int64_t{most_passes_} * running_), Place::pinned),
-      first_(running_ + 1),
+      pass_tokens_(ints(int64_t{running_} * topk_), Place::device),
+      pass_paths_(floats(int64_t{running_} * topk_), Place::device),
+      said_(ints(int64_t{running_} * topk_ * topk_), Place::device),
+      said_hits_(floats(int64_t{running_} * topk_ * topk_), Place::device),
+      parents_(ints(int64_t{running_} * topk_), Place::device),
+      first_picked_(picks(int64_t{running_} * topk_), Place::pinned),
+      passed_(picks(int64_t{most_passes_} * running_ * topk_ * topk_), Place::pinned),
+      followed_(picks(int64_t{most_passes_} * running_ * topk_), Place::pinned),
+      first_(int64_t{running_ + 1} * topk_),
       passed_at_(running_ + 1, -1) {
   const Buffer zeros(rows_of_floats(1, width_), Place::pinned);
   std::fill_n(of<float>(zeros), width_, 0.0f);
-  for (const Buffer* pinned : {&walked_step_, &walked_shares_, &first_picked_, &passed_})
+  for (const Buffer* pinned : {&walked_step_, &walked_shares_, &follows_, &first_picked_, &passed_, &followed_})
     std::ranges::fill(pinned->bytes(), std::byte{0});
   exec_.stream()->copy(kept_.data(), zeros.data(), zeros.size());
   exec_.wait();
@@ -104,35 +128,32 @@ void GpuDrafts::record_extend(int32_t requests, int32_t rows) {
   attn::write_metadata(last_rows, inputs, arena_, exec_);
   enter(rows);
   keep();
+  if (topk_ > 1) keep_path(requests);
   forward_.extend({.shape = last_rows, .inputs = inputs, .arena = arena_, .store = store_, .exec = exec_}, rows);
-  pick(forward_.next_states(), inputs, requests, of<model::PickedDraft>(first_picked_));
+  pick_first(requests);
 }
 
 // Behind an extend, whose tokens and states enter. Those of its requests for which there are passes are its first.
 void GpuDrafts::record_passes(int32_t requests) {
+  const int32_t rows = requests * topk_;
   attn::StepInputs inputs = inputs_.inputs();
-  inputs.live = inputs.query_rows = of<int32_t>(passing_);
+  inputs.live = of<int32_t>(passing_);
+  inputs.query_rows = of<int32_t>(pass_rows_);
   inputs.input_ids = of<int32_t>(pass_tokens_);
-  attn::StepShape step = shape(attn::Mode::draft, requests, requests);
+  attn::StepShape step = shape(topk_ > 1 ? attn::Mode::draft_tree : attn::Mode::draft, requests, rows);
+  lay_out(requests);
   attn::write_metadata(step, inputs, arena_, exec_);
-  model::cuda::lay_out({.live = inputs.live,
-                        .rows = inputs.rows,
-                        .lengths = inputs.lengths,
-                        .table = step.table,
-                        .passes = most_passes_,
-                        .captured = requests,
-                        .positions = of<int32_t>(pass_positions_),
-                        .slots = of<TokenSlot>(pass_slots_),
-                        .all_rows = of<int32_t>(all_rows_)},
-                       exec_);
   forward_.make_angles(of<int32_t>(pass_positions_), of<int32_t>(all_rows_), exec_);
   for (int32_t i = 0; i < most_passes_; ++i) {
-    const int64_t first_row = int64_t{i} * requests;
+    const int64_t first_row = int64_t{i} * rows;
     step.draft_step = i;
     inputs.positions = of<int32_t>(pass_positions_) + first_row;
     inputs.slot_mapping = of<TokenSlot>(pass_slots_) + first_row;
     forward_.pass({.shape = step, .inputs = inputs, .arena = arena_, .store = store_, .exec = exec_}, first_row);
-    pick(forward_.passed_states(), inputs, requests, of<model::PickedDraft>(passed_) + int64_t{i} * running_);
+    if (topk_ > 1)
+      pick_branches(step, inputs, i);
+    else
+      pick_next(inputs, requests, i);
   }
 }
 
@@ -141,6 +162,7 @@ void GpuDrafts::walk(int32_t requests) {
                      .shares = of<model::WalkedShare>(walked_shares_),
                      .captured = requests,
                      .drawn = drawn_,
+                     .follows = of<int32_t>(follows_),
                      .ids = runner_.inputs().input_ids,
                      .table = runner_.table_view(),
                      .live = &inputs_.live(),
@@ -154,7 +176,9 @@ void GpuDrafts::walk(int32_t requests) {
                      .input_ids = inputs_.input_ids(),
                      .positions = inputs_.positions(),
                      .slots = inputs_.slot_mapping(),
-                     .state_rows = of<int32_t>(state_rows_)},
+                     .state_rows = of<int32_t>(state_rows_),
+                     .paths = of<model::WalkedPath>(paths_),
+                     .path_rows = of<int32_t>(path_rows_)},
                     exec_);
 }
 
@@ -181,20 +205,108 @@ void GpuDrafts::keep() {
                              exec_);
 }
 
-// Tokens and states of the next pass.
-void GpuDrafts::pick(Rows<const float> states, const attn::StepInputs& inputs, int32_t requests,
-                     model::PickedDraft* picked) {
+void GpuDrafts::keep_path(int32_t requests) {
+  const kv::KvStore& target = runner_.store();
+  const int32_t layers = target.layout().layers;
+  const kv::LayerKv first = target.layer(0);
+  model::cuda::keep_path({.live = inputs_.inputs().live,
+                          .captured = requests,
+                          .rows = inputs_.inputs().rows,
+                          .paths = of<model::WalkedPath>(paths_),
+                          .path_rows = of<int32_t>(path_rows_),
+                          .table = runner_.table_view(),
+                          .first_layer = first,
+                          .layer_bytes = layers > 1 ? target.layer(1).keys - first.keys : 0,
+                          .layers = layers,
+                          .features = runner_.features(),
+                          .first_page = running_ + 1,
+                          .kept = kept()},
+                         exec_);
+}
+
+void GpuDrafts::lay_out(int32_t requests) {
+  const attn::StepInputs& inputs = inputs_.inputs();
+  model::cuda::lay_out({.live = of<int32_t>(passing_),
+                        .rows = inputs.rows,
+                        .lengths = inputs.lengths,
+                        .table = runner_.table_view(),
+                        .passes = most_passes_,
+                        .captured = requests,
+                        .topk = topk_,
+                        .steps = steps_,
+                        .first_branch_slot = {pages_ * page_size_.tokens()},
+                        .positions = of<int32_t>(pass_positions_),
+                        .slots = of<TokenSlot>(pass_slots_),
+                        .draft_slots = inputs_.draft_slots(),
+                        .all_rows = of<int32_t>(all_rows_),
+                        .pass_rows = of<int32_t>(pass_rows_)},
+                       exec_);
+}
+
+// What the newest tokens' slots say: tokens and states of the first pass.
+void GpuDrafts::pick_first(int32_t requests) {
   Rows<const float> logits = forward_.logits();
   logits.rows = requests;
   model::cuda::pick({.logits = logits,
                      .token_ids = head_.ids_on_device().data(),
-                     .states = states,
+                     .topk = topk_,
+                     .states = forward_.next_states(),
                      .states_out = forward_.states(),
                      .tokens = of<int32_t>(pass_tokens_),
-                     .number = inputs.number,
-                     .picked = picked,
-                     .live = inputs.live},
+                     .hits = of<float>(pass_paths_),
+                     .number = inputs_.inputs().number,
+                     .picked = of<model::PickedDraft>(first_picked_),
+                     .live = inputs_.inputs().live},
                     exec_);
+}
+
+// Of a chain: tokens and states of the next pass.
+void GpuDrafts::pick_next(const attn::StepInputs& inputs, int32_t requests, int32_t pass) {
+  Rows<const float> logits = forward_.logits();
+  logits.rows = requests;
+  model::cuda::pick({.logits = logits,
+                     .token_ids = head_.ids_on_device().data(),
+                     .topk = 1,
+                     .states = forward_.passed_states(),
+                     .states_out = forward_.states(),
+                     .tokens = of<int32_t>(pass_tokens_),
+                     .hits = of<float>(pass_paths_),
+                     .number = inputs.number,
+                     .picked = of<model::PickedDraft>(passed_) + int64_t{pass} * running_,
+                     .live = inputs.query_rows},
+                    exec_);
+}
+
+// Of trees: what is said behind each branch, and those of the next pass.
+void GpuDrafts::pick_branches(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass) {
+  Rows<const float> logits = forward_.logits();
+  logits.rows = shape.query_rows;
+  model::cuda::pick({.logits = logits,
+                     .token_ids = head_.ids_on_device().data(),
+                     .topk = topk_,
+                     .states = forward_.passed_states(),
+                     .states_out = {nullptr, 0, 0, 0},
+                     .tokens = of<int32_t>(said_),
+                     .hits = of<float>(said_hits_),
+                     .number = inputs.number,
+                     .picked = of<model::PickedDraft>(passed_) + int64_t{pass} * running_ * topk_ * topk_,
+                     .live = inputs.query_rows},
+                    exec_);
+  if (pass + 1 == most_passes_) return;
+  model::cuda::grow({.live = inputs.live,
+                     .captured = shape.captured,
+                     .topk = topk_,
+                     .said = of<int32_t>(said_),
+                     .hits = of<float>(said_hits_),
+                     .paths = of<float>(pass_paths_),
+                     .states = forward_.passed_states(),
+                     .states_out = forward_.states(),
+                     .tokens = of<int32_t>(pass_tokens_),
+                     .parents = of<int32_t>(parents_),
+                     .number = inputs.number,
+                     .followed = of<model::PickedDraft>(followed_) + int64_t{pass} * running_ * topk_},
+                    exec_);
+  attn::follow_parents(shape, inputs, arena_, pass, of<int32_t>(parents_), exec_);
 }
 
 // --- behind a step
@@ -203,7 +315,7 @@ void GpuDrafts::follow(const Batch& batch) {
   begin_step();
   for (const bool passes : {true, false})
     for (const Share& share : batch.shares)
-      if (share.passes == passes) add_share(share);
+      if (share.passes == passes) add_share(batch, share);
   if (step().live == 0) {  // features of full pages are kept all the same
     walk(1);
     keep();
@@ -225,15 +337,16 @@ void GpuDrafts::begin_step() {
 }
 
 // One that draws its last token may have no page for it, and no slots: it ends.
-void GpuDrafts::add_share(const Share& share) {
+void GpuDrafts::add_share(const Batch& batch, const Share& share) {
   const auto room = static_cast<int32_t>(table_.pages(share.row).size()) * page_size_.tokens();
   const int32_t begin = share.position + (share.drafted ? 1 : 0);
-  const int32_t most_end = std::min(share.end() + (share.draws ? 1 : 0), room);
+  const int32_t may_come = share.branches ? add_tree(batch, share) : share.drafts;
+  const int32_t text_end = share.text_end() + (share.draws ? 1 : 0), most_end = std::min(text_end + may_come, room);
   if (begin >= most_end) return;
-  check(!share.branches, "trees of drafts are verified on a CPU");
-  const bool has_room = most_end == share.end() + 1 && most_end + most_passes_ <= std::min(room, context_);
-  check(!share.passes || has_room, "request ", share.id, " has pages for ", room, " tokens, and passes behind ",
-        share.end(), " of them");
+  const int32_t own_passes = topk_ > 1 ? 0 : most_passes_;  // that lie in its pages
+  const bool has_room = most_end == text_end + may_come && most_end + own_passes <= std::min(room, context_);
+  check(!share.passes || (share.draws && has_room), "request ", share.id, " has pages for ", room,
+        " tokens, and passes behind ", share.end(), " of them");
   check(step().rows + most_end - begin <= arena_.limits().query_rows, "a draft step of more than ", step().rows,
         " rows");
   of<model::WalkedShare>(walked_shares_)[step().live++] = {.row = share.row,
@@ -246,9 +359,23 @@ void GpuDrafts::add_share(const Share& share) {
                                                            .most_end = most_end,
                                                            .first_slot = step().rows,
                                                            .state_before = state_before(share),
-                                                           .unused = {}};
+                                                           .branches = share.branches,
+                                                           .unused = 0};
   step().rows += most_end - begin;
   step().passing += share.passes;
+}
+
+// How many drafts of a tree may come at most.
+int32_t GpuDrafts::add_tree(const Batch& batch, const Share& share) {
+  static_assert(SchedulerLimits::kMostDraftRows <= model::kMostTreeDrafts);
+  check(topk_ > 1, "request ", share.id, " has a tree of drafts, and nothing was recorded for trees");
+  std::vector<int32_t> depths(share.drawn.count);
+  for (int32_t i = 1; i < share.drawn.count; ++i) {
+    const int32_t follows = batch.drawn[share.drawn.begin + i].follows;
+    of<int32_t>(follows_)[share.drawn.begin + i] = follows;
+    depths[i] = depths[follows] + 1;
+  }
+  return *std::ranges::max_element(depths);
 }
 
 void GpuDrafts::launch_extend() {
@@ -271,14 +398,16 @@ int32_t GpuDrafts::state_before(const Share& share) const {
 
 // --- what the head says
 
-DraftToken GpuDrafts::first(RequestRow row) const {
+std::span<const DraftToken> GpuDrafts::first_of(RequestRow row) const {
   read_first();
-  return first_[row.value];
+  return std::span(first_).subspan(int64_t{row.value} * topk_, topk_);
 }
 
 void GpuDrafts::read_first() const {
   for (size_t i = 0; i < unread_.size(); ++i)
-    first_[unread_[i].value] = wait_for(of<model::PickedDraft>(first_picked_)[i]);
+    for (int32_t k = 0; k < topk_; ++k)
+      first_[int64_t{unread_[i].value} * topk_ + k] =
+          wait_for(of<model::PickedDraft>(first_picked_)[static_cast<int64_t>(i) * topk_ + k]);
   unread_.clear();
 }
 
@@ -307,16 +436,41 @@ int32_t GpuDrafts::draft(std::span<const DraftsWanted> wanted) {
   int32_t passes = 0;
   for (const DraftsWanted& each : wanted) {
     if (each.most == 0) continue;
-    each.drafts->push_back(first(each.row));
     const int32_t at = passed_at_[each.row.value];
-    if (at < 0) continue;
-    passes = most_passes_;
-    for (int32_t pass = 0; pass < passes; ++pass) {
-      const DraftToken draft = wait_for(of<model::PickedDraft>(passed_)[int64_t{pass} * running_ + at]);
-      if (std::ssize(*each.drafts) < each.most) each.drafts->push_back(draft);
-    }
+    if (at >= 0) passes = most_passes_;
+    if (topk_ > 1)
+      draft_tree(each, at);
+    else
+      draft_chain(each, at);
   }
   return passes;
+}
+
+void GpuDrafts::draft_chain(const DraftsWanted& wanted, int32_t at) const {
+  wanted.drafts->push_back(first(wanted.row));
+  for (int32_t pass = 0; at >= 0 && pass < most_passes_; ++pass) {
+    const DraftToken draft = wait_for(of<model::PickedDraft>(passed_)[int64_t{pass} * running_ + at]);
+    if (std::ssize(*wanted.drafts) < wanted.most) wanted.drafts->push_back(draft);
+  }
+}
+
+// Of what the device has followed, the best by what is known of the head.
+void GpuDrafts::draft_tree(const DraftsWanted& wanted, int32_t at) const {
+  GrowingTree tree({.topk = topk_, .depth = steps_, .most = wanted.most}, *wanted.record);
+  tree.add_level(first_of(wanted.row));
+  std::vector<int32_t> followed(topk_);
+  std::iota(followed.begin(), followed.end(), 0);  // all of the first level
+  std::vector<DraftToken> said(int64_t{topk_} * topk_);
+  for (int32_t pass = 0; at >= 0 && pass < most_passes_; ++pass) {
+    const int64_t first_branch = (int64_t{pass} * running_ + at) * topk_;
+    tree.follow(followed);
+    for (size_t i = 0; i < said.size(); ++i)
+      said[i] = wait_for(of<model::PickedDraft>(passed_)[first_branch * topk_ + static_cast<int64_t>(i)]);
+    tree.add_level(said);
+    for (int32_t branch = 0; pass + 1 < most_passes_ && branch < topk_; ++branch)
+      followed[branch] = wait_for(of<model::PickedDraft>(followed_)[first_branch + branch]).token;
+  }
+  tree.take_best(*wanted.drafts);
 }
 
 }  // namespace quire::engine

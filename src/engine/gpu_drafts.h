@@ -13,6 +13,12 @@
 // How many drafts came, the host finds when it reads the step, by the same rule as the device: the two differ only for
 // requests that end with the step (draft_rows.h). A request takes part in all passes, or in none and has its first
 // draft alone: its share says so, since the passes need pages (Share::passes).
+//
+// With topk above 1 drafts are trees: what a slot says are its topk likeliest tokens, a pass has topk branches of each
+// request, in slots past the pool's, and the device chooses which are followed, by what the head says of them alone
+// (draft_branches.h). The host has all that was said, and makes the tree of it by what it knows of the head
+// (growing_tree.h). After the walk through such a tree the target's keys and values are moved to where the text has
+// them, in the same graph as the slots.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -49,16 +55,20 @@ class GpuDrafts final : public DraftModel {
 
   bool has_slots(std::span<const PageId>) const override { return true; }  // it follows everybody
   void catch_up(std::span<const RequestRow>) override {}                   // and puts nothing off
-  DraftToken first(RequestRow row) const override;
+  DraftToken first(RequestRow row) const override { return first_of(row).front(); }
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
  private:
   void begin_step();
-  void add_share(const Share& share);
+  void add_share(const Batch& batch, const Share& share);
+  int32_t add_tree(const Batch& batch, const Share& share);
   void launch_extend();
   int32_t state_before(const Share& share) const;
+  std::span<const DraftToken> first_of(RequestRow row) const;
   void read_first() const;
   DraftToken wait_for(const model::PickedDraft& picked) const;
+  void draft_chain(const DraftsWanted& wanted, int32_t at) const;
+  void draft_tree(const DraftsWanted& wanted, int32_t at) const;
 
   void capture();
   int32_t most_recorded_rows(int32_t requests) const;
@@ -67,7 +77,11 @@ class GpuDrafts final : public DraftModel {
   void walk(int32_t requests);
   void enter(int64_t rows);
   void keep();
-  void pick(Rows<const float> states, const attn::StepInputs& inputs, int32_t requests, model::PickedDraft* picked);
+  void keep_path(int32_t requests);
+  void lay_out(int32_t requests);
+  void pick_first(int32_t requests);
+  void pick_next(const attn::StepInputs& inputs, int32_t requests, int32_t pass);
+  void pick_branches(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass);
   attn::StepShape shape(attn::Mode mode, int32_t requests, int32_t rows) const;
   int32_t kept_row(PageId page) const { return running_ + 1 + page.value; }
   model::WalkedStep& step() const { return *of<model::WalkedStep>(walked_step_); }
@@ -82,7 +96,7 @@ class GpuDrafts final : public DraftModel {
   const Runner& runner_;
   const int32_t* drawn_;
   Exec& exec_;
-  int32_t running_, pages_, most_passes_;
+  int32_t running_, pages_, topk_, steps_, most_passes_;
   int32_t context_, most_drafts_, draft_rows_;  // the last two: of a request, and of a step
   PageSize page_size_;
   int64_t width_;
@@ -91,23 +105,28 @@ class GpuDrafts final : public DraftModel {
   model::DraftForward forward_;
 
   // Pinned: what the host says of the step.
-  Buffer walked_step_, walked_shares_;  // [1], [requests]
+  Buffer walked_step_, walked_shares_, follows_;  // [1], [requests], [drawn rows]
   // The device's.
   attn::StepInputBuffers inputs_;       // which the walk fills; of passes `passing_` requests live
-  Buffer passing_;                      // [1]
+  Buffer passing_, pass_rows_;          // [1] each; the second: branches of all that pass
   Buffer state_rows_, kept_rows_;       // [rows], [requests]
   Buffer kept_;                         // [request rows, then pages, width] features; the first row is zeros
-  Buffer pass_positions_, pass_slots_;  // [passes, requests]
-  Buffer all_rows_, pass_tokens_;       // [1], [requests]
-  // Pinned: what the head says.
-  Buffer first_picked_, passed_;  // [requests], [passes, requests]
+  Buffer paths_, path_rows_;            // [requests], [requests, 1 + drafts]: that were walked
+  Buffer pass_positions_, pass_slots_;  // [passes, requests, topk]
+  Buffer all_rows_;                     // [1]
+  Buffer pass_tokens_, pass_paths_;     // [requests, topk] that a pass begins with, and their chances
+  Buffer said_, said_hits_;             // [requests, topk, topk] what it says behind branches
+  Buffer parents_;                      // [requests, topk]
+  // Pinned: what the head says, and the branches that were followed.
+  Buffer first_picked_, passed_;  // [requests, topk], [passes, requests, topk, topk]
+  Buffer followed_;               // [passes, requests, topk]
 
   std::map<int32_t, GraphSet> extend_graphs_;  // by requests, then by rows
   GraphSet pass_graphs_;                       // by requests
   uint32_t number_ = 0;                        // of the step
   bool is_unread_ = false;                     // what the host says may not have been, and nothing tells when
   mutable std::vector<RequestRow> unread_;     // whose first drafts are on their way, in order
-  mutable std::vector<DraftToken> first_;      // [request rows]
+  mutable std::vector<DraftToken> first_;      // [request rows, topk]
   std::vector<int32_t> passed_at_;             // [request rows] in passed_; -1: there were no passes for it
 };
 

@@ -8,12 +8,14 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
 
 #include "base/cuda.h"
+#include "engine/draft_tree.h"
 #include "engine/eagle_drafts.h"
 #include "engine/engine.h"
 #include "model/testing.h"
@@ -29,9 +31,9 @@ using model::testing::TinyHeadFile;
 using model::testing::TinyModel;
 using Chain = std::vector<DraftToken>;
 
-constexpr int32_t kContext = 256, kMostDrafts = 5;
+constexpr int32_t kContext = 256, kMostDrafts = 5, kTreeDrafts = 20;
 
-SchedulerLimits limits_of(PageSize page_size) {
+SchedulerLimits limits_of(PageSize page_size, int32_t topk) {
   return {.context = kContext,
           .pages = page_size.pages_for(8 * kContext),
           .page_size = page_size,
@@ -39,7 +41,9 @@ SchedulerLimits limits_of(PageSize page_size) {
           .prefill_chunk = 96,
           .mixed_chunk = 96,
           .prefix_cache = false,
-          .drafts = kMostDrafts,
+          .drafts = topk > 1 ? kTreeDrafts : kMostDrafts,
+          .topk = topk,
+          .draft_steps = kMostDrafts,
           .draft_model = true};
 }
 
@@ -47,8 +51,8 @@ SchedulerLimits limits_of(PageSize page_size) {
 class Drafting {
  public:
   Drafting(const std::string& model, const std::string& head, cuda::Stream* stream, bool deterministic,
-           PageSize page_size)
-      : limits_(limits_of(page_size)),
+           PageSize page_size, int32_t topk)
+      : limits_(limits_of(page_size, topk)),
         exec_({.threads = 2, .stream = stream}),
         model_(model, exec_),
         head_(head, model_, exec_),
@@ -78,7 +82,8 @@ class Drafting {
   }
 
   // The next `count` tokens, of which the last `drafts` are drafts that come, and `wrong` more that do not; behind them
-  // a token is drawn, or the text is a prompt that goes on. late: there should be a token, and there is none.
+  // a token is drawn, or the text is a prompt that goes on. late: there should be a token, and there is none. branches:
+  // beside each draft that comes stands one that does not, before it.
   struct Part {
     Text* text;
     int32_t count;
@@ -87,6 +92,7 @@ class Drafting {
     int32_t wrong = drafts > 0 ? 1 : 0;
     bool late = false;
     bool followed = true;
+    bool branches = false;
   };
   // Features of the step's rows.
   std::vector<std::vector<float>> step(const std::vector<Part>& parts) {
@@ -95,15 +101,16 @@ class Drafting {
     std::vector<int32_t> drawn;
     for (const Part& part : parts) {
       Text& text = *part.text;
-      const int32_t known = text.computed + part.count - part.drafts, all = part.drafts + part.wrong;
-      const int32_t end = text.computed + part.count + part.wrong;
-      std::vector<DraftToken> drafts;
-      for (int32_t i = 0; i < part.drafts; ++i) drafts.push_back({text.tokens[known + i], 0.5f});
-      for (int32_t i = part.drafts; i < all; ++i) drafts.push_back({(text.tokens[known + i] + 1) % 320, 0.5f});
+      const int32_t known = text.computed + part.count - part.drafts;
+      const std::vector<Draft> drafts = drafts_of(part, known);
+      const auto all = static_cast<int32_t>(drafts.size());
+      std::vector<DraftToken> tokens;
+      for (const Draft& draft : drafts) tokens.push_back(draft.said);
+      const int32_t rows = part.count - part.drafts + all, end = text.computed + rows;
       batch.add({.id = 1,
                  .row = text.row,
                  .position = text.computed,
-                 .count = part.count + part.wrong,
+                 .count = rows,
                  .drafts = all,
                  .prefills = !part.draws,
                  .draws = part.draws,
@@ -111,14 +118,15 @@ class Drafting {
                  .drafted = text.drafted,
                  .passes = part.draws && part.followed && end + kMostDrafts <= kContext,
                  .request = text.request},
-                std::span(text.tokens).first(known), drafts);
+                std::span(text.tokens).first(known), tokens);
       if (!part.draws) continue;
       for (int32_t i = 0; i <= all; ++i) {
         RowResult& row = results.drawn.emplace_back();
-        const bool counts = i <= part.drafts && !part.late;
-        if (counts) row.tokens.push_back({.token = text.tokens[known + i]});
+        const int32_t depth = i == 0 ? 0 : drafts[i - 1].depth;
+        const bool counts = (i == 0 || drafts[i - 1].comes) && !part.late;
+        if (counts) row.tokens.push_back({.token = text.tokens[known + depth]});
         // Behind a draft that did not come each next one would.
-        drawn.push_back(part.late ? -1 : counts ? text.tokens[known + i] : i < all ? drafts[i].token : 5);
+        drawn.push_back(part.late ? -1 : counts ? text.tokens[known + depth] : i < all ? tokens[i].token : 5);
       }
     }
     const Rows<const float> features = runner_.run(batch).features;
@@ -131,6 +139,7 @@ class Drafting {
       on_gpu_->follow(batch);
       exec_.wait();
     } else {
+      runner_.keep_path(batch, results);
       on_cpu_->extend(batch, results, features);
     }
     for (const Part& part : parts) {
@@ -159,6 +168,25 @@ class Drafting {
   }
 
  private:
+  struct Draft {
+    DraftToken said;
+    int32_t depth;
+    bool comes;
+  };
+  static std::vector<Draft> drafts_of(const Part& part, int32_t known) {
+    const std::vector<int32_t>& text = part.text->tokens;
+    std::vector<Draft> drafts;
+    for (int32_t depth = 1; depth <= part.drafts + part.wrong; ++depth) {
+      const bool comes = depth <= part.drafts;
+      const int32_t right = text[known + depth - 1], wrong = (right + 1) % 320;
+      // A draft that came stands right before these, and above that one's sibling.
+      if (part.branches && comes) drafts.push_back({.said = {wrong, 0.25f, 1}, .depth = depth, .comes = false});
+      const int32_t back = part.branches && comes ? 2 : 1;
+      drafts.push_back({.said = {comes ? right : wrong, 0.5f, back}, .depth = depth, .comes = comes});
+    }
+    return drafts;
+  }
+
   std::vector<float> copied(const float* from, int64_t count) {
     const Buffer pinned(static_cast<size_t>(count) * sizeof(float), exec_.stream() ? Place::pinned : Place::host);
     if (exec_.stream())
@@ -212,11 +240,13 @@ class GpuDraftsTest : public ::testing::TestWithParam<Kind> {
                  .norm_output = kind.norm_output,
                  .spread = 0.08f}));  // attention that is not sure of one key: small differences stay small
   }
-  std::unique_ptr<Drafting> on_gpu(bool deterministic = false) { return drafting(stream_.get(), deterministic); }
-  std::unique_ptr<Drafting> on_cpu() { return drafting(nullptr, false); }
-  std::unique_ptr<Drafting> drafting(cuda::Stream* stream, bool deterministic) {
+  std::unique_ptr<Drafting> on_gpu(bool deterministic = false, int32_t topk = 1) {
+    return drafting(stream_.get(), deterministic, topk);
+  }
+  std::unique_ptr<Drafting> on_cpu(int32_t topk = 1) { return drafting(nullptr, false, topk); }
+  std::unique_ptr<Drafting> drafting(cuda::Stream* stream, bool deterministic, int32_t topk) {
     return std::make_unique<Drafting>(model_file_->path(), head_file_->path(), stream, deterministic,
-                                      PageSize(GetParam().page_size));
+                                      PageSize(GetParam().page_size), topk);
   }
 
   std::unique_ptr<cuda::Stream> stream_;
@@ -411,6 +441,94 @@ TEST_P(GpuDraftsTest, BitsAreATextsOwnWhereItIsDeterministic) {
   EXPECT_EQ(run(true, true), alone);
 }
 
+// Tokens from the text to each draft, with the chance of the last.
+std::map<std::vector<int32_t>, float> paths_in(const Chain& tree) {
+  std::map<std::vector<int32_t>, float> paths;
+  for (int32_t i = 0; i < std::ssize(tree); ++i) {
+    std::vector<int32_t> path;
+    for (int32_t at = i; at >= 0; at = parent_of(tree, at)) path.insert(path.begin(), tree[at].token);
+    paths[path] = tree[i].hit;
+  }
+  return paths;
+}
+
+// Of several texts that differ in what came before; most drafts are in both trees, and as likely.
+TEST_P(GpuDraftsTest, TreesAreTheCpus) {
+  for (const int32_t topk : {2, 4}) {
+    SCOPED_TRACE(cat(topk, " branches"));
+    const std::unique_ptr<Drafting> gpu = on_gpu(false, topk), cpu = on_cpu(topk);
+    int same = 0, all = 0, deep = 0, branching = 0;
+    std::vector<std::vector<Chain>> trees;
+    for (Drafting* side : {gpu.get(), cpu.get()}) {
+      Drafting::Text &first = side->text(1), &second = side->text(2), &third = side->text(3);
+      std::vector<Chain>& of_side = trees.emplace_back();
+      const auto draft = [&] {
+        for (Chain& tree : side->chains({&third, &first, &second}, kTreeDrafts)) of_side.push_back(std::move(tree));
+      };
+      side->step({{&first, 20}, {&second, 30}, {&third, 9}});
+      draft();
+      side->step(
+          {{&first, 4, true, 3, 2, false, true, true}, {&second, 1}, {&third, 3, true, 2, 1, false, true, true}});
+      draft();
+      side->step({{&second, 5, true, 4, 1, false, true, true}, {&third, 2, true, 1}, {&first, 1}});
+      draft();
+    }
+    for (size_t i = 0; i < trees[0].size(); ++i) {
+      SCOPED_TRACE(cat("tree ", i));
+      const auto &of_gpu = paths_in(trees[0][i]), &of_cpu = paths_in(trees[1][i]);
+      EXPECT_EQ(std::ssize(trees[0][i]), std::min(kTreeDrafts, topk + topk * topk * (kMostDrafts - 1)));
+      EXPECT_EQ(of_gpu.size(), trees[0][i].size()) << "each is there once";
+      branching += !is_chain(trees[0][i]);
+      for (const auto& [path, hit] : of_gpu) {
+        deep += path.size() > 2;
+        ++all;
+        const auto found = of_cpu.find(path);
+        if (found == of_cpu.end()) continue;
+        ++same;
+        EXPECT_NEAR(hit, found->second, kHitTolerance);
+      }
+    }
+    EXPECT_GE(same, all * 2 / 3) << "of " << all;
+    EXPECT_GT(deep, 0);
+    EXPECT_EQ(branching, std::ssize(trees[0]));
+  }
+}
+
+// Drafts that come in trees leave the same bits in pages, of the target and of the head, as tokens that come one by
+// one: what is computed behind them says so. Some end with a page, after which the features of its last token are asked
+// for.
+TEST_P(GpuDraftsTest, TreesLeaveWhatTokensOneByOneLeave) {
+  using Bits = std::vector<uint32_t>;
+  const auto run = [&](bool in_trees, int32_t prompt) {
+    const std::unique_ptr<Drafting> gpu = on_gpu(true, 3);
+    Drafting::Text &other = gpu->text(2), &text = gpu->text(1);
+    gpu->step({{&other, 12}, {&text, prompt}});
+    const auto advance = [&](int32_t tokens, int32_t wrong) {
+      if (in_trees) gpu->step({{&other, 1}, {&text, tokens, true, tokens - 1, wrong, false, true, true}});
+      for (int32_t i = 0; !in_trees && i < tokens; ++i) gpu->step({{&text, 1}});
+      if (!in_trees) gpu->step({{&other, 1}});
+    };
+    advance(4, 2);
+    advance(1 + kMostDrafts, 0);
+    advance(2, 3);
+    Bits bits;
+    for (int32_t step = 0; step < 3; ++step) {
+      const std::vector<float> features = gpu->step({{&text, 1}}).front();
+      for (const float number : features) bits.push_back(std::bit_cast<uint32_t>(number));
+      const Chain tree = gpu->chains({&text}, kTreeDrafts)[0];
+      for (const DraftToken& draft : tree) {
+        bits.push_back(static_cast<uint32_t>(draft.token));
+        bits.push_back(std::bit_cast<uint32_t>(draft.hit));
+      }
+    }
+    return bits;
+  };
+  for (const int32_t prompt : {12, 20, 21}) {
+    SCOPED_TRACE(cat("a prompt of ", prompt));
+    EXPECT_EQ(run(true, prompt), run(false, prompt));
+  }
+}
+
 // A text whose context ends soon has its first draft, and the others theirs.
 TEST_P(GpuDraftsTest, NobodyDraftsPastTheContext) {
   const std::unique_ptr<Drafting> gpu = on_gpu();
@@ -425,7 +543,8 @@ TEST_P(GpuDraftsTest, NobodyDraftsPastTheContext) {
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuDraftsTest,
                          ::testing::Values(Kind{"bf16", BlockType::bf16}, Kind{"q8_0", BlockType::q8_0},
                                            Kind{"q4_1", BlockType::q4_1, false},
-                                           Kind{"pages_of_one", BlockType::bf16, false, 1}),
+                                           Kind{"pages_of_one", BlockType::bf16, false, 1},
+                                           Kind{"pages_of_128", BlockType::bf16, true, 128}),
                          [](const auto& made) { return std::string(made.param.name); });
 
 // --- whole engines
@@ -490,6 +609,11 @@ class GpuHeadEngine : public ::testing::Test {
   std::vector<Answer> without_head(const EngineOptions& options, const std::vector<Request>& requests) {
     return HeadEngine(*target_, options, *exec_).answers(requests);
   }
+  std::vector<Answer> without_trees(EngineOptions options, const std::vector<Request>& requests) {
+    options.speculative_eagle_topk = 1;
+    options.speculative_num_steps = 0;
+    return without_head(options, requests);
+  }
   HeadEngine with_head(EngineOptions options) {
     options.head = head_.get();
     return HeadEngine(*target_, options, *exec_);
@@ -544,6 +668,40 @@ TEST_F(GpuHeadEngine, DraftsChangeNoBitAndCome) {
         expect_pages_are_back(drafting);
       }
   for (int32_t came = 0; came <= 4; ++came) EXPECT_GT(all.by_correct[came], 0) << came << " of up to 4 drafts";
+}
+
+// The same with trees: more drafts are verified than a chain of so many steps has.
+TEST_F(GpuHeadEngine, TreesChangeNoBitAndCome) {
+  load(0.6f);
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 7; ++i) {
+    std::vector<int32_t> prompt = random_ids(9 + 17 * static_cast<int32_t>(i), 320, i % 5);
+    requests.push_back({.prompt = prompt,
+                        .sampling = {.temperature = i % 3 == 0 ? 0.0f : 0.4f * static_cast<float>(i % 3), .seed = i},
+                        .max_new_tokens = 60 + 3 * static_cast<int32_t>(i),
+                        .top_logprobs = 0,
+                        .speculative = i != 4});
+  }
+  for (const int32_t running : {1, 5})
+    for (const int32_t page_size : {1, 16, 128})
+      for (const int32_t pool : {kContext, 6 * kContext}) {
+        SCOPED_TRACE(cat(running, " at once, pages of ", page_size, " for ", pool, " tokens"));
+        EngineOptions used = options(running, page_size, pool);
+        used.speculative_eagle_topk = 4;
+        used.speculative_num_steps = 3;
+        used.speculative_num_draft_tokens = 13;
+        const std::vector<Answer> expected = without_trees(used, requests);
+        HeadEngine drafting = with_head(used);
+        EXPECT_EQ(drafting.answers(requests), expected);
+        const Speculated& speculated = drafting.stats().speculated;
+        EXPECT_GT(speculated.correct, 30);
+        // Beside others a request has fewer of the rows of a step.
+        const bool has_rows = running == 1 && pool > kContext;
+        EXPECT_TRUE(!has_rows || speculated.drafts > used.speculative_num_steps * speculated.verifications)
+            << speculated.drafts << " of " << speculated.verifications << " are no more than chains have";
+        expect_pages_are_back(drafting);
+        EXPECT_EQ(drafting.answers(requests), expected) << "from what it has left in the prefix tree";
+      }
 }
 
 // The one that comes latest for the first time.

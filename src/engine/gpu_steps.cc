@@ -22,6 +22,13 @@ ops::DeviceSamplerLimits sampler_limits(const StepDeviceParts& parts) {
           .steps = kSamplerSteps};
 }
 
+// Drafts of the share that come before a drawn row.
+int32_t depth_of(const Batch& batch, const Share& share, int32_t row) {
+  int32_t depth = 0;
+  for (int32_t i = row - share.drawn.begin; i > 0; i = batch.drawn[share.drawn.begin + i].follows) ++depth;
+  return depth;
+}
+
 }  // namespace
 
 GpuSteps::GpuSteps(const StepDeviceParts& parts)
@@ -94,7 +101,7 @@ void GpuSteps::tell_sampler(Step& step, uint32_t number) {
     const Share& share = batch.shares[batch.drawn[i].share];
     fill_result(step.results.drawn[i], [&](std::vector<ops::Sampled>&) {
       if (!share.mask || share.mask->ready())
-        draw(batch, share, static_cast<int32_t>(i) - share.drawn.begin);
+        draw(batch, share, depth_of(batch, share, static_cast<int32_t>(i)));
       else
         sampler_.skip();
     });
@@ -112,7 +119,7 @@ void GpuSteps::tell_sampler(Step& step, uint32_t number) {
   }
 }
 
-// One more row of the sampler's, or an exception and none. `ahead`: drafts of the share that stand before it. What they
+// One more row of the sampler's, or an exception and none. `ahead`: drafts of the share that come before it. What they
 // draw may be nobody's token, and is no row's newest.
 void GpuSteps::draw(const Batch& batch, const Share& share, int32_t ahead) {
   const Request& request = *share.request;
@@ -171,22 +178,23 @@ void GpuSteps::read_rows(const Launched& launched) {
       read_row(launched.number, static_cast<int32_t>(batch.drawn.size() + i), nullptr, scored[i]);
 }
 
-// Up to the first row that does not give the draft behind it, or that gives a stop id.
+// The walk (draft_tree.h): from a row that gives a draft behind it to that draft's, unless what it gives is a stop id.
 void GpuSteps::read_drawn(const Launched& launched, const Share& share) {
   const Batch& batch = launched.step->batch;
   const auto drawn = std::span(launched.step->results.drawn).subspan(share.drawn.begin, share.drawn.count);
-  bool counts = true;
+  int32_t at = 0, token = -1;  // the row in which the walk is, and what it gave
   for (int32_t i = 0; i < share.drawn.count; ++i) {
     const int32_t row = share.drawn.begin + i;
+    const bool counts = i == 0 || (token >= 0 && batch.drawn[row].follows == at &&
+                                   token == batch.token_ids[batch.drawn[row].row] && !stops_at(*share.request, token));
     if (!counts) {
       drawn[i].clear();
       continue;
     }
     const bool has_token = drawn[i].error.empty() && read_row(launched.number, row, share.mask.get(), drawn[i]);
-    const int32_t token = has_token ? drawn[i].tokens.front().token : -1;
     if (!has_token) counted_[share.row.value] = {};
-    counts = has_token && i < share.drafts && token == batch.token_ids[batch.drawn[row + 1].row] &&
-             !stops_at(*share.request, token);
+    at = i;
+    token = has_token ? drawn[i].tokens.front().token : -1;
   }
 }
 

@@ -9,7 +9,8 @@
 namespace quire::engine {
 
 void GrowingTree::add_level(std::span<const DraftToken> said) {
-  const int32_t branches = levels_ == 0 ? 1 : size_.topk, first = static_cast<int32_t>(nodes_.size());
+  const int32_t branches = levels_ == 0 ? 1 : size_.topk;
+  level_begin_ = static_cast<int32_t>(nodes_.size());
   check(std::ssize(said) == int64_t{branches} * size_.topk, said.size(), " drafts behind ", branches, " branches");
   for (int32_t i = 0; i < std::ssize(said); ++i) {
     const int32_t parent = levels_ == 0 ? -1 : followed_[i / size_.topk];
@@ -19,7 +20,7 @@ void GrowingTree::add_level(std::span<const DraftToken> said) {
   }
   const auto better = [&](int32_t a, int32_t b) { return nodes_[a].path > nodes_[b].path; };
   std::vector<int32_t> level(said.size()), best;
-  std::iota(level.begin(), level.end(), first);
+  std::iota(level.begin(), level.end(), level_begin_);
   std::ranges::stable_sort(level, better);
   // Of equal paths the parent's node was made first, and a stable merge leaves it first.
   std::ranges::merge(best_, level, std::back_inserter(best), better);
@@ -30,11 +31,17 @@ void GrowingTree::add_level(std::span<const DraftToken> said) {
   ++levels_;
 }
 
-// All nodes of a level stand together, those behind one branch next to each other.
-int32_t GrowingTree::continues(int32_t branch) const {
-  const int32_t first = static_cast<int32_t>(nodes_.size()) - size_.topk * size_.topk;
-  return (followed_[branch] - first) / size_.topk;
+void GrowingTree::follow(std::span<const int32_t> chosen) {
+  const int32_t said = static_cast<int32_t>(nodes_.size()) - level_begin_;
+  check(std::ssize(chosen) == size_.topk, chosen.size(), " branches are followed, not ", size_.topk);
+  for (size_t branch = 0; branch < chosen.size(); ++branch) {
+    check(chosen[branch] >= 0 && chosen[branch] < said, "draft ", chosen[branch], " of ", said, " is followed");
+    followed_[branch] = level_begin_ + chosen[branch];
+  }
 }
+
+// All nodes of a level stand together, those behind one branch next to each other.
+int32_t GrowingTree::continues(int32_t branch) const { return (followed_[branch] - level_begin_) / size_.topk; }
 
 bool GrowingTree::grows(double least) const {
   if (levels_ >= std::min(size_.depth, size_.most)) return false;

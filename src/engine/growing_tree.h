@@ -26,6 +26,8 @@ class GrowingTree {
 
   // What the model says behind the branches that are followed, topk tokens of each; the first time behind the text.
   void add_level(std::span<const DraftToken> said);
+  // Which of these are followed, topk of them, where somebody else has chosen.
+  void follow(std::span<const int32_t> chosen);
 
   // Branch c of the next pass, and which branch of the pass before it continues.
   int32_t token(int32_t branch) const { return nodes_[followed_[branch]].said.token; }
@@ -48,6 +50,7 @@ class GrowingTree {
   std::vector<int32_t> followed_;  // [topk] nodes, once there are any
   std::vector<int32_t> best_;      // nodes of the tree, the best first
   int32_t levels_ = 0;
+  int32_t level_begin_ = 0;  // the first node of the newest level
 };
 
 }  // namespace quire::engine

@@ -6,7 +6,9 @@
 #include <ctime>
 #include <map>
 #include <random>
+#include <set>
 
+#include "base/check.h"
 #include "engine/draft_tree.h"
 
 namespace quire::engine {
@@ -151,6 +153,37 @@ TEST(GrowingTree, EndsWhereNothingPays) {
   // A deeper draft cannot be among the two best once two are likelier than all that is followed.
   GrowingTree sure({.topk = 2, .depth = 9, .most = 1}, record);
   EXPECT_EQ(grow(sure, 2, 0), 1) << "one draft is the first, whatever comes behind it";
+}
+
+// Somebody else's choice of branches is kept: drafts behind others do not come up, and the best of all that was said
+// are taken all the same.
+TEST(GrowingTree, FollowsWhatItIsTold) {
+  const DraftRecord record = believing();
+  GrowingTree tree({.topk = 2, .depth = 3, .most = 10}, record);
+  tree.add_level(std::vector<DraftToken>{{.token = 1, .hit = 0.6f}, {.token = 2, .hit = 0.3f}});
+  tree.follow(std::vector<int32_t>{1, 0});
+  EXPECT_EQ(tree.token(0), 2);
+  EXPECT_EQ(tree.token(1), 1);
+  tree.add_level(std::vector<DraftToken>{
+      {.token = 20, .hit = 0.5f}, {.token = 21, .hit = 0.4f}, {.token = 10, .hit = 0.9f}, {.token = 11, .hit = 0.1f}});
+  tree.follow(std::vector<int32_t>{3, 1});
+  EXPECT_EQ(tree.token(0), 11);
+  EXPECT_EQ(tree.continues(0), 1);
+  EXPECT_EQ(tree.continues(1), 0);
+  tree.add_level(std::vector<DraftToken>{{.token = 110, .hit = 0.5f},
+                                         {.token = 111, .hit = 0.4f},
+                                         {.token = 210, .hit = 0.5f},
+                                         {.token = 211, .hit = 0.4f}});
+  std::vector<DraftToken> drafts;
+  tree.take_best(drafts);
+  std::set<Path> paths;
+  for (int32_t i = 0; i < std::ssize(drafts); ++i) paths.insert(path_to(drafts, i));
+  EXPECT_EQ(paths,
+            (std::set<Path>{
+                {1}, {2}, {1, 10}, {1, 11}, {2, 20}, {2, 21}, {1, 11, 110}, {1, 11, 111}, {2, 21, 210}, {2, 21, 211}}));
+  EXPECT_EQ(drafts[1].token, 10) << "0.54 is more than 0.3";
+  EXPECT_THROW(tree.follow(std::vector<int32_t>{0}), CheckError);
+  EXPECT_THROW(tree.follow(std::vector<int32_t>{0, 4}), CheckError);
 }
 
 }  // namespace

@@ -72,7 +72,8 @@ void Runner::capture() {
     capture(decode_graphs_[size], forward_.decode_contexts(decode_shape(size, limits.context), arena_, store_, exec_),
             [&](int context) { return decode_shape(size, context); });
   if (exec_.device() == Device::cpu) return;
-  capture_verification();
+  capture(chain_graphs_);
+  if (limits.draft_tokens > 0) capture(tree_graphs_);
   std::vector<int> sizes;
   for (const int size : {16, 64, 1 * kGpuRowTile, 2 * kGpuRowTile, 3 * kGpuRowTile, 4 * kGpuRowTile, 5 * kGpuRowTile,
                          6 * kGpuRowTile, 8 * kGpuRowTile})
@@ -94,9 +95,10 @@ void Runner::capture(GraphSet& graphs, const std::vector<int>& sizes,
 }
 
 // Rows in powers of two, and as many as there may be at most.
-void Runner::capture_verification() {
+void Runner::capture(VerifyGraphs& verification) {
   if (verified_rows_ == 1) return;
   const int32_t context = arena_.limits().context;
+  const auto shape_of = verification.shape;
   for (int32_t sequences = 1; sequences <= std::min(kMostVerifiedSequences, 2 * arena_.limits().batch - 1);
        sequences *= 2) {
     const int32_t captured = std::min(sequences, arena_.limits().batch);
@@ -104,9 +106,9 @@ void Runner::capture_verification() {
     for (int32_t doubled = 2 * sequences, rows = 0; rows < most; doubled *= 2) {
       rows = std::min(doubled, most);
       capture(
-          verify_graphs_[captured][rows],
-          forward_.decode_contexts(verify_shape(captured, rows, context), arena_, store_, exec_),
-          [&](int longest) { return verify_shape(captured, rows, longest); }, Part::whole);
+          verification.graphs[captured][rows],
+          forward_.decode_contexts((this->*shape_of)(captured, rows, context), arena_, store_, exec_),
+          [&](int longest) { return (this->*shape_of)(captured, rows, longest); }, Part::whole);
     }
   }
 }
@@ -147,7 +149,9 @@ Runner::Outputs Runner::compute(const Batch& batch, Part part) {
 
 // Null: there are none of that shape.
 const GraphSet* Runner::graphs_of(const attn::StepShape& shape, Part part) const {
-  if (shape.sequence_rows > 0) return &verify_graphs_.at(shape.captured).at(shape.query_rows);
+  if (shape.sequence_rows > 0)
+    return &(shape.ragged ? tree_graphs_ : chain_graphs_).graphs.at(shape.captured).at(shape.query_rows);
+  if (shape.ragged) return nullptr;
   const bool is_decode = shape.mode == attn::Mode::decode;
   if (!is_decode && shape.query_rows > extend_captured_) return nullptr;
   const Graphs& graphs = is_decode ? decode_graphs_.at(shape.captured) : extend_graphs_;
@@ -285,9 +289,13 @@ void Runner::keep_path(const Batch& batch, const StepResults& results) {
 
 attn::StepShape Runner::shape(const Batch& batch) const {
   const auto live = static_cast<int32_t>(batch.shares.size());
-  if (batch.has_trees()) return tree_shape(live, batch.rows());
+  if (batch.has_trees()) {
+    attn::StepShape shape = tree_shape(live, batch.rows(), 0);
+    shape.sequence_rows = 0;  // it is not recorded
+    return recorded_shape(batch, tree_graphs_).value_or(shape);
+  }
   if (!batch.only_single_tokens()) {
-    if (const std::optional<attn::StepShape> shape = verify_shape(batch)) return *shape;
+    if (const std::optional<attn::StepShape> shape = recorded_shape(batch, chain_graphs_)) return *shape;
     if (batch.rows() > extend_captured_) return extend_shape(live, batch.rows());
     return extend_shape(arena_.limits().batch, extend_graphs_.whole.padded_size(batch.rows()));
   }
@@ -296,14 +304,15 @@ attn::StepShape Runner::shape(const Batch& batch) const {
 }
 
 // None: it has more sequences, rows of one or rows of all than are recorded, or is cut.
-std::optional<attn::StepShape> Runner::verify_shape(const Batch& batch) const {
+std::optional<attn::StepShape> Runner::recorded_shape(const Batch& batch, const VerifyGraphs& verification) const {
   const auto has_many = [&](const Share& share) { return share.count > verified_rows_; };
   if (batch.is_cut() || std::any_of(batch.shares.begin(), batch.shares.end(), has_many)) return {};
-  const auto of_sequences = verify_graphs_.lower_bound(static_cast<int32_t>(batch.shares.size()));
-  if (of_sequences == verify_graphs_.end()) return {};
+  const auto of_sequences = verification.graphs.lower_bound(static_cast<int32_t>(batch.shares.size()));
+  if (of_sequences == verification.graphs.end()) return {};
   const auto of_rows = of_sequences->second.lower_bound(batch.rows());
   if (of_rows == of_sequences->second.end()) return {};
-  return verify_shape(of_sequences->first, of_rows->first, of_rows->second.padded_size(longest_of(batch)));
+  return (this->*verification.shape)(of_sequences->first, of_rows->first,
+                                     of_rows->second.padded_size(longest_of(batch)));
 }
 
 // check_step() says which is longer than may be.
@@ -328,13 +337,14 @@ attn::StepShape Runner::verify_shape(int32_t sequences, int32_t rows, int32_t co
   return shape;
 }
 
-attn::StepShape Runner::tree_shape(int32_t sequences, int32_t rows) const {
-  check(exec_.device() == Device::cpu, "trees of drafts are verified on a CPU");
+attn::StepShape Runner::tree_shape(int32_t sequences, int32_t rows, int32_t context) const {
   return {.mode = attn::Mode::verify_tree,
           .captured = sequences,
           .query_rows = rows,
+          .sequence_rows = std::min(rows, verified_rows_),
           .ragged = true,
-          .table = table_.view()};
+          .table = table_view(),
+          .context = context};
 }
 
 attn::StepShape Runner::extend_shape(int32_t sequences, int32_t rows) const {

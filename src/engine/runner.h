@@ -3,9 +3,9 @@
 //
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits, and of
 // the shortest context that does, where attention to short sequences is chosen otherwise; on a GPU so do steps in which
-// none brings more than a token and its drafts. Steps with chunks of prompts run eagerly, on a GPU only those of many
-// rows: it would be done with few sooner than they are launched one by one. So do steps of which drafts branch, on a
-// CPU (draft_tree.h): these are verified as trees. A row's results are the same either way.
+// none brings more than a token and its drafts, which may branch (draft_tree.h): these are verified as trees. Steps
+// with chunks of prompts run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are
+// launched one by one. So do a CPU's with trees. A row's results are the same either way.
 //
 // A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
 // when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
@@ -75,10 +75,11 @@ class Runner {
   // request table as that step has it.
   attn::StepInputs inputs() const { return upload_.inputs(); }
   Rows<const float> features() const { return forward_.features(); }
+  const kv::KvStore& store() const { return store_; }
   kv::TableView table_view() const { return mirror_ ? mirror_->view() : table_.view(); }
 
-  // After a step of which drafts branched was drawn from, before its pages change: keys and values of the path that
-  // each walk took come to lie where the text has them.
+  // Of a CPU, after a step of which drafts branched was drawn from, before its pages change: keys and values of the
+  // path that each walk took come to lie where the text has them.
   void keep_path(const Batch& batch, const StepResults& results);
 
  private:
@@ -96,10 +97,11 @@ class Runner {
   attn::StepShape decode_shape(int32_t sequences, int32_t context) const;
   attn::StepShape extend_shape(int32_t sequences, int32_t rows) const;
   attn::StepShape verify_shape(int32_t sequences, int32_t rows, int32_t context) const;
-  std::optional<attn::StepShape> verify_shape(const Batch& batch) const;
+  attn::StepShape tree_shape(int32_t sequences, int32_t rows, int32_t context) const;
+  struct VerifyGraphs;
+  std::optional<attn::StepShape> recorded_shape(const Batch& batch, const VerifyGraphs& graphs) const;
   int32_t longest_of(const Batch& batch) const;
   const GraphSet* graphs_of(const attn::StepShape& shape, Part part) const;
-  attn::StepShape tree_shape(int32_t sequences, int32_t rows) const;
 
   kv::RequestTable& table_;
   Exec& exec_;
@@ -117,13 +119,18 @@ class Runner {
   void capture(Graphs& graphs, const std::vector<int>& sizes, const std::function<attn::StepShape(int size)>& shape_of);
   void capture(GraphSet& graphs, const std::vector<int>& sizes,
                const std::function<attn::StepShape(int size)>& shape_of, Part part);
-  void capture_verification();
-  std::map<int32_t, Graphs> decode_graphs_;                       // by sequences; each by the longest of them
-  int32_t verified_rows_;                                         // of a sequence, at most; 1: nothing is drafted
-  int32_t draft_rows_;                                            // of all
-  std::map<int32_t, std::map<int32_t, GraphSet>> verify_graphs_;  // by sequences, then by rows, with the sampler
-  Graphs extend_graphs_;                                          // by rows, up to extend_captured_
-  int32_t extend_captured_;                                       // 0: no such graphs
+  // Of steps in which nobody brings more than a token and its drafts, with the sampler.
+  struct VerifyGraphs {
+    attn::StepShape (Runner::*shape)(int32_t sequences, int32_t rows, int32_t context) const;
+    std::map<int32_t, std::map<int32_t, GraphSet>> graphs = {};  // by sequences, then by rows; each by the longest
+  };
+  void capture(VerifyGraphs& verification);
+  std::map<int32_t, Graphs> decode_graphs_;  // by sequences; each by the longest of them
+  int32_t verified_rows_;                    // of a sequence, at most; 1: nothing is drafted
+  int32_t draft_rows_;                       // of all
+  VerifyGraphs chain_graphs_{&Runner::verify_shape}, tree_graphs_{&Runner::tree_shape};
+  Graphs extend_graphs_;     // by rows, up to extend_captured_
+  int32_t extend_captured_;  // 0: no such graphs
 };
 
 }  // namespace quire::engine

@@ -460,13 +460,15 @@ int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
 }
 
 // Where drafts are made behind the step: for those that are likely to be asked for, and may use more than the first,
-// from what is left of the pool. A request has its passes behind all tokens that may come of this step.
+// from what is left of the pool. A request has its passes behind all tokens that may come of this step; those of trees
+// have slots of their own.
 void Scheduler::plan_passes() {
   const int32_t passes = limits_.passes_at_once();
   if (passes == 0) return;
   for (Planned& planned : planned_) {
     const Sequence& sequence = *planned.sequence;
-    const int32_t tokens = planned.end() + 1 + passes, next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
+    const int32_t tokens = planned.end() + 1 + (limits_.verifies_trees() ? 0 : passes);
+    const int32_t next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
     const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
     planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
   }

@@ -186,7 +186,7 @@ attn::AttendArgs DraftForward::Impl::attention(const attn::StepShape& shape, con
                   .row_stride = heads.out_width()},
           .scale = heads.scale,
           .deterministic = deterministic,
-          .keys_are_settled = shape.mode == attn::Mode::draft};  // of an extend several are new
+          .keys_are_settled = shape.mode != attn::Mode::decode};  // of an extend several are new
 }
 
 void DraftForward::Impl::gather_wanted(const attn::StepInputs& inputs, const Last& last, int64_t rows,
@@ -295,13 +295,14 @@ void DraftForward::make_angles(const int32_t* positions, const int32_t* live_row
 
 void DraftForward::pass(const Recorded& step, int64_t first_angle) const {
   const auto& [shape, inputs, arena, store, exec] = step;
-  check(first_angle + shape.captured <= impl_->limits.query_rows && shape.captured <= impl_->limits.wanted_rows,
-        "a pass of ", shape.captured, " requests after ", first_angle, " rows, up to ", impl_->limits.query_rows,
-        " rows and ", impl_->limits.wanted_rows, " requests have room");
-  const BlockChoice blocks = impl_->blocks_for(shape.captured);
-  impl_->store_keys(inputs, store, shape.captured, first_angle, exec);
+  const int64_t rows = shape.query_rows;
+  check(first_angle + rows <= impl_->limits.query_rows && rows <= impl_->limits.wanted_rows, "a pass of ", rows,
+        " rows after ", first_angle, ", up to ", impl_->limits.query_rows, " in all and ", impl_->limits.wanted_rows,
+        " at once have room");
+  const BlockChoice blocks = impl_->blocks_for(rows);
+  impl_->store_keys(inputs, store, rows, first_angle, exec);
   blocks.attention.run(impl_->attention(shape, arena, store, impl_->q), exec);
-  impl_->finish({.x = impl_->x.data(), .attended = impl_->attended.data(), .rows = shape.captured, .live = inputs.live},
+  impl_->finish({.x = impl_->x.data(), .attended = impl_->attended.data(), .rows = rows, .live = inputs.query_rows},
                 blocks, exec);
 }
 

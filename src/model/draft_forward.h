@@ -10,8 +10,8 @@
 //
 // run() is the CPU's, and runs at once: it looks at the inputs on the host. A GPU records its steps, whose metadata is
 // written before, as the two kinds that a round is made of: extend() over new rows of requests, of which the last of
-// each goes on, and pass() over one row of each. Which other rows a step has does not change a row's bits; on a GPU, if
-// it was told to be deterministic.
+// each goes on, and pass() over one row of each, or of each of its branches. Which other rows a step has does not
+// change a row's bits; on a GPU, if it was told to be deterministic.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -46,7 +46,8 @@ class DraftForward {
 
   // What a GPU's step is recorded with.
   struct Recorded {
-    attn::StepShape shape;  // of attention, which has one query of each request: mode decode, or draft
+    attn::StepShape shape;  // of attention, which has one query of each request: mode decode, or draft; or one of each
+                            // branch: draft_tree
     attn::StepInputs inputs;
     const attn::MetadataArena& arena;
     const kv::KvStore& store;

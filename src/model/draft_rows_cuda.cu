@@ -7,6 +7,7 @@
 #include "base/cuda_call.h"
 #include "base/cuda_launch.cuh"
 #include "model/draft_rows.h"
+#include "model/draft_rows_cuda.cuh"
 
 namespace quire::model::cuda {
 namespace {
@@ -17,11 +18,6 @@ using quire::cuda::launch_after;
 using quire::cuda::stream_of;
 
 constexpr int32_t kWarp = 32;
-
-// By all threads of a block.
-__device__ void copy_row(const float* from, float* to, int64_t dim) {
-  for (int64_t i = threadIdx.x; i < dim; i += blockDim.x) to[i] = __ldcg(from + i);
-}
 
 // --- the walk
 
@@ -38,21 +34,20 @@ __device__ void fetch(const T* pinned, T& to, int32_t first_thread) {
   reinterpret_cast<int4*>(&to)[piece] = __ldcv(reinterpret_cast<const int4*>(pinned) + piece);
 }
 
-__device__ TokenSlot slot_at(const kv::TableView& table, RequestRow row, int32_t position) {
-  const int32_t tokens = table.page_size.tokens();
-  const PageId* const pages = table.pages + row.value * table.stride;
-  return {__ldcg(&pages[position / tokens].value) * tokens + position % tokens};
-}
-
 struct Walked {
   int32_t accepted;  // drafts that came
   int32_t tokens;    // that were drawn up to the first that is no draft
   int32_t newest;    // of these; 0, which is some token, where there is none
 };
 
+// drawn: by the row in which the walk ended.
+__device__ Walked walked_to(int32_t accepted, int32_t drawn) {
+  return {.accepted = accepted, .tokens = accepted + (drawn >= 0), .newest = max(drawn, 0)};
+}
+
 // By every thread for itself. Draws behind a stop id count as well: its request ends with this step, and of the slots
 // that others may come to share each has the token that it has without them.
-__device__ Walked walk_through(const WalkArgs& a, const WalkedShare& share) {
+__device__ Walked walk_chain(const WalkArgs& a, const WalkedShare& share) {
   if (share.drawn < 0) return {.accepted = 0, .tokens = 0, .newest = 0};
   const int32_t* const drawn = a.drawn + share.drawn;
   const int32_t* const drafts = a.ids + share.first_row + share.text_end - share.position;
@@ -62,20 +57,51 @@ __device__ Walked walk_through(const WalkArgs& a, const WalkedShare& share) {
     const int32_t token = __ldcg(drawn + i), draft = __ldcg(drafts + i);
     accepted += accepted == i && token == draft;
   }
-  const int32_t last = __ldcg(drawn + accepted);
-  return {.accepted = accepted, .tokens = accepted + (last >= 0), .newest = max(last, 0)};
+  return walked_to(accepted, __ldcg(drawn + accepted));
 }
+
+struct Tree {
+  int32_t follows[kMostTreeDrafts];  // of each draft
+  int32_t path[1 + kMostTreeDrafts];
+  Walked walked;
+};
+
+// By the first warp, a lane for two drafts: from the row in which the walk is to the first draft that follows it and
+// that it drew.
+__device__ void walk_tree(const WalkArgs& a, const WalkedShare& share, Tree& tree) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x);
+  const int32_t* const drawn = a.drawn + share.drawn;
+  const int32_t* const drafts = a.ids + share.first_row + share.text_end - share.position;
+  const auto comes = [&](int32_t i) {
+    return i < share.drafts && __ldcg(drafts + i) == __ldcg(drawn + tree.follows[i]);
+  };
+  const bool first_comes = comes(lane), second_comes = comes(kWarp + lane);
+  int32_t at = 0, accepted = 0;
+  tree.path[0] = 0;
+  for (;;) {
+    const uint32_t firsts = __ballot_sync(~0u, first_comes && tree.follows[lane] == at);
+    const uint32_t seconds = __ballot_sync(~0u, second_comes && tree.follows[kWarp + lane] == at);
+    if ((firsts | seconds) == 0) break;
+    at = firsts ? __ffs(static_cast<int32_t>(firsts)) : kWarp + __ffs(static_cast<int32_t>(seconds));
+    tree.path[++accepted] = at;
+  }
+  tree.walked = walked_to(accepted, __ldcg(drawn + at));
+}
+static_assert(kMostTreeDrafts == 2 * kWarp);
 
 // A block has a share.
 __global__ void __launch_bounds__(kWalkThreads) walk_kernel(const __grid_constant__ WalkArgs a) {
   __shared__ WalkedStep step;
   __shared__ WalkedShare share;
+  __shared__ Tree tree;
   const int32_t b = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
   fetch(a.shares + b, share, 0);
   fetch(a.step, step, kPieces<WalkedShare>);
+  __syncthreads();
+  const bool is_tree = b < step.live && share.branches;
+  if (is_tree && thread < share.drafts) tree.follows[thread] = __ldcv(a.follows + share.drawn + 1 + thread);
   griddep_wait();
   griddep_launch_dependents();
-  __syncthreads();
   if (b == 0 && thread == 0) {
     *a.live = step.live;
     *a.passing = step.passing;
@@ -83,22 +109,34 @@ __global__ void __launch_bounds__(kWalkThreads) walk_kernel(const __grid_constan
     *a.number = step.number;
   }
   if (b >= step.live) return;
-  const Walked walked = walk_through(a, share);
+  if (is_tree) {
+    __syncthreads();
+    if (thread < kWarp) walk_tree(a, share, tree);
+    __syncthreads();
+  }
+  const Walked walked = is_tree ? tree.walked : walk_chain(a, share);
   const int32_t draws = share.drawn >= 0, known_end = share.text_end + walked.accepted;
   const int32_t committed = share.text_end - draws + walked.tokens;  // tokens in pages after the step
   const int32_t end = min(max(committed + draws, share.begin + 1), share.most_end);
+  const int32_t last_row = share.first_row + share.text_end - 1 - share.position;  // of its text
+  const auto row_at = [&](int32_t position) {
+    const int32_t ahead = position - share.text_end + 1;
+    return last_row + (is_tree && ahead > 0 ? tree.path[min(ahead, walked.accepted)] : ahead);
+  };
   if (thread == 0) {
     a.rows[b] = share.row;
     a.lengths[b] = TokenCount{end};
     a.wanted_rows[b] = share.first_slot + end - 1 - share.begin;
-    a.kept_rows[b] = committed > share.position ? share.first_row + committed - 1 - share.position : -1;
+    a.kept_rows[b] = committed > share.position ? row_at(committed - 1) : -1;
+    a.paths[b] = {.nodes = is_tree ? 1 + walked.accepted : 1, .position = share.text_end - 1, .first_row = last_row};
   }
+  if (is_tree && thread <= walked.accepted) a.path_rows[b * (1 + kMostTreeDrafts) + thread] = tree.path[thread];
   for (int32_t slot = share.begin + thread; slot < share.most_end; slot += kWalkThreads) {
-    const int32_t i = share.first_slot + slot - share.begin, row = share.first_row + slot - share.position;
-    a.input_ids[i] = slot < known_end ? __ldcg(a.ids + row) : walked.newest;
+    const int32_t i = share.first_slot + slot - share.begin;
+    a.input_ids[i] = slot < known_end ? __ldcg(a.ids + row_at(slot)) : walked.newest;
     a.positions[i] = slot;
     a.slots[i] = slot_at(a.table, share.row, slot);
-    a.state_rows[i] = slot == share.position ? -1 - share.state_before : row - 1;
+    a.state_rows[i] = slot == share.position ? -1 - share.state_before : row_at(slot - 1);
   }
 }
 
@@ -149,21 +187,27 @@ constexpr int32_t kLayOutThreads = 256;
 __global__ void __launch_bounds__(kLayOutThreads) lay_out_kernel(const __grid_constant__ LayOutArgs a) {
   griddep_wait();
   griddep_launch_dependents();
-  const int32_t i = static_cast<int32_t>(blockIdx.x * kLayOutThreads + threadIdx.x), all = a.passes * a.captured;
-  if (i == 0) *a.all_rows = all;
+  const int32_t i = static_cast<int32_t>(blockIdx.x * kLayOutThreads + threadIdx.x);
+  const int32_t rows = a.captured * a.topk, all = a.passes * rows, live = __ldcg(a.live);
+  if (i == 0) {
+    *a.all_rows = all;
+    *a.pass_rows = live * a.topk;
+  }
   if (i >= all) return;
-  const int32_t b = i % a.captured;
+  const int32_t row = i % rows, pass = i / rows, b = row / a.topk;
   int32_t position = 0;
   TokenSlot slot{0};
-  if (b < __ldcg(a.live)) {
-    position = __ldcg(&a.lengths[b].value) + i / a.captured;
-    slot = slot_at(a.table, {__ldcg(&a.rows[b].value)}, position);
+  if (b < live) {
+    position = __ldcg(&a.lengths[b].value) + pass;
+    slot = a.topk == 1 ? slot_at(a.table, {__ldcg(&a.rows[b].value)}, position)
+                       : TokenSlot{a.first_branch_slot.value + row * a.steps + pass};
   }
   a.positions[i] = position;
   a.slots[i] = slot;
+  if (a.topk > 1) a.draft_slots[row * a.steps + pass] = slot;
 }
 
-// --- the likeliest token
+// --- the likeliest tokens
 
 constexpr int32_t kPickThreads = 1024, kPickWarps = kPickThreads / kWarp;
 
@@ -206,46 +250,66 @@ __device__ void for_each_logit(const PickArgs& a, int64_t row, Visit visit) {
   }
 }
 
-__device__ void say(PickedDraft* to, int32_t token, float hit, uint32_t number) {
-  const auto put = [number](void* word, uint32_t value) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(uint64_t{number} << 32 | value) : "memory");
-  };
-  put(&to->token, static_cast<uint32_t>(token));
-  put(&to->hit, __float_as_uint(hit));
+struct PickShared {
+  Best bests[kPickWarps];
+  float sums[kPickWarps];
+};
+
+// By all threads of a block, which have it then: the best of those behind `last`. sound: whether all are numbers.
+__device__ Best next_best(const PickArgs& a, int64_t row, const Best& last, PickShared& shared, bool& sound) {
+  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  Best best{-INFINITY, INT_MAX};
+  bool is_sound = true;
+  for_each_logit(a, row, [&](int32_t id, float logit) {
+    is_sound &= logit <= FLT_MAX;  // false for NaN too
+    const bool is_behind = logit < last.logit || (logit == last.logit && id > last.id);
+    if (is_behind) best = better(best, {logit, id});
+  });
+  best = best_of_warp(best);
+  if (lane == 0) shared.bests[warp] = best;
+  sound = __syncthreads_and(is_sound);
+  best = best_of_warp(shared.bests[lane]);
+  __syncthreads();  // before the next one's
+  return best;
 }
 
-// A block has a row. Its logits are read twice, the second time from the caches.
+// exp(logit - best) of all.
+__device__ float sum_of_row(const PickArgs& a, int64_t row, const Best& best, PickShared& shared) {
+  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float sum = 0;
+  for_each_logit(a, row, [&](int32_t, float logit) { sum += __expf(logit - best.logit); });
+  sum = sum_of_warp(sum);
+  if (lane == 0) shared.sums[warp] = sum;
+  __syncthreads();
+  return sum_of_warp(shared.sums[lane]);
+}
+
+// A block has a row. Its logits are read from memory once, then from the caches.
 __global__ void __launch_bounds__(kPickThreads) pick_kernel(const __grid_constant__ PickArgs a) {
-  __shared__ Best bests[kPickWarps];
-  __shared__ float sums[kPickWarps];
+  __shared__ PickShared shared;
   griddep_wait();
   griddep_launch_dependents();
   const int64_t row = blockIdx.x;
   if (row >= __ldcg(a.live)) return;
-  const int32_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  copy_row(a.states.row(row), a.states_out.row(row), a.states.dim);
-  Best best{-INFINITY, INT_MAX};
-  bool sound = true;
-  for_each_logit(a, row, [&](int32_t id, float logit) {
-    sound &= logit <= FLT_MAX;  // false for NaN too
-    best = better(best, {logit, id});
-  });
-  best = best_of_warp(best);
-  if (lane == 0) bests[warp] = best;
-  sound = __syncthreads_and(sound);
-  best = best_of_warp(bests[lane]);
-  float sum = 0;
-  for_each_logit(a, row, [&](int32_t, float logit) { sum += __expf(logit - best.logit); });
-  sum = sum_of_warp(sum);
-  if (lane == 0) sums[warp] = sum;
-  __syncthreads();
-  if (warp != 0) return;
-  sum = sum_of_warp(sums[lane]);
-  if (lane != 0) return;
-  const bool says = sound && best.logit > -INFINITY;
-  const int32_t token = __ldcg(a.token_ids + (says ? best.id : 0));
-  a.tokens[row] = token;
-  say(a.picked + row, token, says ? 1 / sum : 0, __ldcg(a.number));
+  if (a.states_out.data)
+    for (int32_t branch = 0; branch < a.topk; ++branch)
+      copy_row(a.states.row(row), a.states_out.row(row * a.topk + branch), a.states.dim);
+  bool sound;
+  Best best = next_best(a, row, {INFINITY, -1}, shared, sound);
+  const Best first = best;
+  const float sum = sum_of_row(a, row, first, shared);
+  for (int32_t k = 0; k < a.topk; ++k) {
+    bool unused;
+    if (k > 0) best = next_best(a, row, best, shared, unused);
+    if (threadIdx.x != 0) continue;
+    const bool says = sound && best.logit > -INFINITY;
+    const int64_t at = row * a.topk + k;
+    const int32_t token = __ldcg(a.token_ids + (says ? best.id : 0));
+    const float hit = says ? __expf(best.logit - first.logit) / sum : 0;
+    a.tokens[at] = token;
+    a.hits[at] = hit;
+    say(a.picked + at, token, hit, __ldcg(a.number));
+  }
 }
 static_assert(kPickWarps == kWarp, "the last sums are those of one warp");
 
@@ -275,7 +339,7 @@ void take_rows(const TakeRowsArgs& args, Exec& exec) {
 }
 
 void lay_out(const LayOutArgs& args, Exec& exec) {
-  const int32_t blocks = (args.passes * args.captured + kLayOutThreads - 1) / kLayOutThreads;
+  const int32_t blocks = (args.passes * args.captured * args.topk + kLayOutThreads - 1) / kLayOutThreads;
   launch_rows(lay_out_kernel, args, blocks, kLayOutThreads, "lay_out", exec);
 }
 

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/device_array.h"
 
 namespace quire::model::testing {
 namespace {
@@ -112,20 +113,30 @@ TinyFile::~TinyFile() {
   std::filesystem::remove(path_, ignored);
 }
 
+namespace {
+
+// What the host fills and the device reads.
+Place shared_place(const Exec& exec) { return exec.device() == Device::cpu ? Place::host : Place::pinned; }
+
+}  // namespace
+
 Requests::Requests(const Model& model, Exec& exec, const Options& options)
     : model_(model),
       exec_(exec),
       options_(options),
       pool_(pages_for(model.config(), options), PageSize(options.page_size)),
-      table_(pool_, options.batch + 1, model.config().context),
-      store_(kv_layout(model.config(), pool_.pages(), PageSize(options.page_size), options.kv_type)),
+      table_(pool_, options.batch + 1, model.config().context, shared_place(exec)),
+      store_(kv_layout(model.config(), pool_.pages(), PageSize(options.page_size), options.kv_type),
+             place_of(exec.device())),
       arena_(attention_limits(model.config(), {.batch = options.batch,
                                                .context = model.config().context,
                                                .page_size = PageSize(options.page_size),
                                                .threads = exec.threads(),
                                                .query_rows = options.rows,
-                                               .wanted_rows = options.rows})),
-      inputs_(arena_.limits()),
+                                               .wanted_rows = options.rows,
+                                               .device = exec.device()}),
+             place_of(exec.device())),
+      inputs_(arena_.limits(), shared_place(exec)),
       forward_(model, arena_.limits(), options.kv_type, false, options.features, options.feature_rows) {}
 
 Requests::Logits Requests::extend(std::span<const Chunk> chunks) {
@@ -205,10 +216,17 @@ attn::StepShape Requests::shape(attn::Mode mode, int32_t captured, int32_t rows)
 
 Requests::Logits Requests::logits() const {
   Logits all;
+  const auto count = static_cast<size_t>(model_.config().vocabulary);
   for (int32_t row = 0; row < inputs_.logits_count(); ++row) {
-    const float* first = forward_.logits().row(row);
-    all.emplace_back(first, first + model_.config().vocabulary);
+    std::vector<float>& logits = all.emplace_back(count);
+    const float* const from = forward_.logits().row(row);
+    if (exec_.stream())
+      exec_.stream()->copy(reinterpret_cast<std::byte*>(logits.data()), reinterpret_cast<const std::byte*>(from),
+                           count * sizeof(float));
+    else
+      std::copy_n(from, count, logits.begin());
   }
+  exec_.wait();
   return all;
 }
 
