@@ -87,12 +87,10 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
         " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
   check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
-  if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu || options.head ? 0 : 1;
+  if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
   const bool is_cpu = device == Device::cpu;
-  check(is_cpu || !options.head || options.steps_in_flight == 0, options.steps_in_flight,
-        " steps in flight on a GPU: a head has the features of one step");
   fill_in_drafts(options, device);
   if (options.prefill_chunk == 0) options.prefill_chunk = is_cpu ? 512 : 8192;
   if (options.mixed_chunk == 0) options.mixed_chunk = is_cpu ? 64 : 512;

@@ -48,7 +48,7 @@ struct EngineOptions {
                             // GPU 512
   bool prefix_cache = true;
   int32_t steps_in_flight = -1;  // launched before the oldest is settled, for a device that answers late; output is the
-                                 // same. -1: 0 for a CPU, which answers at once, and with a head; 1 for a GPU
+                                 // same. -1: 0 for a CPU, which answers at once; 1 for a GPU
   bool deterministic = false;    // of a GPU: the same bits in any batch; a CPU's are
   MakeDrafter make_drafter = {};  // null: nothing is drafted. Output is the same, on a GPU if it is deterministic
   const model::EagleHead* head = nullptr;  // that drafts as well, of exec's device; it outlives the engine. null: none

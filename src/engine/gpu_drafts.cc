@@ -86,6 +86,7 @@ GpuDrafts::GpuDrafts(const model::EagleHead& head, const SchedulerLimits& limits
       first_picked_(picks(int64_t{running_} * topk_), Place::pinned),
       passed_(picks(int64_t{most_passes_} * running_ * topk_ * topk_), Place::pinned),
       followed_(picks(int64_t{most_passes_} * running_ * topk_), Place::pinned),
+      whole_(pages_),
       first_(int64_t{running_ + 1} * topk_),
       passed_at_(running_ + 1, -1) {
   const Buffer zeros(rows_of_floats(1, width_), Place::pinned);
@@ -312,10 +313,14 @@ void GpuDrafts::pick_branches(const attn::StepShape& shape, const attn::StepInpu
 // --- behind a step
 
 void GpuDrafts::follow(const Batch& batch) {
+  for (const Share& share : batch.shares) begin_pages(share);
+  // A tree is walked whoever made it: what came of it has to be moved.
+  const auto takes_part = [](const Share& share) { return share.followed || share.branches; };
+  if (std::ranges::none_of(batch.shares, takes_part)) return;
   begin_step();
   for (const bool passes : {true, false})
     for (const Share& share : batch.shares)
-      if (share.passes == passes) add_share(batch, share);
+      if (share.passes == passes && takes_part(share)) add_share(batch, share);
   if (step().live == 0) {  // features of full pages are kept all the same
     walk(1);
     keep();
@@ -325,6 +330,19 @@ void GpuDrafts::follow(const Batch& batch) {
   if (step().passing == 0) return;
   pass_graphs_.replay(exec_, step().passing);
   for (int32_t b = 0; b < step().passing; ++b) passed_at_[of<model::WalkedShare>(walked_shares_)[b].row.value] = b;
+}
+
+bool GpuDrafts::has_slots(std::span<const PageId> pages) const {
+  return std::ranges::all_of(pages, [&](PageId page) { return whole_[page.value] != 0; });
+}
+
+// Who is followed is so from the beginning of a page on, and never again once it was left: what such a request was the
+// last to write to is whole when it is full.
+void GpuDrafts::begin_pages(const Share& share) {
+  const std::span<const PageId> pages = table_.pages(share.row);
+  const int32_t tokens = page_size_.tokens();
+  for (int32_t i = share.position / tokens; i <= (share.end() - 1) / tokens; ++i)
+    whole_[pages[i].value] = share.followed;
 }
 
 // When the first drafts of the step before are there, what was said of it has been read.

@@ -5,8 +5,9 @@
 //   device     [ verification, draws ][ walk, extend ][ passes ........ ]          [ verification, draws ][ walk ...
 //                                       finds which drafts came, and the newest token (model/draft_rows.h)
 //
-//   follow()   behind every step's launch: a graph of the slots that the step gives, and one of all passes behind them,
-//              each of which leaves the next one's inputs. The host is asked nothing and waits for neither.
+//   follow()   behind every step's launch: a graph of the slots that the step gives those that are followed, and one of
+//              all passes behind them, each of which leaves the next one's inputs. The host is asked nothing and waits
+//              for neither. Where nobody is followed nothing is launched, and steps may overlap.
 //   first()    waits for the slots
 //   draft()    waits for the passes
 //
@@ -53,13 +54,14 @@ class GpuDrafts final : public DraftModel {
   // requests have no drafts.
   void follow(const Batch& batch);
 
-  bool has_slots(std::span<const PageId>) const override { return true; }  // it follows everybody
-  void catch_up(std::span<const RequestRow>) override {}                   // and puts nothing off
+  bool has_slots(std::span<const PageId> pages) const override;
+  void catch_up(std::span<const RequestRow>) override {}  // it puts nothing off
   DraftToken first(RequestRow row) const override { return first_of(row).front(); }
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
  private:
   void begin_step();
+  void begin_pages(const Share& share);
   void add_share(const Batch& batch, const Share& share);
   int32_t add_tree(const Batch& batch, const Share& share);
   void launch_extend();
@@ -123,6 +125,7 @@ class GpuDrafts final : public DraftModel {
 
   std::map<int32_t, GraphSet> extend_graphs_;  // by requests, then by rows
   GraphSet pass_graphs_;                       // by requests
+  std::vector<char> whole_;                    // [pages] that have slots for all that followed requests put there
   uint32_t number_ = 0;                        // of the step
   bool is_unread_ = false;                     // what the host says may not have been, and nothing tells when
   mutable std::vector<RequestRow> unread_;     // whose first drafts are on their way, in order

@@ -134,8 +134,7 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   if (make_drafter_ && may_draft) sequence->drafter = make_drafter_(request);
   if (draft_model_ && may_draft)
     sequence->record.emplace(request.sampling.temperature == 0 ? greedy_rates_ : drawn_rates_);
-  sequence->draws_by_history = sequence->mask || (limits_.draft_model && sequence->speculates()) ||
-                               (penalises(request.sampling) && !limits_.device_counts);
+  sequence->draws_by_history = sequence->mask || (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_tokens = sequence->length();
@@ -176,7 +175,6 @@ Batch Scheduler::plan(Batch recycled) {
   }
   ++plans_;
   planned_.clear();
-  take_back_passes();
   plan_decoders();
   plan_prompts({.rows = prompt_rows(), .kept = limits_.kept_rows()});
   plan_drafts();
@@ -296,7 +294,8 @@ int32_t Scheduler::rows_within(const Sequence& sequence, const Budget& budget) {
 // A chain ahead begins with the tokens in flight, which only its path has: they come by themselves.
 bool Scheduler::waits_for_tokens() {
   if (limits_.drafts == 0 || !in_flight()) return false;
-  if (std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->verifies; })) return true;
+  const auto awaits_token = [](const Sequence* s) { return s->verifies || (s->followed && s->pending > 0); };
+  if (std::any_of(running_.begin(), running_.end(), awaits_token)) return true;
   DraftBudget::StepAhead step{.decoding = 0, .most = limits_.draft_rows()};
   std::vector<std::vector<DraftToken>*> chains;
   chains_ahead_.resize(limits_.running);
@@ -472,16 +471,6 @@ void Scheduler::plan_passes() {
     const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
     planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
   }
-}
-
-// Of steps in flight: the device has made them before it computes what is planned now, so whoever needs a page gets
-// theirs rather than a cached one or that of a request. Each keeps that of the token which is being drawn.
-void Scheduler::take_back_passes() {
-  if (limits_.passes_at_once() == 0 || !in_flight()) return;
-  for (const Sequence* sequence : running_)
-    if (sequence->followed && sequence->pending > 0)
-      table_.truncate(sequence->row,
-                      {std::max(sequence->computed, std::min(sequence->length_ahead(), sequence->most_tokens - 1))});
 }
 
 // Of a text that is computed up to `end`: with a draft model also the token that is drawn then, unless it is the last.

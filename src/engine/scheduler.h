@@ -40,14 +40,16 @@
 //
 // Drafts follow a text's newest token. So where steps overlap, drafting takes turns: while a token is pending its
 // request is drafted for as if the likeliest came, and if the budget holds that drafts after it pay, nothing is planned
-// before all that is in flight is settled; nor is it while drafts are in flight. All requests wait together: two steps
-// that each have half of them take longer than one. Where no draft pays, steps overlap as if nothing were drafted.
+// before all that is in flight is settled; nor is it while drafts are in flight, or a token of a request that a draft
+// model follows: how many drafts are worth a row depends on what the model says of them. All requests wait together:
+// two steps that each have half of them take longer than one. Where no draft pays, and nobody is followed, steps
+// overlap as if nothing were drafted.
 //
 // With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
 // computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
 // that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. A device may
 // make them behind each step, before the host has read it: for whoever was asked for when that step was planned, if
-// there are free pages for them too, which go back when it is settled or when the next one is planned.
+// there are free pages for them too, which go back when it is settled.
 //
 // A request's turn is the step in which it came, less kStepsOfALevel for each level of its priority, and never changes:
 // so it has to let only so many others go first, however many come. Pages come from the pool, then from cached prefixes
@@ -212,7 +214,6 @@ class Scheduler {
   int32_t most_drafts(const Sequence& sequence) const;
   int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
   void plan_passes();
-  void take_back_passes();
   int32_t stored_tokens(const Sequence& sequence, int32_t end) const;
   static Share share_of(const Planned& planned);
 

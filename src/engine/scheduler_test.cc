@@ -1553,33 +1553,38 @@ class UnsureModel final : public DraftModel {
   }
 };
 
-// Both have room to their ends: 25 and 30 tokens in 55 pages. While the step that drew the first tokens is in flight,
-// the passes behind it hold 34 pages and the other request 21; it goes on all the same, since what it writes comes
-// behind the passes.
-TEST(DraftsAtOnce, PagesOfPassesInFlightAreForWhoeverGoesOn) {
-  for (const bool drafted_first : {true, false})
-    for (const bool cached : {true, false}) {
-      SCOPED_TRACE(cat("drafted first ", drafted_first, ", cached ", cached));
-      SchedulerLimits limits = limits_with_drafts(14, 55, 1);
-      limits.draft_model = limits.drafts_at_once = true;
-      limits.prefix_cache = cached;
-      World world(limits, 1, 1, 0);
-      UnsureModel model;
-      world.scheduler().set_draft_model(model);
-      const Request drafted{.prompt = text(20), .max_new_tokens = 5};
-      const Request other{.prompt = text(20, 3), .max_new_tokens = 10, .speculative = false};
-      for (const bool drafts : {drafted_first, !drafted_first}) world.add(drafts ? drafted : other);
-      const Batch first = world.plan();
-      ASSERT_EQ(first.shares.size(), 2u);
-      EXPECT_TRUE(first.shares[drafted_first ? 0 : 1].passes);
-      ASSERT_EQ(world.scheduler().pool().free_pages(), 0);
-      world.launch(first);
-      EXPECT_EQ(world.step(), (Planned{{drafted_first ? 2 : 1, 1}}));
-      EXPECT_EQ(world.scheduler().counters().retractions, 0);
-      world.drain();
-      EXPECT_EQ(world.scheduler().counters().retractions, 0);
-      world.expect_all_right();
+// While somebody is followed the next step is planned when all tokens are known, for those beside it too; when it is
+// left, since nothing is gained, steps overlap.
+TEST(DraftsAtOnce, StepsOverlapWhenNobodyIsFollowed) {
+  SchedulerLimits limits = limits_with_drafts(3, 600, 1);
+  limits.draft_model = limits.drafts_at_once = true;
+  World world(limits, 1, 1, 0);
+  UnsureModel model;
+  world.scheduler().set_draft_model(model);
+  world.add({.prompt = text(20), .max_new_tokens = 200});
+  world.add({.prompt = text(20, 3), .max_new_tokens = 200, .speculative = false});
+  bool follows = true;
+  int overlapped = 0;
+  world.launch(world.plan());
+  for (int step = 0; step < 150; ++step) {
+    const Batch batch = world.plan();
+    EXPECT_TRUE(!batch.is_followed() || batch.prompt_rows() > 0) << "its token is not known";
+    if (!batch.empty() && batch.prompt_rows() == 0) {
+      ASSERT_EQ(batch.shares.size(), 2u) << "all go on together";
+      EXPECT_EQ(batch.token_ids[0], kFutureToken);
+      ++overlapped;
     }
+    if (!batch.empty()) world.launch(batch);
+    world.settle_oldest();
+    if (world.scheduler().in_flight()) continue;
+    const Batch alone = world.plan();
+    follows = alone.is_followed();
+    world.launch(alone);
+  }
+  EXPECT_FALSE(follows);
+  EXPECT_GT(overlapped, 50);
+  world.drain();
+  world.expect_all_right();
 }
 
 // Of one request's text, all of which it knows; its passes take a while, if somebody wants them.

@@ -75,7 +75,7 @@ struct Sequence {
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.
   bool can_launch() const {
     if (remaining() == 0 || awaits_mask()) return false;
-    return pending == 0 || (wants_token() && !draws_by_history && !verifies);
+    return pending == 0 || (wants_token() && !draws_by_history && !verifies && !followed);
   }
   // Rows of [computed, end) that its PromptResults wants; those before are in flight or have come.
   PositionRange kept_rows(int32_t end) const {
