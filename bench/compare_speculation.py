@@ -181,6 +181,8 @@ def draft_options(args):
         "head": ["--speculative-algorithm", "EAGLE3", "--disable-speculative-ngram"],
         "both": ["--speculative-algorithm", "EAGLE3"],
     }[args.drafts]
+    if args.topk > 1:
+        options += ["--speculative-eagle-topk", str(args.topk), "--speculative-num-draft-tokens", str(args.draft_tokens)]
     return [*options, "--speculative-draft-model-path", args.head] if args.head else options
 
 
@@ -196,6 +198,8 @@ def parse_arguments():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--isa", help="as `quire serve --isa`; default: the best that works here")
     parser.add_argument("--head", help="the file of an EAGLE head, in place of the program's own")
+    parser.add_argument("--topk", type=int, default=1, help="branches of the head's drafts; more than 1: trees")
+    parser.add_argument("--draft-tokens", type=int, default=16, help="of a tree: tokens that a step verifies")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which this run ends, to be gone on with")
     args = parse_with_model(parser)
     if args.head and args.drafts == "ngram":
@@ -228,6 +232,7 @@ def main():
     args = parse_arguments()
     deadline = time.monotonic() + 60 * args.minutes
     name = f"{args.machine}-speculation-{args.drafts}-batch{args.concurrency}{'-' + args.isa if args.isa else ''}"
+    name += f"-topk{args.topk}" if args.topk > 1 else ""
     record = args.out / f"{name}.json"
     progress = Progress(record.with_suffix(".measured"), identity_of(args))
     command = [args.quire, "serve", "--model", args.model, "--threads", args.threads, "--log-level", "error"]
