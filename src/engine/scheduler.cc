@@ -170,7 +170,8 @@ Batch Scheduler::plan(Batch recycled) {
   Batch batch(std::move(recycled));
   batch.clear();
   if (waits_for_tokens()) {
-    has_waited_ = true;
+    // Beside a request that is followed steps wait whatever is drafted, and what the device does for it is no idleness.
+    has_waited_ = std::none_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->followed; });
     return batch;
   }
   ++plans_;

@@ -261,9 +261,10 @@ TEST(Fp8Model, ComputesWhatTheSameNumbersInBf16Do) {
     quire::cuda::Stream stream;
     Exec gpu({.threads = 2, .stream = &stream});
     const auto wide_on_gpu = fp8_logits_of(wide.write(), gpu), narrow_on_gpu = fp8_logits_of(narrow.write(), gpu);
+    constexpr float kTolerance = 0.05f;  // logits of about 1, of sums in another order, rounded to bf16 on their way
     for (size_t row = 0; row < expected.size(); ++row)
       for (size_t i = 0; i < expected[row].size(); ++i)
-        ASSERT_NEAR(narrow_on_gpu[row][i], wide_on_gpu[row][i], 0.02f) << row << ", " << i;
+        ASSERT_NEAR(narrow_on_gpu[row][i], wide_on_gpu[row][i], kTolerance) << row << ", " << i;
   }
 }
 
