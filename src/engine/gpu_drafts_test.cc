@@ -812,7 +812,6 @@ TEST_F(GpuHeadEngine, StepsOverlapWhereNobodyIsFollowed) {
   HeadEngine drafting(*target_, used, *exec_);
   EXPECT_EQ(drafting.answers(requests), expected);
   const EngineStats stats = drafting.stats();
-  EXPECT_GT(stats.speculated.drafts, 0) << "it was tried";
   EXPECT_GT(stats.overlapped_steps, stats.steps / 4);
   expect_pages_are_back(drafting);
 }
