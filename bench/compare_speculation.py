@@ -211,13 +211,15 @@ def identity_of(args):
     """Of what belongs into one record: the options, and the bytes of the program and of a head that was named."""
     files = [path for path in (args.quire, args.head) if path]
     digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
-    names = ("drafts", "pairs", "new_tokens", "concurrency", "prompts", "device", "isa", "threads", "model")
+    names = ("drafts", "topk", "draft_tokens", "pairs", "new_tokens", "concurrency", "prompts", "device", "isa")
+    names += ("threads", "model")
     return dict(files=digests, **{name: str(vars(args)[name]) for name in names})
 
 
 def write_record(path, args, measured):
     options = f"--drafts {args.drafts} --threads {args.threads} --pairs {args.pairs} --new-tokens {args.new_tokens}"
     options += f" --prompts {args.prompts} --concurrency {args.concurrency}"
+    options += f" --topk {args.topk} --draft-tokens {args.draft_tokens}" if args.topk > 1 else ""
     options += f" --device {args.device}" if args.device != "cpu" else ""
     options += (f" --isa {args.isa}" if args.isa else "") + (" --head HEAD" if args.head else "")
     record = machine_and_commit(args) | dict(command=f"bench/compare_speculation.py {options}")

@@ -5,6 +5,7 @@ import http.client
 import re
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +22,8 @@ class Server(contextlib.AbstractContextManager):
     def __init__(self, command):
         self.port = free_port()
         command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
-        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.said = tempfile.TemporaryFile()
+        quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.said)
         self.name = Path(command[0]).name
         self.process = subprocess.Popen(command, **quiet)
         try:
@@ -55,5 +57,9 @@ class Server(contextlib.AbstractContextManager):
         deadline = time.monotonic() + 120
         while self.health() != 200:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did not start")
+                raise RuntimeError(f"{self.name} did not start: {self._last_words()}")
             time.sleep(0.1)
+
+    def _last_words(self):
+        self.said.seek(0)
+        return self.said.read()[-1000:].decode(errors="replace").strip()
