@@ -189,6 +189,26 @@ TEST_P(MatmulBits, AreTheReferencesWithRoomForOneRow) {
                 rows, type);
 }
 
+// A GPU gives groups of 8 rows of a small matrix to teams of warps, and more rows of a large one to single warps.
+TEST_P(MatmulBits, AreTheReferencesInEveryRoomOfSmallAndLargeMatrices) {
+  const BlockType type = GetParam().type;
+  if (!GetParam().is_gpu()) GTEST_SKIP() << "a CPU chooses by live rows alone";
+  for (const int32_t room : {2, 4, 8, 9, 16, 17, 32})
+    for (const int64_t outputs : {9, 16 * 36, 16 * 70 - 5, 16 * 300}) {
+      const int32_t rows[] = {room, 1, room / 2 + 1};
+      for (const bool q8x2 : {false, true})
+        expect_bits({.outputs = outputs,
+                     .inputs = some_inputs(5),
+                     .store = Store::add,
+                     .bias = true,
+                     .q8x2 = q8x2,
+                     .scale = 0.5f},
+                    rows, type);
+      expect_bits({.outputs = outputs, .inputs = some_inputs(2), .join = Join::gate_and_up, .store = Store::silu_mul},
+                  rows, type);
+    }
+}
+
 TEST_P(MatmulBits, AreTheReferencesAtTwiceThePrecision) {
   const int32_t rows[] = {1, 2, 5, 7, 8, 20, 129};
   for (Store store : {Store::set, Store::add})

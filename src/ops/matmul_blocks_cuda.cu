@@ -6,7 +6,8 @@
 // Which eight inputs of a block a lane has does not matter to a sum of integers, so long as both sides agree
 // (packed_blocks.h). Each output has one accumulator, which meets its blocks in ascending order: with few rows a team
 // of warps has a unit, its groups in turns, and all that does not depend on the accumulator is done before it is handed
-// on by the warp that has the group before. With more rows a warp has a unit alone.
+// on by the warp that has the group before. With more rows a warp has a unit alone, but where the matrix is so small
+// that eight of them at a time have a team each.
 //
 // Weights come through a ring of shared memory of the warp's own, filled before the kernel before has ended;
 // activations and their scales, which all warps read, are brought to shared memory once a block. One row has a kernel
@@ -403,19 +404,65 @@ class Ring {
 
 // --- from sums to memory
 
-__device__ void put_row(const BlockProduct& p, const Groups& groups, int64_t row, const float (&sums)[2]) {
-  const int32_t in_tile = threadIdx.x % kWarp / 4,
-                first = groups.in_part() * kTileOutputs * (p.joined ? 1 : 2) + in_tile;
-  if (p.pairs) return put_silu(p, row, first, sums[0], sums[1]);
-  put_output(p, groups.part(), row, first, sums[0]);
-  if (p.joined) return put_output(p, p.parts[1], row, first, sums[1]);
-  put_output(p, groups.part(), row, first + kTileOutputs, sums[1]);
+// Of a lane's sum of a unit's tile x; -1: there is no such output.
+__device__ int32_t column_of(const BlockProduct& p, const Groups& groups, int32_t x) {
+  const BlockPart& part = p.joined ? p.parts[x] : groups.part();
+  const int32_t tile = p.joined ? groups.in_part() : 2 * groups.in_part() + x,
+                output = tile * kTileOutputs + threadIdx.x % kWarp / 4;
+  return output < part.outputs ? part.first_output + output : -1;
 }
 
 // `rows` of activations, of which two are a row of the product where it has halves: those of neighbouring columns.
+__device__ bool is_put(const BlockProduct& p, int32_t row, int32_t rows) {
+  return row < rows && !(p.halves && row % 2);
+}
+
+// What a lane's sums are added to: to be read before they are there, where that can be.
+template <int32_t kTiles, int32_t kColumns>
+__device__ Sums<kTiles, kColumns> addends(const BlockProduct& p, const Groups& groups, int32_t first_row,
+                                          int32_t rows) {
+  Sums<kTiles, kColumns> old{};
+  if (p.store != Store::add) return old;
+#pragma unroll
+  for (int32_t x = 0; x < 2; ++x) {
+    const int32_t output = column_of(p, groups, x);
+#pragma unroll
+    for (int32_t tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int32_t column = 0; column < kColumns; ++column) {
+        const int32_t row = first_row + RowShape<kTiles, kColumns>::had(tile, column);
+        if (output >= 0 && is_put(p, row, rows))
+          old.of[tile][column][x] = p.out[(row >> p.halves) * p.out_stride + output];
+      }
+  }
+  return old;
+}
+
+__device__ void put_silu(const BlockProduct& p, int64_t row, int32_t output, float gate, float up) {
+  if (output < 0) return;
+  if (p.bias) {
+    gate = __fadd_rn(gate, p.bias[output]);
+    up = __fadd_rn(up, p.bias[p.parts[0].outputs + output]);
+  }
+  p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
+}
+
+__device__ void put_row(const BlockProduct& p, const Groups& groups, int64_t row, const float (&sums)[2],
+                        const float (&old)[2]) {
+  if (p.pairs) return put_silu(p, row, column_of(p, groups, 0), sums[0], sums[1]);
+#pragma unroll
+  for (int32_t x = 0; x < 2; ++x) {
+    const int32_t output = column_of(p, groups, x);
+    if (output < 0) continue;
+    float sum = p.bias ? __fadd_rn(sums[x], p.bias[output]) : sums[x];
+    sum = __fmul_rn(sum, p.out_scale);
+    p.out[row * p.out_stride + output] = p.store == Store::add ? __fadd_rn(old[x], sum) : sum;
+  }
+}
+
 template <int32_t kTiles, int32_t kColumns>
 __device__ void put_unit(const BlockProduct& p, const Groups& groups, int32_t first_row, int32_t rows,
-                         const Sums<kTiles, kColumns>& sums) {
+                         const Sums<kTiles, kColumns>& sums, const Sums<kTiles, kColumns>& old) {
 #pragma unroll
   for (int32_t tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -429,7 +476,7 @@ __device__ void put_unit(const BlockProduct& p, const Groups& groups, int32_t fi
           else
             both[x] = __fadd_rn(both[x], sums.of[tile][1 - column][x]);
         }
-      if (row < rows && !(p.halves && row % 2)) put_row(p, groups, row >> p.halves, both);
+      if (is_put(p, row, rows)) put_row(p, groups, row >> p.halves, both, old.of[tile][column]);
     }
 }
 
@@ -467,11 +514,15 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) blocks_kernel(const __grid_
   bring_activations<kRows>(p, in, first_row, rows);
   __syncthreads();
 
+  constexpr bool kEarly = kTiles == 1;  // else registers do not suffice
   Sums<kTiles, kColumns> sums{};
   for (int32_t number = member; groups.more(); number += p.team, groups.advance()) {
+    Sums<kTiles, kColumns> old;
+    if (kEarly && groups.is_last()) old = addends<kTiles, kColumns>(p, groups, first_row, rows);
     add_group_of(groups.type(), sums, ring.take(), number, groups.group(), in, baton);
     if (groups.is_last()) {
-      put_unit(p, groups, first_row, rows, sums);
+      if (!kEarly) old = addends<kTiles, kColumns>(p, groups, first_row, rows);
+      put_unit(p, groups, first_row, rows, sums, old);
       sums = {};
     } else if (p.team > 1) {
       sums = {};
@@ -558,6 +609,13 @@ void launch_blocks(BlockProduct p, cudaStream_t stream) {
   launch_after(blocks_kernel<kTiles, kColumns>, grid, warps * kWarp, static_cast<size_t>(shared), stream, "matmul", p);
 }
 
+// Whether each group of 8 rows of each unit may have a multiprocessor and a team of its own: a unit of more rows would
+// be one warp's, and of a small matrix most of the GPU had nothing to do.
+bool suits_teams(const BlockProduct& p, int32_t rows) {
+  constexpr int32_t kRows = RowShape<1, 2>::kRows;
+  return p.units() * ((rows + kRows - 1) / kRows) <= multiprocessors();
+}
+
 }  // namespace
 
 bool quantises_rows(const PackedMatrix& weights, int64_t rows) {
@@ -577,7 +635,7 @@ void multiply_blocks(const MatmulArgs& args, cudaStream_t stream) {
   check(!args.fusions.quantise, "a product of ", args.weights->outputs(), " outputs with room for ", p.room,
         " rows quantises none");
   if (rows <= 4) return launch_blocks<1, 1>(p, stream);
-  if (rows <= 8 || !fits<2, 2>(p)) return launch_blocks<1, 2>(p, stream);
+  if (rows <= 8 || suits_teams(p, rows) || !fits<2, 2>(p)) return launch_blocks<1, 2>(p, stream);
   if (rows <= 16 || !fits<4, 2>(p)) return launch_blocks<2, 2>(p, stream);
   launch_blocks<4, 2>(p, stream);
 }

@@ -68,26 +68,6 @@ inline __device__ float exact_silu(float x) {
   return __fdiv_rn(__fmaf_rn(least, e, most), __fadd_rn(1.0f, e));
 }
 
-inline __device__ void put_output(const BlockProduct& p, const BlockPart& part, int64_t row, int32_t output,
-                                  float sum) {
-  if (output >= part.outputs) return;
-  const int32_t column = part.first_output + output;
-  float& out = p.out[row * p.out_stride + column];
-  if (p.bias) sum = __fadd_rn(sum, p.bias[column]);
-  sum = __fmul_rn(sum, p.out_scale);
-  out = p.store == Store::add ? __fadd_rn(out, sum) : sum;
-}
-
-inline __device__ void put_silu(const BlockProduct& p, int64_t row, int32_t output, float gate, float up) {
-  const int32_t outputs = p.parts[0].outputs;
-  if (output >= outputs) return;
-  if (p.bias) {
-    gate = __fadd_rn(gate, p.bias[output]);
-    up = __fadd_rn(up, p.bias[outputs + output]);
-  }
-  p.out[row * p.out_stride + output] = __fmul_rn(exact_silu(gate), up);
-}
-
 // With room for one row, which has no halves, on a Hopper.
 bool suits_blocks_row(const BlockProduct& p);
 void multiply_blocks_row(const BlockProduct& p, cudaStream_t stream);
