@@ -38,17 +38,18 @@ inline constexpr int32_t kFutureToken = -1;
 
 struct Share {
   RequestId id;
-  RequestRow row;           // of the request table
-  int32_t position;         // of its first row; the pages of all are reserved
-  int32_t count;            // rows
-  int32_t drafts = 0;       // the last of them, which are no tokens of the request yet
-  bool by_model = false;    // a draft model has made them
-  bool prefills = false;    // a chunk of a prompt; else it decodes
-  bool draws = false;       // a token, from the logits of its text's last row
-  bool followed = false;    // a draft model computes its slots of these rows
-  bool drafted = false;     // and has that of the first row, or has put it off: the step before drew its token
-  bool passes = false;      // it goes on from the token that is drawn at once: pages for that are reserved behind it
-  int32_t generated = 0;    // tokens of the request before that one
+  RequestRow row;         // of the request table
+  int32_t position;       // of its first row; the pages of all are reserved
+  int32_t count;          // rows
+  int32_t drafts = 0;     // the last of them, which are no tokens of the request yet
+  bool by_model = false;  // a draft model has made them
+  bool prefills = false;  // a chunk of a prompt; else it decodes
+  bool draws = false;     // a token, from the logits of its text's last row
+  bool followed = false;  // a draft model computes its slots of these rows
+  bool drafted = false;   // and has that of the first row, or has put it off: the step before drew its token
+  int32_t passes = 0;     // of a draft model, from the token that is drawn, at once: pages for as many as there may be
+                          // are reserved behind it; all shares of a batch that have some have the same number
+  int32_t generated = 0;  // tokens of the request before that one
   PositionRange kept = {};  // rows among them whose logits, or which themselves, its PromptResults wants
   std::shared_ptr<const Request> request = {};
   std::shared_ptr<AheadMask> mask = {};  // null: any token may be drawn

@@ -47,10 +47,45 @@ double DraftBudget::least_path(const StepAhead& step, int32_t requests) const {
   constexpr double kWorth = 2.5;
   constexpr int32_t kFew = 4;
   const double without = times_.of(step.decoding), row = (times_.of(step.decoding + kFew * requests) - without) / kFew;
-  const bool measured = pass_.value().count() > 0 && times_.seconds() > 0;
-  const double pass = measured ? pass_.value().count() / times_.seconds() : first_pass_;
-  const double least = kWorth * step.decoding * (row + pass) / requests / without;
+  const double least = kWorth * step.decoding * (row + pass_price()) / requests / without;
   return step.has_prompts ? std::max(least, kBesidePrompts) : least;
+}
+
+double DraftBudget::pass_price() const {
+  const bool measured = pass_.value().count() > 0 && times_.seconds() > 0;
+  return measured ? pass_.value().count() / times_.seconds() : first_pass_;
+}
+
+// For each number the best of the drafts that it gives are taken, as many as pay.
+int32_t DraftBudget::passes(const StepAhead& step, std::span<const DraftReach* const> reaches, int32_t most) const {
+  struct Deep {
+    double chance;
+    int32_t depth;
+  };
+  std::vector<Deep> drafts;
+  for (const DraftReach* reach : reaches)
+    for (int32_t depth = 1; depth <= std::min<int64_t>(most + 1, std::ssize(reach->chances())); ++depth)
+      drafts.push_back({reach->chances()[depth - 1], depth});
+  std::stable_sort(drafts.begin(), drafts.end(), [](const Deep& a, const Deep& b) { return a.chance > b.chance; });
+  std::vector<double> times;  // of steps with so many of them
+  for (int32_t i = 0; i <= std::min<int64_t>(step.most, std::ssize(drafts)); ++i)
+    times.push_back(times_.of(step.decoding + i));
+  double best = 0;
+  int32_t chosen = 0;
+  for (int32_t passes = 0; passes <= most; ++passes) {
+    double tokens = step.decoding, rate = 0;
+    size_t taken = 0;
+    for (const Deep& draft : drafts) {
+      if (draft.depth > passes + 1) continue;
+      if (++taken == times.size()) break;
+      tokens += draft.chance;
+      rate = std::max(rate, tokens / (times[taken] + passes * pass_price()));
+    }
+    if (rate <= best) continue;
+    best = rate;
+    chosen = passes;
+  }
+  return chosen;
 }
 
 void DraftBudget::drafted(int32_t passes, std::chrono::duration<double> time) {

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/draft_reach.h"
 #include "engine/drafter.h"
 #include "engine/step_times.h"
 #include "engine/usual_time.h"
@@ -53,6 +54,10 @@ class DraftBudget {
   // The path from which on a draft pays that takes a pass of a draft model, together with those of so many requests.
   double least_path(const StepAhead& step, int32_t requests) const;
 
+  // So many passes of a draft model, up to `most`, that the next step promises the highest rate, the passes paid: for
+  // requests whose drafts reach so far, of which the first ones need no pass.
+  int32_t passes(const StepAhead& step, std::span<const DraftReach* const> reaches, int32_t most) const;
+
   // What a step promises whose chains are cut as they pay: its tokens, and its time in steps of one row.
   struct Promise {
     double tokens, time;
@@ -82,6 +87,7 @@ class DraftBudget {
   int32_t choose(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts);
   void order_by_path(std::span<std::vector<DraftToken>* const> drafts, int32_t most);
   int32_t those_that_pay(const StepAhead& step, double price) const;
+  double pass_price() const;  // in steps of one row
 
   StepTimes times_;
   double first_pass_;

@@ -42,6 +42,40 @@ TEST(DraftBudget, LooksBeyondADraftThatDoesNotPayAlone) {
   EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64}, {chain({0.5f, 0.95f, 0.95f})}), Lengths{3});
 }
 
+DraftReach reaching(const Chain& drafts, int32_t deepest = 7) {
+  DraftReach reach(deepest);
+  for (int i = 0; i < 200; ++i) reach.add(drafts);
+  return reach;
+}
+
+// Of a pass as of a row: what it brings is to be worth both.
+TEST(DraftBudget, AsManyPassesAsUsuallyPay) {
+  const DraftBudget budget(64, 0.1, 0.1);
+  const DraftReach sure = reaching(chain({1, 1, 1, 1, 1, 1, 1})),
+                   good = reaching(chain({0.6f, 0.6f, 0.6f, 0.6f, 0.6f})), poor = reaching(chain({0.2f})),
+                   none = reaching({});
+  const auto passes = [&](const std::vector<const DraftReach*>& reaches, int32_t most = 6) {
+    return budget.passes({.decoding = static_cast<int32_t>(reaches.size()), .most = 64}, reaches, most);
+  };
+  EXPECT_EQ(passes({&sure}), 6);
+  EXPECT_EQ(passes({&sure}, 2), 2);
+  // (1 + 0.6) / 1.1, then 0.36 for 0.2 more, 0.216 for as much: 1.455, 1.508, 1.451.
+  EXPECT_EQ(passes({&good}), 1);
+  EXPECT_EQ(passes({&poor}), 0);
+  EXPECT_EQ(passes({&none}), 0);
+  EXPECT_EQ(passes({&none, &none, &none, &sure}), 6) << "a pass is worth it for one";
+}
+
+// Of requests for which there are not rows enough: those that are surest have them, and the first drafts of all are
+// worth more than further ones of some.
+TEST(DraftBudget, PassesForDraftsThatHaveNoRoomDoNotPay) {
+  const DraftBudget budget(64, 0.01, 0.05);
+  const DraftReach good = reaching(chain({0.8f, 0.8f, 0.8f, 0.8f, 0.8f}));
+  const std::vector<const DraftReach*> reaches(8, &good);
+  EXPECT_GT(budget.passes({.decoding = 8, .most = 64}, reaches, 6), 2);
+  EXPECT_EQ(budget.passes({.decoding = 8, .most = 8}, reaches, 6), 0);
+}
+
 TEST(DraftBudget, IsOneForTheWholeBatch) {
   DraftBudget budget(64, 0.2);
   EXPECT_EQ(cut(budget, {.decoding = 3, .most = 64}, {chain({0.9f, 0.9f}), chain({0.1f}), {}}), (Lengths{2, 0, 0}));

@@ -310,8 +310,8 @@ class HeadWorld {
         EXPECT_GE(room, share.end() + 1 + limits_.passes_at_once());
         EXPECT_LE(share.end() + 1 + limits_.passes_at_once(), limits_.context);
       }
-      passing += share.passes;
-      not_passing += share.followed && share.draws && !share.passes;
+      passing += share.passes > 0;
+      not_passing += share.followed && share.draws && share.passes == 0;
     }
   }
   // The text of each row as the head has it after this step.

@@ -38,6 +38,13 @@ int32_t branch_pages(const SchedulerLimits& limits) {
 size_t rows_of_floats(int64_t rows, int64_t width) { return static_cast<size_t>(rows * width) * sizeof(float); }
 size_t ints(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(int32_t); }
 size_t floats(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(float); }
+// Numbers of passes that there are graphs of: all small ones.
+std::vector<int32_t> recorded_passes(int32_t most) {
+  std::vector<int32_t> counts;
+  for (int32_t count = 1; count < most; count += std::max(1, count / 4)) counts.push_back(count);
+  if (most > 0) counts.push_back(most);
+  return counts;
+}
 size_t picks(int64_t count) { return static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(model::PickedDraft); }
 
 }  // namespace
@@ -109,7 +116,8 @@ void GpuDrafts::capture() {
     rows.push_back(most_recorded_rows(requests));
     extend_graphs_[requests].capture(exec_, rows, [&](int count) { record_extend(requests, count); });
   }
-  if (most_passes_ > 0) pass_graphs_.capture(exec_, sizes, [&](int requests) { record_passes(requests); });
+  for (const int32_t passes : recorded_passes(most_passes_))
+    pass_graphs_[passes].capture(exec_, sizes, [&](int requests) { record_passes(requests, passes); });
 }
 
 // A request that is not followed has the slot of its text's last row, too.
@@ -135,17 +143,17 @@ void GpuDrafts::record_extend(int32_t requests, int32_t rows) {
 }
 
 // Behind an extend, whose tokens and states enter. Those of its requests for which there are passes are its first.
-void GpuDrafts::record_passes(int32_t requests) {
+void GpuDrafts::record_passes(int32_t requests, int32_t passes) {
   const int32_t rows = requests * topk_;
   attn::StepInputs inputs = inputs_.inputs();
   inputs.live = of<int32_t>(passing_);
   inputs.query_rows = of<int32_t>(pass_rows_);
   inputs.input_ids = of<int32_t>(pass_tokens_);
   attn::StepShape step = shape(topk_ > 1 ? attn::Mode::draft_tree : attn::Mode::draft, requests, rows);
-  lay_out(requests);
+  lay_out(requests, passes);
   attn::write_metadata(step, inputs, arena_, exec_);
   forward_.make_angles(of<int32_t>(pass_positions_), of<int32_t>(all_rows_), exec_);
-  for (int32_t i = 0; i < most_passes_; ++i) {
+  for (int32_t i = 0; i < passes; ++i) {
     const int64_t first_row = int64_t{i} * rows;
     step.draft_step = i;
     inputs.positions = of<int32_t>(pass_positions_) + first_row;
@@ -155,6 +163,7 @@ void GpuDrafts::record_passes(int32_t requests) {
       pick_branches(step, inputs, i);
     else
       pick_next(inputs, requests, i);
+    if (topk_ > 1 && i + 1 < passes) follow_best(step, inputs, i);
   }
 }
 
@@ -225,13 +234,13 @@ void GpuDrafts::keep_path(int32_t requests) {
                          exec_);
 }
 
-void GpuDrafts::lay_out(int32_t requests) {
+void GpuDrafts::lay_out(int32_t requests, int32_t passes) {
   const attn::StepInputs& inputs = inputs_.inputs();
   model::cuda::lay_out({.live = of<int32_t>(passing_),
                         .rows = inputs.rows,
                         .lengths = inputs.lengths,
                         .table = runner_.table_view(),
-                        .passes = most_passes_,
+                        .passes = passes,
                         .captured = requests,
                         .topk = topk_,
                         .steps = steps_,
@@ -278,7 +287,7 @@ void GpuDrafts::pick_next(const attn::StepInputs& inputs, int32_t requests, int3
                     exec_);
 }
 
-// Of trees: what is said behind each branch, and those of the next pass.
+// Of trees: what is said behind each branch.
 void GpuDrafts::pick_branches(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass) {
   Rows<const float> logits = forward_.logits();
   logits.rows = shape.query_rows;
@@ -293,7 +302,10 @@ void GpuDrafts::pick_branches(const attn::StepShape& shape, const attn::StepInpu
                      .picked = of<model::PickedDraft>(passed_) + int64_t{pass} * running_ * topk_ * topk_,
                      .live = inputs.query_rows},
                     exec_);
-  if (pass + 1 == most_passes_) return;
+}
+
+// And the branches of the next pass.
+void GpuDrafts::follow_best(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass) {
   model::cuda::grow({.live = inputs.live,
                      .captured = shape.captured,
                      .topk = topk_,
@@ -320,7 +332,7 @@ void GpuDrafts::follow(const Batch& batch) {
   begin_step();
   for (const bool passes : {true, false})
     for (const Share& share : batch.shares)
-      if (share.passes == passes && takes_part(share)) add_share(batch, share);
+      if ((share.passes > 0) == passes && takes_part(share)) add_share(batch, share);
   if (step().live == 0) {  // features of full pages are kept all the same
     walk(1);
     keep();
@@ -328,7 +340,9 @@ void GpuDrafts::follow(const Batch& batch) {
   }
   launch_extend();
   if (step().passing == 0) return;
-  pass_graphs_.replay(exec_, step().passing);
+  const auto& [passes, graphs] = *pass_graphs_.lower_bound(passes_);
+  passes_ = passes;
+  graphs.replay(exec_, step().passing);
   for (int32_t b = 0; b < step().passing; ++b) passed_at_[of<model::WalkedShare>(walked_shares_)[b].row.value] = b;
 }
 
@@ -351,6 +365,7 @@ void GpuDrafts::begin_step() {
   if (is_unread_) exec_.wait();
   is_unread_ = true;
   std::ranges::fill(passed_at_, -1);
+  passes_ = 0;
   step() = {.live = 0, .passing = 0, .rows = 0, .number = ++number_};
 }
 
@@ -361,10 +376,12 @@ void GpuDrafts::add_share(const Batch& batch, const Share& share) {
   const int32_t may_come = share.branches ? add_tree(batch, share) : share.drafts;
   const int32_t text_end = share.text_end() + (share.draws ? 1 : 0), most_end = std::min(text_end + may_come, room);
   if (begin >= most_end) return;
-  const int32_t own_passes = topk_ > 1 ? 0 : most_passes_;  // that lie in its pages
+  const int32_t own_passes = topk_ > 1 ? 0 : most_passes_;  // that may lie in its pages
   const bool has_room = most_end == text_end + may_come && most_end + own_passes <= std::min(room, context_);
-  check(!share.passes || (share.draws && has_room), "request ", share.id, " has pages for ", room,
+  check(share.passes == 0 || (share.draws && has_room), "request ", share.id, " has pages for ", room,
         " tokens, and passes behind ", share.end(), " of them");
+  check(share.passes <= most_passes_ && (step().passing == 0 || share.passes == 0 || share.passes == passes_),
+        "request ", share.id, " has ", share.passes, " passes, others ", passes_, " and the most are ", most_passes_);
   check(step().rows + most_end - begin <= arena_.limits().query_rows, "a draft step of more than ", step().rows,
         " rows");
   of<model::WalkedShare>(walked_shares_)[step().live++] = {.row = share.row,
@@ -380,7 +397,8 @@ void GpuDrafts::add_share(const Batch& batch, const Share& share) {
                                                            .branches = share.branches,
                                                            .unused = 0};
   step().rows += most_end - begin;
-  step().passing += share.passes;
+  step().passing += share.passes > 0;
+  passes_ = std::max(passes_, share.passes);
 }
 
 // How many drafts of a tree may come at most.
@@ -455,7 +473,7 @@ int32_t GpuDrafts::draft(std::span<const DraftsWanted> wanted) {
   for (const DraftsWanted& each : wanted) {
     if (each.most == 0) continue;
     const int32_t at = passed_at_[each.row.value];
-    if (at >= 0) passes = most_passes_;
+    if (at >= 0) passes = passes_;
     if (topk_ > 1)
       draft_tree(each, at);
     else
@@ -466,7 +484,7 @@ int32_t GpuDrafts::draft(std::span<const DraftsWanted> wanted) {
 
 void GpuDrafts::draft_chain(const DraftsWanted& wanted, int32_t at) const {
   wanted.drafts->push_back(first(wanted.row));
-  for (int32_t pass = 0; at >= 0 && pass < most_passes_; ++pass) {
+  for (int32_t pass = 0; at >= 0 && pass < passes_; ++pass) {
     const DraftToken draft = wait_for(of<model::PickedDraft>(passed_)[int64_t{pass} * running_ + at]);
     if (std::ssize(*wanted.drafts) < wanted.most) wanted.drafts->push_back(draft);
   }
@@ -479,13 +497,13 @@ void GpuDrafts::draft_tree(const DraftsWanted& wanted, int32_t at) const {
   std::vector<int32_t> followed(topk_);
   std::iota(followed.begin(), followed.end(), 0);  // all of the first level
   std::vector<DraftToken> said(int64_t{topk_} * topk_);
-  for (int32_t pass = 0; at >= 0 && pass < most_passes_; ++pass) {
+  for (int32_t pass = 0; at >= 0 && pass < passes_; ++pass) {
     const int64_t first_branch = (int64_t{pass} * running_ + at) * topk_;
     tree.follow(followed);
     for (size_t i = 0; i < said.size(); ++i)
       said[i] = wait_for(of<model::PickedDraft>(passed_)[first_branch * topk_ + static_cast<int64_t>(i)]);
     tree.add_level(said);
-    for (int32_t branch = 0; pass + 1 < most_passes_ && branch < topk_; ++branch)
+    for (int32_t branch = 0; pass + 1 < passes_ && branch < topk_; ++branch)
       followed[branch] = wait_for(of<model::PickedDraft>(followed_)[first_branch + branch]).token;
   }
   tree.take_best(*wanted.drafts);

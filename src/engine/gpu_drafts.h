@@ -6,14 +6,15 @@
 //                                       finds which drafts came, and the newest token (model/draft_rows.h)
 //
 //   follow()   behind every step's launch: a graph of the slots that the step gives those that are followed, and one of
-//              all passes behind them, each of which leaves the next one's inputs. The host is asked nothing and waits
+//              the passes behind them, each of which leaves the next one's inputs. The host is asked nothing and waits
 //              for neither. Where nobody is followed nothing is launched, and steps may overlap.
 //   first()    waits for the slots
 //   draft()    waits for the passes
 //
 // How many drafts came, the host finds when it reads the step, by the same rule as the device: the two differ only for
-// requests that end with the step (draft_rows.h). A request takes part in all passes, or in none and has its first
-// draft alone: its share says so, since the passes need pages (Share::passes).
+// requests that end with the step (draft_rows.h). How many passes there are the batch says, since what pays is planned
+// (DraftBudget::passes) and pages are needed: a request takes part in all of them, or has its first draft alone
+// (Share::passes).
 //
 // With topk above 1 drafts are trees: what a slot says are its topk likeliest tokens, a pass has topk branches of each
 // request, in slots past the pool's, and the device chooses which are followed, by what the head says of them alone
@@ -75,15 +76,16 @@ class GpuDrafts final : public DraftModel {
   void capture();
   int32_t most_recorded_rows(int32_t requests) const;
   void record_extend(int32_t requests, int32_t rows);
-  void record_passes(int32_t requests);
+  void record_passes(int32_t requests, int32_t passes);
   void walk(int32_t requests);
   void enter(int64_t rows);
   void keep();
   void keep_path(int32_t requests);
-  void lay_out(int32_t requests);
+  void lay_out(int32_t requests, int32_t passes);
   void pick_first(int32_t requests);
   void pick_next(const attn::StepInputs& inputs, int32_t requests, int32_t pass);
   void pick_branches(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass);
+  void follow_best(const attn::StepShape& shape, const attn::StepInputs& inputs, int32_t pass);
   attn::StepShape shape(attn::Mode mode, int32_t requests, int32_t rows) const;
   int32_t kept_row(PageId page) const { return running_ + 1 + page.value; }
   model::WalkedStep& step() const { return *of<model::WalkedStep>(walked_step_); }
@@ -124,9 +126,10 @@ class GpuDrafts final : public DraftModel {
   Buffer followed_;               // [passes, requests, topk]
 
   std::map<int32_t, GraphSet> extend_graphs_;  // by requests, then by rows
-  GraphSet pass_graphs_;                       // by requests
+  std::map<int32_t, GraphSet> pass_graphs_;    // by passes, then by requests
   std::vector<char> whole_;                    // [pages] that have slots for all that followed requests put there
   uint32_t number_ = 0;                        // of the step
+  int32_t passes_ = 0;                         // behind it
   bool is_unread_ = false;                     // what the host says may not have been, and nothing tells when
   mutable std::vector<RequestRow> unread_;     // whose first drafts are on their way, in order
   mutable std::vector<DraftToken> first_;      // [request rows, topk]

@@ -67,6 +67,8 @@ class Drafting {
       on_cpu_.emplace(head_, limits_, Dtype::bf16, table_, exec_);
   }
 
+  int32_t passes = kMostDrafts - 1;  // behind each step
+
   struct Text {
     std::vector<int32_t> tokens;
     RequestRow row;
@@ -116,7 +118,7 @@ class Drafting {
                  .draws = part.draws,
                  .followed = part.followed,
                  .drafted = text.drafted,
-                 .passes = part.draws && part.followed && end + kMostDrafts <= kContext,
+                 .passes = part.draws && part.followed && end + kMostDrafts <= kContext ? passes : 0,
                  .request = text.request},
                 std::span(text.tokens).first(known), tokens);
       if (!part.draws) continue;
@@ -510,6 +512,29 @@ TEST_P(GpuDraftsTest, TreesAreTheCpus) {
     EXPECT_GE(same, all * 2 / 3) << "of " << all;
     EXPECT_GT(deep, 0);
     EXPECT_EQ(branching, std::ssize(trees[0]));
+  }
+}
+
+// Drafts as deep as that are the same whatever would come behind them; and after fewer passes there may be more.
+TEST_P(GpuDraftsTest, ThereAreAsManyPassesAsAStepSays) {
+  std::vector<Chain> chains;
+  const std::unique_ptr<Drafting> gpu = on_gpu(), trees = on_gpu(false, 2);
+  for (int32_t passes = kMostDrafts - 1; passes > 0; --passes) {
+    SCOPED_TRACE(cat(passes, " passes"));
+    gpu->passes = trees->passes = passes;
+    Drafting::Text &text = gpu->text(1), &beside = gpu->text(2), &branching = trees->text(1);
+    gpu->step({{&beside, 7}, {&text, 20}});
+    chains.push_back(gpu->chains({&text})[0]);
+    ASSERT_EQ(std::ssize(chains.back()), passes + 1);
+    for (int32_t i = 0; i <= passes; ++i) EXPECT_EQ(chains.back()[i].token, chains.front()[i].token) << i;
+    trees->step({{&branching, 20}});
+    const Chain tree = trees->chains({&branching}, kTreeDrafts)[0];
+    size_t deepest = 0;
+    for (const auto& [path, hit] : paths_in(tree)) deepest = std::max(deepest, path.size());
+    EXPECT_EQ(std::ssize(tree), std::min(kTreeDrafts, 2 + 4 * passes));
+    EXPECT_LE(std::ssize(tree), kTreeDrafts);
+    EXPECT_LE(deepest, static_cast<size_t>(passes) + 1);
+    EXPECT_GT(deepest, 1u);
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-Tokens random_text(size_t length, int32_t vocabulary) {
+Tokens text_of_random_tokens(size_t length, int32_t vocabulary) {
   std::mt19937 random(1);
   Tokens text(length);
   for (int32_t& token : text) token = static_cast<int32_t>(random() % vocabulary);
@@ -22,7 +22,7 @@ Tokens random_text(size_t length, int32_t vocabulary) {
 TEST(NgramTable, KnowsTheNewestPlaceOfEveryRunAndWhetherItBranches) {
   for (const int32_t n : {2, 3, 8})
     for (const int32_t vocabulary : {3, 50000}) {
-      const Tokens text = random_text(3000, vocabulary);
+      const Tokens text = text_of_random_tokens(3000, vocabulary);
       struct Known {
         int32_t after;
         bool branches;

@@ -134,6 +134,7 @@ void Scheduler::add(RequestId id, Request request, Listener listener, Clock::tim
   if (make_drafter_ && may_draft) sequence->drafter = make_drafter_(request);
   if (draft_model_ && may_draft)
     sequence->record.emplace(request.sampling.temperature == 0 ? greedy_rates_ : drawn_rates_);
+  sequence->reach = DraftReach(limits_.passes_at_once() + 1);
   sequence->draws_by_history = sequence->mask || (penalises(request.sampling) && !limits_.device_counts);
   sequence->results = PromptResults(request, request.prompt);
   sequence->tokens = std::move(request.prompt);
@@ -386,8 +387,8 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   drafting_ += time;
   follow_budget_.caught_up(step.decoding, time);
   int32_t passes = draft_by_model(step, asked);
-  if (std::any_of(asked.begin(), asked.end(), [](const Planned* planned) { return planned->sequence->passed; }))
-    passes = limits_.passes_at_once();  // they took their time, wanted or not
+  for (const Planned* planned : asked)
+    passes = std::max(passes, planned->sequence->passes);  // they took their time, wanted or not
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
@@ -441,6 +442,7 @@ int32_t Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<
     Sequence& sequence = *wanting[i]->sequence;
     sequence.record->propose(sequence.tokens, drafts[i]);
     for (DraftToken& draft : drafts[i]) draft.hit = sequence.record->hit(draft.hit);
+    sequence.reach.add(drafts[i]);
     if (expected_tokens(drafts[i]) > expected_tokens(wanting[i]->drafts)) {
       wanting[i]->drafts = std::move(drafts[i]);
       wanting[i]->by_model = true;
@@ -463,14 +465,25 @@ int32_t Scheduler::reserve_free_pages(const Planned& planned, int32_t drafts) {
 // from what is left of the pool. A request has its passes behind all tokens that may come of this step; those of trees
 // have slots of their own.
 void Scheduler::plan_passes() {
-  const int32_t passes = limits_.passes_at_once();
-  if (passes == 0) return;
+  const int32_t most = limits_.passes_at_once();
+  if (most == 0) return;
+  DraftBudget::StepAhead next{.decoding = 0, .most = limits_.draft_rows()};
+  std::vector<Planned*> wanting;
+  std::vector<const DraftReach*> reaches;
   for (Planned& planned : planned_) {
     const Sequence& sequence = *planned.sequence;
-    const int32_t tokens = planned.end() + 1 + (limits_.verifies_trees() ? 0 : passes);
     const int32_t next_drafts = sequence.most_tokens - sequence.length_ahead() - 2;
-    const bool wants = sequence.followed && sequence.asked && planned.draws() && next_drafts > 1;
-    planned.passes = wants && tokens <= limits_.context && table_.reserve(sequence.row, {tokens});
+    next.decoding += planned.draws();
+    if (!sequence.followed || !sequence.asked || !planned.draws() || next_drafts <= 1) continue;
+    wanting.push_back(&planned);
+    reaches.push_back(&sequence.reach);
+  }
+  if (wanting.empty()) return;
+  const int32_t passes = draft_budget_.passes(next, reaches, most);
+  for (Planned* planned : wanting) {
+    const int32_t tokens = planned->end() + 1 + (limits_.verifies_trees() ? 0 : most);
+    const bool has_pages = passes > 0 && tokens <= limits_.context && table_.reserve(planned->sequence->row, {tokens});
+    planned->passes = has_pages ? passes : 0;
   }
 }
 
@@ -654,7 +667,7 @@ void Scheduler::advance(const Batch& batch) {
     if (!share.prefills && waits_for(sequence) > 0) sequence.waited += prompt_rows;
     sequence.computed = share.text_end();
     sequence.drafted = share.draws && sequence.followed;
-    sequence.passed = share.passes;
+    sequence.passes = share.passes;
     sequence.verifies = share.drafts > 0;
     sequence.last_step = batch.step;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
@@ -721,7 +734,7 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
   sequence.late = share.draws && tokens == 0;
   if (sequence.settled < share.text_end()) sequence.prefills = share.prefills;
   if (sequence.settled < share.text_end() || share.drafts > 0) sequence.computed = sequence.settled;
-  if (share.drafts > 0 || share.passes)
+  if (share.drafts > 0 || share.passes > 0)
     table_.truncate(sequence.row, {stored_tokens(sequence, std::max(sequence.settled, share.text_end()))});
 }
 

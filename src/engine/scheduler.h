@@ -122,7 +122,7 @@ struct SchedulerLimits {
   int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
   int32_t deepest_draft() const { return draft_steps ? std::min(draft_steps, drafts) : drafts; }
   bool verifies_trees() const { return topk > 1; }
-  // Of a draft model, that follow a step at once: each has a token behind the newest.
+  // Of a draft model, that follow a step at once, at most: each has a token behind the newest.
   int32_t passes_at_once() const { return draft_model && drafts_at_once ? std::max(0, deepest_draft() - 1) : 0; }
 };
 
@@ -189,7 +189,7 @@ class Scheduler {
     int32_t count;                        // of its tokens
     std::vector<DraftToken> drafts = {};  // behind them
     bool by_model = false;                // the draft model has made them
-    bool passes = false;                  // and will make the next at once
+    int32_t passes = 0;                   // and so many for the next, at once
 
     int32_t end() const { return sequence->computed + count + static_cast<int32_t>(drafts.size()); }
     bool draws() const { return count == sequence->remaining() && sequence->wants_token(); }

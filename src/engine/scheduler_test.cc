@@ -48,7 +48,7 @@ PrefillBudget generous(int32_t most) {
 }
 
 // One to which every draft pays that may come.
-DraftBudget free_rows(const SchedulerLimits& limits) { return DraftBudget(limits.drawn_rows(), 0); }
+DraftBudget free_rows(const SchedulerLimits& limits) { return DraftBudget(limits.drawn_rows(), 0, 0); }
 
 // A scheduler, the model that it does not know, and what its listeners heard.
 class World {
@@ -196,21 +196,20 @@ class World {
     void catch_up(std::span<const RequestRow>) override {}
     DraftToken first(RequestRow row) const override { return draft(row, 0); }
     int32_t draft(std::span<const DraftsWanted> wanted) override {
-      bool passes = false;
+      int32_t passes = 0;
       for (const DraftsWanted& each : wanted) {
-        const bool passed = newest_.at(each.row.value).passes;
-        passes = passes || passed;
-        for (int32_t i = 0; i < (passed ? each.most : std::min(each.most, 1)); ++i)
-          each.drafts->push_back(draft(each.row, i));
+        const int32_t made = newest_.at(each.row.value).passes;
+        passes = std::max(passes, made);
+        for (int32_t i = 0; i < std::min(each.most, made + 1); ++i) each.drafts->push_back(draft(each.row, i));
       }
-      return passes ? world_.limits_.passes_at_once() : 0;
+      return passes;
     }
     int64_t passing = 0;
 
    private:
     struct Newest {
       RequestId id;
-      bool passes;
+      int32_t passes;
     };
     PageId page_at(const kv::RequestTable& table, RequestRow row, int32_t at) const {
       return table.pages(row)[at / world_.limits_.page_size.tokens()];
@@ -1595,20 +1594,18 @@ class KnowingModel final : public DraftModel {
   bool has_slots(std::span<const PageId>) const override { return true; }
   void catch_up(std::span<const RequestRow>) override {}
   DraftToken first(RequestRow) const override {
-    ++(passes_were_made ? asked_with_passes : asked_without)[heard_.size()];
+    ++(made > 0 ? asked_with_passes : asked_without)[heard_.size()];
     return draft(0);
   }
   int32_t draft(std::span<const DraftsWanted> wanted) override {
-    for (int32_t i = 0; i < (passes_were_made ? wanted[0].most : std::min(1, wanted[0].most)); ++i)
-      wanted[0].drafts->push_back(draft(i));
-    if (!passes_were_made) return 0;
-    for (const auto start = Clock::now(); Clock::now() - start < kPasses * pass_;) {
+    for (int32_t i = 0; i < std::min(made + 1, wanted[0].most); ++i) wanted[0].drafts->push_back(draft(i));
+    for (const auto start = Clock::now(); Clock::now() - start < made * pass_;) {
     }
-    return kPasses;
+    return made;
   }
 
   static constexpr int32_t kPasses = 5;
-  bool passes_were_made = false;
+  int32_t made = 0;                                                // passes
   mutable std::map<size_t, int> asked_with_passes, asked_without;  // by tokens that were generated
 
  private:
@@ -1651,9 +1648,9 @@ struct SureAndWrong {
     while (scheduler.running() + scheduler.waiting() > 0) {
       const bool is_long = heard.size() >= 80;
       const Batch batch = scheduler.plan();
-      model->passes_were_made = batch.shares[0].passes;
+      model->made = batch.shares[0].passes;
       steps += is_long;
-      passes += is_long && batch.shares[0].passes;
+      passes += is_long && batch.shares[0].passes > 0;
       scheduler.advance(batch);
       StepResults results = target.run(batch, scheduler.table());
       results.time = std::chrono::milliseconds(1);
@@ -1703,7 +1700,7 @@ TEST(DraftsAtOnce, AreMadeForThoseWhoMayUseThem) {
           ASSERT_EQ(batch.shares.size(), 1u);
           const int32_t next_drafts = most - drawn - 2, room = at_the_end ? most - drawn : limits.context;
           const int32_t end = batch.shares[0].drafts + 1 + limits.passes_at_once();
-          EXPECT_EQ(batch.shares[0].passes, next_drafts > 1 && room >= end) << drawn;
+          EXPECT_EQ(batch.shares[0].passes > 0, next_drafts > 1 && room >= end) << drawn;
           world.launch(batch);
           world.settle_oldest();
         }

@@ -17,6 +17,7 @@
 
 #include "base/types.h"
 #include "engine/ahead_masks.h"
+#include "engine/draft_reach.h"
 #include "engine/draft_record.h"
 #include "engine/drafter.h"
 #include "engine/prompt_results.h"
@@ -37,6 +38,7 @@ struct Sequence {
   std::shared_ptr<AheadMask> mask = {};    // of the request's own; null: it has none
   std::unique_ptr<Drafter> drafter = {};   // of its own; null: it has none
   std::optional<DraftRecord> record = {};  // of a draft model's drafts; none: it drafts not for this one
+  DraftReach reach{0};                     // of these, where a device makes them before they are asked for
   Speculated speculated = {};
   bool draws_by_history = false;  // the host has to know all tokens before the next is drawn
   Clock::time_point submitted = {};
@@ -51,7 +53,7 @@ struct Sequence {
   int32_t steps_to_try = 0;   // in which it is followed even if that does not pay
   bool drafted = false;       // followed, and its newest token was drawn: the model has its slot, or has put it off
   bool asked = true;          // the model, when its last step was planned, so it may be for the next; or none was yet
-  bool passed = false;        // the model's passes for its next drafts follow its last step at once
+  int32_t passes = 0;         // of the model's, for its next drafts, that follow its last step at once
   int32_t waited = 0;         // rows of prompts that stood beside its first tokens
   int64_t last_step = 0;      // the newest that was launched with rows of it
   bool prefills = false;      // running, and has not been computed to its end since
