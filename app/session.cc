@@ -67,7 +67,7 @@ const SessionOptions& checked(const SessionOptions& options) {
 std::optional<model::EagleHead> head_of(const SessionOptions& options, const model::Model& model, Exec& exec) {
   if (!options.draft_model.empty()) return model::EagleHead(options.draft_model, model, exec);
   const std::string& algorithm = options.speculative_algorithm;
-  const bool is_default = algorithm.empty() && exec.device() == Device::cpu;
+  const bool is_default = algorithm.empty();
   if (!is_default && algorithm != "EAGLE3") return std::nullopt;
   std::optional<model::EagleHead> own = own_head(model, exec);
   check(own || is_default, "--speculative-algorithm EAGLE3: there is no head for ", model.config().name,
@@ -75,10 +75,12 @@ std::optional<model::EagleHead> head_of(const SessionOptions& options, const mod
   return own;
 }
 
-// By a text itself: also beside a head.
-bool drafts_by_text(const SessionOptions& options, Device device) {
+// By a text itself: also beside a head. On a GPU, where such steps do not overlap, without being asked for beside a
+// head alone.
+bool drafts_by_text(const SessionOptions& options, bool has_head, Device device) {
   if (options.disable_speculative_ngram) return false;
-  return options.speculative_algorithm.empty() ? device == Device::cpu : options.speculative_algorithm != "NONE";
+  if (options.speculative_algorithm.empty()) return has_head || device == Device::cpu;
+  return options.speculative_algorithm != "NONE";
 }
 
 engine::EngineOptions engine_options(const SessionOptions& options, const model::Model& model,
@@ -86,7 +88,7 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   engine::EngineOptions engine = options.engine;
   engine.vocabulary = std::min(tokenizer.size(), model.config().vocabulary);
   engine.kv_type = kv_type_from(options.kv_type);
-  if (drafts_by_text(options, device)) engine.make_drafter = engine::ngram_drafters();
+  if (drafts_by_text(options, head != nullptr, device)) engine.make_drafter = engine::ngram_drafters();
   engine.head = head;
   return engine;
 }
@@ -204,7 +206,7 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
          "guess several tokens and verify them in one step, where that pays: NGRAM guesses by what the text has "
          "said before, EAGLE3 also by a head that was trained for the model; NONE: one token a step. The output "
          "is the same, on a GPU with --deterministic; default: EAGLE3 where there is a head for the model, else "
-         "NGRAM; on a GPU NONE")
+         "NGRAM, on a GPU NONE")
       ->check(CLI::IsMember({"NONE", "NGRAM", "EAGLE3"}));
   app.add_option("--speculative-draft-model-path", options.draft_model,
                  "of EAGLE3: the head, a file of quire's or a folder of SpecForge's; default: the one that comes with "

@@ -32,7 +32,7 @@ struct SessionOptions {
   std::string kv_type = "bf16";
   std::string device = "auto";             // as choose_device() takes it
   std::string load_format = "auto";        // or "dummy"
-  std::string speculative_algorithm = {};  // "": on a CPU what there is, on a GPU none
+  std::string speculative_algorithm = {};  // "": what there is; on a GPU nothing without a head
   std::string draft_model = {};            // of EAGLE3: the head's file or folder; "": the program's own
   bool disable_speculative_ngram = false;
   engine::EngineOptions engine{.max_running_requests = 1};
