@@ -519,10 +519,11 @@ TEST_P(GpuDraftsTest, TreesAreTheCpus) {
 TEST_P(GpuDraftsTest, ThereAreAsManyPassesAsAStepSays) {
   std::vector<Chain> chains;
   const std::unique_ptr<Drafting> gpu = on_gpu(), trees = on_gpu(false, 2);
+  Drafting::Text& beside = gpu->text(2);
   for (int32_t passes = kMostDrafts - 1; passes > 0; --passes) {
     SCOPED_TRACE(cat(passes, " passes"));
     gpu->passes = trees->passes = passes;
-    Drafting::Text &text = gpu->text(1), &beside = gpu->text(2), &branching = trees->text(1);
+    Drafting::Text &text = gpu->text(1), &branching = trees->text(1);
     gpu->step({{&beside, 7}, {&text, 20}});
     chains.push_back(gpu->chains({&text})[0]);
     ASSERT_EQ(std::ssize(chains.back()), passes + 1);
