@@ -178,7 +178,7 @@ SafetensorsContents read_contents(std::span<const std::byte> file, bool with_int
 
 std::vector<FileTensor> read_safetensors(std::span<const std::byte> file) {
   std::vector<FileTensor> tensors;
-  for (SafetensorsContents::Tensor& tensor : read_contents(file, false).tensors)
+  for (NamedTensor& tensor : read_contents(file, false).tensors)
     tensors.push_back({.name = std::move(tensor.name),
                        .type = *weight_type(tensor.dtype),
                        .dims = std::move(tensor.dims),

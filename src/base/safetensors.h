@@ -41,14 +41,8 @@ std::vector<FileTensor> read_safetensors(std::span<const std::byte> file);
 
 // The same with what the header says besides, and with integers, which weights are not.
 struct SafetensorsContents {
-  struct Tensor {
-    std::string name;
-    std::string dtype;  // one of the above, or I64, I32, U8, BOOL
-    std::vector<int64_t> dims;
-    std::span<const std::byte> data;
-  };
   std::map<std::string, std::string> metadata;
-  std::vector<Tensor> tensors;
+  std::vector<NamedTensor> tensors;
 };
 SafetensorsContents read_safetensors_contents(std::span<const std::byte> file);
 
