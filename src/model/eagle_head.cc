@@ -18,6 +18,7 @@
 #include "base/mapped_file.h"
 #include "base/safetensors.h"
 #include "base/strict_json.h"
+#include "base/torch_file.h"
 #include "model/family.h"
 #include "ops/packed_rows.h"
 
@@ -165,12 +166,26 @@ std::optional<BlockType> dense_type(std::string_view dtype) {
   return std::nullopt;
 }
 
+constexpr const char* kTorchFile = "pytorch_model.bin";
+
+std::string weights_of_folder(const std::string& folder) {
+  std::error_code unreadable;  // counts as not there
+  for (const char* name : {"model.safetensors", kTorchFile})
+    if (const fs::path file = fs::path(folder) / name; fs::exists(file, unreadable)) return file.string();
+  throw CheckError(cat(folder, ": a head's folder has config.json, and model.safetensors or ", kTorchFile));
+}
+
+// Whatever holds them.
+SafetensorsContents read_weights(const std::string& path, std::span<const std::byte> bytes) {
+  if (path.ends_with(kTorchFile)) return {.metadata = {}, .tensors = read_torch_file(bytes)};
+  return read_safetensors_contents(bytes);
+}
+
 // A file's tensors, each to be asked for once.
 class HeadTensors {
  public:
-  HeadTensors(const std::string& path, SafetensorsContents contents) : path_(path), contents_(std::move(contents)) {}
+  HeadTensors(const std::string& path, std::vector<NamedTensor> tensors) : path_(path), tensors_(std::move(tensors)) {}
 
-  const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
   void set_types(const json& types) {
     for (const auto& [name, type] : types.items()) {
       check(type.is_string(), path_, ": types: ", in_quotes(name), " is not a type but ", type.type_name());
@@ -221,29 +236,29 @@ class HeadTensors {
   bool has(const std::string& name) const { return find(name) != nullptr; }
   void ignore(const std::string& name) { asked_.insert(name); }
   void check_all_used() const {
-    for (const auto& tensor : contents_.tensors)
+    for (const auto& tensor : tensors_)
       check(asked_.contains(tensor.name), path_, ": the tensor ", in_quotes(tensor.name), " is not part of a head");
   }
 
  private:
-  const SafetensorsContents::Tensor* find(const std::string& name) const {
-    for (const auto& tensor : contents_.tensors)
+  const NamedTensor* find(const std::string& name) const {
+    for (const auto& tensor : tensors_)
       if (tensor.name == name) return &tensor;
     return nullptr;
   }
-  const SafetensorsContents::Tensor& require(const std::string& name) {
+  const NamedTensor& require(const std::string& name) {
     asked_.insert(name);
     const auto* tensor = find(name);
     check(tensor != nullptr, path_, ": the tensor ", name, " is missing");
     return *tensor;
   }
-  void check_dims(const SafetensorsContents::Tensor& tensor, const Dims& dims) const {
+  void check_dims(const NamedTensor& tensor, const Dims& dims) const {
     check(tensor.dims == dims, path_, ": the tensor ", tensor.name, " is ", shape_text(tensor.dims), ", not ",
           shape_text(dims));
   }
 
   const std::string& path_;
-  SafetensorsContents contents_;
+  std::vector<NamedTensor> tensors_;
   std::map<std::string, BlockType> types_;
   std::set<std::string> asked_;
 };
@@ -294,17 +309,15 @@ EagleHead::Impl::Impl(const std::string& at, const Model& target, Exec& exec)
     : path(at), embedding(target.embedding()) {
   std::error_code unreadable;  // which opening it will tell
   const bool is_folder = fs::is_directory(path, unreadable);
-  const std::string weights = is_folder ? (fs::path(path) / "model.safetensors").string() : path;
-  check(!is_folder || fs::exists(weights, unreadable), path,
-        ": a head's folder has config.json and model.safetensors; weights in "
-        "other files (pytorch_model.bin) are converted to safetensors first");
+  const std::string weights = is_folder ? weights_of_folder(path) : path;
   file = MappedFile(weights);
-  HeadTensors tensors(weights, errors_about(weights, [&] { return read_safetensors_contents(file.bytes()); }));
+  SafetensorsContents contents = errors_about(weights, [&] { return read_weights(weights, file.bytes()); });
+  HeadTensors tensors(weights, std::move(contents.tensors));
   if (is_folder) {
     const std::string config = (fs::path(path) / "config.json").string();
     spec = read_folder_config(read_json_file(config, kMostHeadConfigBytes, kHeadConfigLimits), target, config);
   } else {
-    const json metadata(tensors.metadata());
+    const json metadata(contents.metadata);
     errors_about(path, [&] {
       check(optional_field(metadata, "format") == "quire-eagle-head",
             "is not a head: its format is not quire-eagle-head");

@@ -157,6 +157,68 @@ TEST_F(EagleHeadTest, AFolderOfSpecForgesIsTheSameHead) {
   EXPECT_EQ(head.embedding().data, target.embedding().data);
 }
 
+// EAGLE's own heads: a state dict of torch.save, without flags, its features those of the usual layers.
+TEST_F(EagleHeadTest, AFolderOfEaglesDraftsTheSame) {
+  const TinyFile deeper({.layers = 8});
+  const Model target(deeper.path(), exec_);
+  for (const BlockType type : {BlockType::f16, BlockType::bf16, BlockType::f32}) {
+    HeadWriter writer =
+        tiny_head(target, {.feature_layers = {2, 4, 5}, .type = type, .norm_features = false, .norm_output = false});
+    writer.tensors["t2d"] = {"BOOL", {320}, std::vector<std::byte>(320)};
+    const nlohmann::json usual = {
+        {"eagle_config", nullptr}, {"fc_norm", nullptr}, {"norm_output", nullptr}, {"rope_theta", nullptr}};
+    const TemporaryFolder folder, torch_folder;
+    const EagleHead head(writer.write_folder(folder.path(), usual), target, exec_);
+    const EagleHead eagles(writer.write_folder(torch_folder.path(), usual, HeadWriter::Weights::torch), target, exec_);
+    EXPECT_EQ(eagles.spec().feature_layers, (std::array<int32_t, 3>{2, 4, 5}));
+    EXPECT_EQ(eagles.output().parts()[0].type, type);
+    EXPECT_TRUE(std::equal(eagles.token_ids().begin(), eagles.token_ids().end(), head.token_ids().begin(),
+                           head.token_ids().end()));
+    const std::vector<int32_t> text = testing::random_ids(9, 320, 3);
+    std::vector<std::vector<float>> features[2], said[2];
+    for (const EagleHead* of : {&head, &eagles}) {
+      testing::Requests requests(target, exec_, {.features = &of->features()});
+      requests.extend(0, text);
+      auto& states = features[of == &eagles];
+      states.emplace_back(64);  // slot 0 has zeros
+      for (size_t i = 0; i + 1 < text.size(); ++i) {
+        const float* row = requests.forward().features().row(static_cast<int64_t>(i));
+        states.emplace_back(row, row + 64);
+      }
+      testing::HeadSlots slots(*of, exec_, PageSize(1), Dtype::f32);
+      slots.run(attn::Mode::draft_extend, text, states);
+      std::vector<float> state = slots.state(std::ssize(text) - 1);
+      for (const int32_t token : {3, 250, 17}) {
+        slots.run(attn::Mode::decode, {&token, 1}, {&state, 1});
+        said[of == &eagles].push_back(slots.logits(0));
+        state = slots.state(0);
+      }
+    }
+    EXPECT_EQ(features[0], features[1]);
+    EXPECT_EQ(said[0], said[1]);
+  }
+}
+
+TEST_F(EagleHeadTest, WhatIsWrongWithATorchFileIsToldByItsName) {
+  const TemporaryFolder folder;
+  const TinyFile deeper({.layers = 5});
+  const Model target(deeper.path(), exec_);
+  HeadWriter writer = tiny_head(target, {.feature_layers = {1, 2, 4}});
+  const auto refuse = [&](const std::string& part) {
+    writer.write_folder(folder.path(), nlohmann::json::object(), HeadWriter::Weights::torch);
+    expect_refused([&] { EagleHead(folder.path(), target, exec_); }, folder.path("pytorch_model.bin") + ": " + part);
+  };
+  writer.tensors["fc.weight"].dims = {192, 64};
+  refuse("the tensor fc.weight is [192, 64], not [64, 192]");
+  writer.tensors["fc.weight"].dims = {64, 191};
+  writer.tensors["norm.weight"].dims = {65};
+  refuse("tensor \"norm.weight\": has 65 elements from element 0 of its storage on, which has 64");
+  writer.tensors.erase("norm.weight");
+  refuse("the tensor fc.weight is [64, 191], not [64, 192]");
+  writer.tensors["fc.weight"].dims = {64, 192};
+  refuse("the tensor norm.weight is missing");
+}
+
 TEST_F(EagleHeadTest, AFolderMayLeaveOutWhatIsUsual) {
   const TemporaryFolder folder;
   const TinyFile deeper({.layers = 8});
@@ -191,7 +253,8 @@ TEST_F(EagleHeadTest, RefusesFoldersThatAreNotComputed) {
   refuse({{"eagle_config", nullptr}}, "has no usual features");
   refuse({{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {0, 1, 4}}}}}, "is not between 0 and 3");
   std::filesystem::remove(folder.path("model.safetensors"));
-  expect_refused([&] { EagleHead(folder.path(), target, exec_); }, "converted to safetensors first");
+  expect_refused([&] { EagleHead(folder.path(), target, exec_); },
+                 "a head's folder has config.json, and model.safetensors or pytorch_model.bin");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/testing/torch_file_bytes.h"
 #include "model/testing_gguf.h"
 
 namespace quire::model::testing {
@@ -142,7 +143,15 @@ std::string HeadWriter::write_file(const std::string& path) const {
   return path;
 }
 
-std::string HeadWriter::write_folder(const std::string& folder, const json& changes) const {
+std::string HeadWriter::torch_bytes() const {
+  TorchFileBytes file;
+  for (const auto& [name, tensor] : tensors)
+    file.tensor(name, tensor.dtype, tensor.dims,
+                {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()});
+  return file.str("pytorch_model");
+}
+
+std::string HeadWriter::write_folder(const std::string& folder, const json& changes, Weights weights) const {
   json outputs = json::array();
   for (const json& layer : config.at("feature_layers")) outputs.push_back(layer.get<int>() - 1);
   json own = config;
@@ -155,7 +164,9 @@ std::string HeadWriter::write_folder(const std::string& folder, const json& chan
   own.update(changes);
   std::filesystem::create_directories(folder);
   write_bytes((std::filesystem::path(folder) / "config.json").string(), own.dump());
-  write_bytes((std::filesystem::path(folder) / "model.safetensors").string(), bytes({}));
+  const bool is_torch = weights == Weights::torch;
+  write_bytes((std::filesystem::path(folder) / (is_torch ? "pytorch_model.bin" : "model.safetensors")).string(),
+              is_torch ? torch_bytes() : bytes({}));
   return folder;
 }
 

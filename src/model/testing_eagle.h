@@ -40,11 +40,14 @@ class HeadWriter {
   void set_tokens(const std::vector<int32_t>& ids);  // d2t
 
   std::string write_file(const std::string& path) const;  // returns the path
-  // As SpecForge lays it out: names of layers are those of their outputs.
-  std::string write_folder(const std::string& folder, const nlohmann::json& changes = nlohmann::json::object()) const;
+  // As SpecForge lays it out, or as EAGLE does, by torch.save: names of layers are those of their outputs.
+  enum class Weights { safetensors, torch };
+  std::string write_folder(const std::string& folder, const nlohmann::json& changes = nlohmann::json::object(),
+                           Weights weights = Weights::safetensors) const;
 
  private:
   std::string bytes(const nlohmann::json& notes) const;
+  std::string torch_bytes() const;
 };
 
 struct TinyHead {
