@@ -16,10 +16,9 @@
 //   the walk  starts in row 0 and goes from each draw to the child that equals it: parents before children, so the rows
 //             that gave tokens, in the order of rows, are the path. Its tokens are those that come without drafts.
 //             (StepSampler; walked_rows() in step.h)
-//   after     what lies in the slots of the path's rows is moved to where the text has them (Runner::keep_path, on a
-//   GPU
-//             model/draft_branches.h), before the next step; the rest is given back with the pages behind the text's
-//             end.
+//   after     what lies in the slots of the path's rows is moved to where the text has them (Runner::keep_path; on a
+//             GPU model/draft_branches.h), before the next step; the rest is given back with the pages behind the
+//             text's end.
 //
 // A step with chunks of prompts, and an engine that verifies chains only, gets the best path of each tree.
 #pragma once
