@@ -206,10 +206,12 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
          "guess several tokens and verify them in one step, where that pays: NGRAM guesses by what the text has "
          "said before, EAGLE3 also by a head that was trained for the model; NONE: one token a step. The output "
          "is the same, on a GPU with --deterministic; default: EAGLE3 where there is a head for the model, else "
-         "NGRAM, on a GPU NONE")
-      ->check(CLI::IsMember({"NONE", "NGRAM", "EAGLE3"}));
+         "NGRAM, on a GPU NONE; EAGLE is another name of EAGLE3")
+      ->transform([](const std::string& name) { return name == "EAGLE" ? "EAGLE3" : name; })
+      ->check(CLI::IsMember({"NONE", "NGRAM", "EAGLE3", "EAGLE"}));
   app.add_option("--speculative-draft-model-path", options.draft_model,
-                 "of EAGLE3: the head, a file of quire's or a folder of SpecForge's; default: the one that comes with "
+                 "of EAGLE3: the head, a file of quire's or a folder of SpecForge's or EAGLE's; default: the one that "
+                 "comes with "
                  "the program for this model")
       ->check([](const std::string& path) { return path.empty() ? "it names no file" : ""; });
   app.add_flag("--disable-speculative-ngram", options.disable_speculative_ngram,

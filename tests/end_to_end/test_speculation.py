@@ -56,7 +56,7 @@ def plain():
     return quire("generate", NUMBERS, "--max-tokens", 60, *CPU, "--speculative-algorithm", "NONE")
 
 
-@pytest.mark.parametrize("more", [[], ["--speculative-algorithm", "NGRAM"], ["--speculative-algorithm", "EAGLE3"]])
+@pytest.mark.parametrize("more", [[], *(["--speculative-algorithm", name] for name in ("NGRAM", "EAGLE3", "EAGLE"))])
 def test_drafts_change_no_text_and_those_of_one_that_repeats_itself_are_accepted(plain, more):
     drafted = quire("generate", NUMBERS, "--max-tokens", 60, *CPU, *more)
     assert drafted.stdout == plain.stdout and accept_length(plain) is None
@@ -105,6 +105,7 @@ REFUSED = [
     (["--speculative-num-steps", 3], "go with --speculative-algorithm EAGLE3"),
     ([*NGRAM, "--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
     (["--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
+    (["--speculative-algorithm", "EAGLE2"], "EAGLE2 not in {NONE,NGRAM,EAGLE3,EAGLE}"),
     ([*NGRAM, "--disable-speculative-ngram"], "nothing to guess by"),
     ([*NONE, "--disable-speculative-ngram"], "nothing to guess by"),
     ([*NONE, "--speculative-num-draft-tokens", 16], "does not go with"),
@@ -187,6 +188,7 @@ def test_the_server_says_which_drafts_it_makes(server, tmp_path):
     info = server.get("/server_info").json()
     assert (info["speculative_algorithm"], info["speculative_num_draft_tokens"]) == ("EAGLE3", 8)
     assert algorithm(tmp_path, "--speculative-algorithm", "NGRAM") == "NGRAM"
+    assert algorithm(tmp_path, "--speculative-algorithm", "EAGLE") == "EAGLE3"
     assert algorithm(tmp_path, "--speculative-algorithm", "NONE") is None
 
 
