@@ -7,11 +7,15 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import pytest
-from program import MODEL, QUIRE, environment, needs_model, one_line, quire
+from program import MODEL, QUIRE, ROOT, environment, needs_model, one_line, quire
 from served import serve
+
+sys.path.insert(0, str(ROOT / "tests" / "golden"))
+import torch_file  # noqa: E402
 
 pytestmark = needs_model
 # On a CPU, and one thread of it: cores that others use make threads wait for each other.
@@ -21,29 +25,46 @@ NUMBERS = "one two three four five six seven eight nine ten. " * 4
 LISTS = {"text": "The seven days of the week are Monday,", "sampling_params": {"temperature": 0, "max_new_tokens": 120}}
 
 
-def write_head(path, fingerprint):
-    """A head for the default model that says nothing: all its numbers are 0, so all tokens are as likely."""
-    width, heads, kv_heads, dim, ffn, draft = 576, 9, 3, 64, 1536, 64
-    shapes = {"fc.weight": [width, 3 * width], "norm.weight": [width], "lm_head.weight": [draft, width]}
-    shapes |= {f"midlayer.{name}.weight": [width]
+WIDTH, HEADS, KV_HEADS, DIM, FFN, DRAFT = 576, 9, 3, 64, 1536, 64
+SHAPE = {"hidden_size": WIDTH, "intermediate_size": FFN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+         "head_dim": DIM, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "vocab_size": 49152, "draft_vocab_size": DRAFT}
+
+
+def head_tensors():
+    """Of a head for the default model that says nothing: all its numbers are 0, so all tokens are as likely."""
+    shapes = {"fc.weight": [WIDTH, 3 * WIDTH], "norm.weight": [WIDTH], "lm_head.weight": [DRAFT, WIDTH]}
+    shapes |= {f"midlayer.{name}.weight": [WIDTH]
                for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}
-    shapes |= {f"midlayer.self_attn.{name}_proj.weight": [count * dim, 2 * width]
-               for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))}
-    shapes |= {"midlayer.self_attn.o_proj.weight": [width, heads * dim], "midlayer.mlp.down_proj.weight": [width, ffn]}
-    shapes |= {f"midlayer.mlp.{name}_proj.weight": [ffn, width] for name in ("gate", "up")}
-    config = {"target_fingerprint": fingerprint, "feature_layers": [2, 15, 27], "alignment": "token",
-              "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads,
-              "num_key_value_heads": kv_heads, "head_dim": dim, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
-              "vocab_size": 49152, "draft_vocab_size": draft, "fc_norm": False, "norm_output": True}
+    shapes |= {f"midlayer.self_attn.{name}_proj.weight": [count * DIM, 2 * WIDTH]
+               for name, count in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))}
+    shapes |= {"midlayer.self_attn.o_proj.weight": [WIDTH, HEADS * DIM], "midlayer.mlp.down_proj.weight": [WIDTH, FFN]}
+    shapes |= {f"midlayer.mlp.{name}_proj.weight": [FFN, WIDTH] for name in ("gate", "up")}
+    tensors = {name: ("BF16", shape, bytes(2 * math.prod(shape))) for name, shape in shapes.items()}
+    return tensors | {"d2t": ("I64", [DRAFT], bytes(8 * DRAFT))}
+
+
+def write_head(path, fingerprint):
+    config = {"target_fingerprint": fingerprint, "feature_layers": [2, 15, 27], "alignment": "token", **SHAPE,
+              "fc_norm": False, "norm_output": True}
     header = {"__metadata__": {"format": "quire-eagle-head", "version": "1", "config": json.dumps(config),
                                "types": "{}"}}
-    end = 0
-    for name, shape in [*((name, shape) for name, shape in shapes.items()), ("d2t", [draft])]:
-        begin, end = end, end + math.prod(shape) * (8 if name == "d2t" else 2)
-        header[name] = {"dtype": "I64" if name == "d2t" else "BF16", "shape": shape, "data_offsets": [begin, end]}
+    data = b""
+    for name, (dtype, shape, numbers) in head_tensors().items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(numbers)]}
+        data += numbers
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
     return str(path)
+
+
+def write_eagle_folder(folder, tensors):
+    """As EAGLE publishes its heads."""
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1,
+              "max_position_embeddings": 2048, "torch_dtype": "bfloat16", **SHAPE}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    torch_file.save(folder / "pytorch_model.bin", tensors)
+    return str(folder)
 
 
 def accept_length(done):
@@ -95,6 +116,19 @@ def test_a_head_drafts_for_its_own_model_alone(tmp_path):
     assert too_small.returncode == 2 and "1 steps (--speculative-num-steps) has 4 drafts" in too_small.stderr
 
 
+def test_a_folder_of_eagles_is_a_head(tmp_path):
+    tensors = head_tensors() | {"t2d": ("BOOL", [49152], bytes([1] * DRAFT) + bytes(49152 - DRAFT))}
+    folder = write_eagle_folder(tmp_path / "head", tensors)
+    asked = ["generate", FRANCE, "--max-tokens", 30, *CPU, "--speculative-algorithm"]
+    drafted = quire(*asked, "EAGLE", "--speculative-draft-model-path", folder)
+    assert drafted.returncode == 0, drafted.stderr
+    assert drafted.stdout == quire(*asked, "NONE").stdout
+    del tensors["norm.weight"]
+    refused = quire(*asked, "EAGLE", "--speculative-draft-model-path", write_eagle_folder(tmp_path / "head", tensors))
+    assert refused.returncode != 0
+    assert one_line(refused.stderr).endswith(f"{folder}/pytorch_model.bin: the tensor norm.weight is missing")
+
+
 NONE, NGRAM, EAGLE3 = (["--speculative-algorithm", name] for name in ("NONE", "NGRAM", "EAGLE3"))
 REFUSED = [
     ([*EAGLE3, "--speculative-num-steps", 8], "lets a step verify 8"),
@@ -105,7 +139,7 @@ REFUSED = [
     (["--speculative-num-steps", 3], "go with --speculative-algorithm EAGLE3"),
     ([*NGRAM, "--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
     (["--speculative-draft-model-path", "head"], "is for --speculative-algorithm EAGLE3"),
-    (["--speculative-algorithm", "EAGLE2"], "EAGLE2 not in {NONE,NGRAM,EAGLE3,EAGLE}"),
+    (["--speculative-algorithm", "EAGLE2"], 'one of NONE, NGRAM, EAGLE3, EAGLE; not "EAGLE2"'),
     ([*NGRAM, "--disable-speculative-ngram"], "nothing to guess by"),
     ([*NONE, "--disable-speculative-ngram"], "nothing to guess by"),
     ([*NONE, "--speculative-num-draft-tokens", 16], "does not go with"),
