@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds that no editor can: the smallest GGUF files and safetensors folders that quire takes.
+"""Writes the seeds that no editor can: the smallest GGUF files, safetensors folders and torch files that quire takes.
 
     python fuzz/make_corpus.py
 
@@ -14,6 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent / "tests" / "golden"))
 import tiny_models  # noqa: E402
+import torch_file  # noqa: E402
 from tiny_models import Spec, config_of, gguf_text, write_folder, write_gguf  # noqa: E402
 
 tiny_models.VOCABULARY = 8
@@ -102,9 +103,19 @@ def write_parts(spec, path, sharded):
     folder.rmdir()
 
 
+# --- state dicts
+
+
+def write_state_dicts(folder):
+    torch_file.save(folder / "none", {})
+    torch_file.save(folder / "types", {dtype: (dtype, [2, 1], bytes(2 * size))
+                                       for dtype, (_, size) in torch_file.STORAGES.items()})
+    torch_file.save(folder / "shapes", {str(len(shape)): ("BOOL", shape, bytes(8)) for shape in ([8], [2, 4], [2, 2, 2])})
+
+
 def main():
-    gguf, safetensors = ROOT / "corpus" / "gguf", ROOT / "corpus" / "safetensors"
-    for folder in (gguf, safetensors):
+    gguf, safetensors, torch = (ROOT / "corpus" / name for name in ("gguf", "safetensors", "torch_file"))
+    for folder in (gguf, safetensors, torch):
         folder.mkdir(parents=True, exist_ok=True)
     for name, spec in MODELS.items():
         write_gguf(spec, gguf / name)
@@ -114,6 +125,7 @@ def main():
     for name, spec in FOLDERS.items():
         write_parts(spec, safetensors / name, sharded=False)
     write_parts(FOLDERS["llama_bf16"], safetensors / "sharded", sharded=True)
+    write_state_dicts(torch)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 // served. docs/speculation.md says what it computes, and what its file is.
 //
 // Two kinds of file: quire's own, one safetensors file that names its target and may be quantised; and a folder as
-// SpecForge writes it (config.json with the architecture LlamaForCausalLMEagle3, model.safetensors), dense.
+// SpecForge or EAGLE write it (config.json with the architecture LlamaForCausalLMEagle3; model.safetensors, or
+// pytorch_model.bin), dense.
 //
 // Products over joined inputs, [ embedding | state ] and the three features, are kept as one matrix for each part: the
 // parts come at different times, and need not be copied together.

@@ -1,11 +1,12 @@
 """Files as torch.save writes them of a module's state dict, without torch: pickled by Python's own pickle, with classes
-and functions of torch's names in place of torch's, and zipped by zipfile, entries stored and their sizes behind them."""
+and functions of torch's names in place of torch's, and zipped by zipfile, entries stored and their sizes behind them, with the zip64 end that torch always writes."""
 
 import collections
 import contextlib
 import io
 import math
 import pickle
+import struct
 import sys
 import types
 import zipfile
@@ -85,11 +86,23 @@ def save(path, tensors):
     pickled = io.BytesIO()
     with torch_in_place():
         Pickler(pickled, protocol=2).dump(state)
-    root = path.stem
-    with open(path, "wb") as file, zipfile.ZipFile(Forwards(file), "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(f"{root}/data.pkl", pickled.getvalue())
-        archive.writestr(f"{root}/byteorder", "little")
+    root, zipped = path.stem, io.BytesIO()
+    with zipfile.ZipFile(Forwards(zipped), "w", zipfile.ZIP_STORED) as archive:
+
+        def add(name, data):
+            archive.writestr(zipfile.ZipInfo(f"{root}/{name}"), data)  # of no time
+
+        add("data.pkl", pickled.getvalue())
+        add("byteorder", "little")
         for tensor in state.values():
-            archive.writestr(f"{root}/data/{tensor.storage.key}", tensor.storage.data)
-        archive.writestr(f"{root}/version", "3\n")
-        archive.writestr(f"{root}/.data/serialization_id", "0" * 40)
+            add(f"data/{tensor.storage.key}", tensor.storage.data)
+        add("version", "3\n")
+        add(".data/serialization_id", "0" * 40)
+    path.write_bytes(with_zip64_end(zipped.getvalue()))
+
+
+def with_zip64_end(zipped):
+    before, end = zipped[:-22], zipped[-22:]
+    entries, size, begin = struct.unpack("<HII", end[10:20])
+    end64 = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, entries, entries, size, begin)
+    return before + end64 + struct.pack("<IIQI", 0x07064B50, 0, len(before), 1) + end
