@@ -155,12 +155,14 @@ struct Scheduled {
   const model::EagleHead& head;
   ExecOptions exec = {};
   std::vector<Dtype> kv_types = {Dtype::bf16};
+  std::vector<int32_t> page_sizes = {1, 16, 32, 64, 128};
+  bool head_in_all = false;
   StepDeviceMaker make_device = {};  // but for requests alone
 };
 
 // Requests come and are cancelled while others run; pages are too few for them, or not; drafts are the head's, the own
-// text's or those of somebody who knows the answer and says so more or less often, in chains and trees. On a GPU, which
-// has to be deterministic, somebody drafts always, and a head does.
+// text's or those of somebody who knows the answer and says so more or less often, in chains and trees. A GPU is
+// deterministic, and has trees where it has a head.
 class RandomSchedule {
  public:
   static constexpr int32_t kContext = 256, kRequests = 14;
@@ -250,7 +252,7 @@ class RandomSchedule {
     EngineOptions options;
     options.context = kContext;
     options.deterministic = is_on_gpu();
-    options.page_size = one_of<int32_t>({1, 16, 32, 64, 128});
+    options.page_size = one_of(over_.page_sizes);
     options.kv_type = one_of(over_.kv_types);
     options.max_total_tokens = kContext + below(below(3) ? kContext / 2 : 6 * kContext);
     options.max_running_requests = 1 + below(8);
@@ -271,7 +273,7 @@ class RandomSchedule {
         answers_.pop_front();
         return knowing_drafter(std::move(whole), right_, static_cast<uint32_t>(random_()), {.topk = topk});
       };
-    if (below(2) == 0 || is_on_gpu()) options.head = &over_.head;
+    if (below(2) == 0 || over_.head_in_all) options.head = &over_.head;
     return options;
   }
   Asked random_request() {
