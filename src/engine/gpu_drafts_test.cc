@@ -194,7 +194,7 @@ class Drafting {
 
   // On a GPU, from the next step on, as if a slot of the text's had not been written.
   void spoil(const Text& text, int32_t position, SlotPoison::Part part) {
-    spoilt_ = {table_.slot(text.row, position), part};
+    spoilt_.push_back({table_.slot(text.row, position), part});
   }
 
   std::span<const PageId> all_pages_of(const Text& text) const { return table_.pages(text.row); }
@@ -218,7 +218,8 @@ class Drafting {
                         .drafts = &chains[i]});
     drafts().draft(wanted);
     for (const Chain& chain : chains)
-      for (const DraftToken& draft : chain) EXPECT_TRUE(spoilt_ || draft.hit > 0) << "of a slot that was not written";
+      for (const DraftToken& draft : chain)
+        EXPECT_TRUE(!spoilt_.empty() || draft.hit > 0) << "of a slot that was not written";
     return chains;
   }
 
@@ -230,7 +231,7 @@ class Drafting {
       for (int32_t position = 0; position < std::min(text.computed + (text.drafted ? 1 : 0), kContext); ++position)
         readable[table_.slot(text.row, position).value] = true;
     poison_->spoil_all_but(readable, *exec_.stream());
-    if (spoilt_) poison_->spoil(spoilt_->slot.value, spoilt_->slot.value + 1, *exec_.stream(), spoilt_->part);
+    for (const Spoilt& each : spoilt_) poison_->spoil(each.slot.value, each.slot.value + 1, *exec_.stream(), each.part);
   }
 
   struct Draft {
@@ -277,7 +278,7 @@ class Drafting {
     TokenSlot slot;
     SlotPoison::Part part;
   };
-  std::optional<Spoilt> spoilt_;
+  std::vector<Spoilt> spoilt_;
   std::deque<Text> texts_;
 };
 
@@ -640,20 +641,26 @@ TEST_P(GpuDraftsTest, TreesLeaveWhatTokensOneByOneLeave) {
 
 // The check itself: keys, or values, that were not written show in what is said of that text, and of no other.
 TEST_P(GpuDraftsTest, AnUnwrittenSlotShows) {
+  using Part = SlotPoison::Part;
   for (const int32_t topk : {1, 3})
-    for (const SlotPoison::Part part : {SlotPoison::Part::keys, SlotPoison::Part::values})
-      for (const int32_t spoilt : {0, 15, 16, 17, 36}) {
-        SCOPED_TRACE(cat(part == SlotPoison::Part::keys ? "keys" : "values", " of position ", spoilt, ", topk ", topk));
-        const std::unique_ptr<Drafting> gpu = on_gpu(false, topk);
-        Drafting::Text &text = gpu->text(1), &other = gpu->text(2);
-        gpu->step({{&other, 20}, {&text, 37}});
-        EXPECT_GT(gpu->chains({&text})[0][0].hit, 0);
-        gpu->spoil(text, spoilt, part);
-        gpu->step({{&text, 1}, {&other, 1}});
-        const std::vector<Chain> chains = gpu->chains({&text, &other});
-        EXPECT_EQ(chains[0][0].hit, 0);
-        for (const DraftToken& draft : chains[1]) EXPECT_GT(draft.hit, 0);
+    for (const auto& [part, its_name] : {std::pair{Part::keys, "keys"}, {Part::values, "values"}}) {
+      SCOPED_TRACE(cat(its_name, ", topk ", topk));
+      const std::unique_ptr<Drafting> gpu = on_gpu(false, topk);
+      std::vector<Drafting::Text*> texts;
+      std::vector<Drafting::Part> next;
+      for (uint64_t i = 0; i < 6; ++i) {
+        texts.push_back(&gpu->text(i));
+        next.push_back({texts.back(), 1});
+        gpu->step({{texts.back(), 37}});
+        EXPECT_GT(gpu->chains({texts.back()})[0][0].hit, 0);
       }
+      const int32_t positions[] = {0, 15, 16, 17, 36};  // of each text but the last
+      for (size_t i = 0; i < std::size(positions); ++i) gpu->spoil(*texts[i], positions[i], part);
+      gpu->step(next);
+      const std::vector<Chain> chains = gpu->chains(texts);
+      for (size_t i = 0; i < std::size(positions); ++i) EXPECT_EQ(chains[i][0].hit, 0) << "position " << positions[i];
+      for (const DraftToken& draft : chains.back()) EXPECT_GT(draft.hit, 0);
+    }
 }
 
 // A text whose context ends soon has its first draft, and the others theirs.
@@ -1016,6 +1023,7 @@ TEST_F(GpuHeadEngine, WhateverHappensDraftsChangeNoBit) {
         .exec = {.stream = stream_.get()},
         .page_sizes = {1, 16, 64},
         .head_in_all = true,
+        .drafters = knows ? 12 : 6,
         .make_device = [](const StepDeviceParts& parts) { return std::make_unique<PoisonedSteps>(parts); }};
     int64_t retractions = 0, cancelled = 0, cached = 0, by_head = 0;
     Speculated speculated;
@@ -1031,9 +1039,9 @@ TEST_F(GpuHeadEngine, WhateverHappensDraftsChangeNoBit) {
     }
     EXPECT_GT(retractions, 0);
     EXPECT_GT(cancelled, 0);
-    EXPECT_GT(cached, 100);
-    EXPECT_GT(speculated.correct, 100);
-    EXPECT_TRUE(!knows || by_head > 50) << by_head;
+    EXPECT_GT(cached, 50);
+    EXPECT_GT(speculated.correct, 50);
+    EXPECT_TRUE(!knows || by_head > 20) << by_head;
   }
 }
 

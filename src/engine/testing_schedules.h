@@ -157,6 +157,7 @@ struct Scheduled {
   std::vector<Dtype> kv_types = {Dtype::bf16};
   std::vector<int32_t> page_sizes = {1, 16, 32, 64, 128};
   bool head_in_all = false;
+  int32_t drafters = 6;  // of so many schedules one has the own text's drafts, and four those of somebody who knows
   StepDeviceMaker make_device = {};  // but for requests alone
 };
 
@@ -263,10 +264,11 @@ class RandomSchedule {
     options.speculative_num_draft_tokens = 2 + below(12);
     options.speculative_eagle_topk = 1 + below(4);
     options.speculative_num_steps = options.speculative_eagle_topk > 1 ? 4 + below(3) : 0;
-    const int drafters = below(6);  // none, by the own text, by one that knows the answer more or less
+    // None, by the own text, by one that knows the answer more or less.
+    const int drafters = below(over_.drafters);
     if (drafters == 1) options.make_drafter = ngram_drafters();
     right_ = one_of<double>({0, 0.25, 0.5, 0.75, 0.9, 1});
-    if (drafters > 1)
+    if (drafters > 1 && drafters < 6)
       options.make_drafter = [this, topk = options.speculative_eagle_topk](const Request& request) {
         Tokens whole = request.prompt;
         whole.insert(whole.end(), answers_.front().begin(), answers_.front().end());
