@@ -123,12 +123,17 @@ class WatchedDrafts final : public DraftModel {
       : drafts_(drafts), limits_(limits), alone_(target, head, kv_type, exec) {}
   bool has_slots(std::span<const PageId> pages) const override { return drafts_.has_slots(pages); }
   void catch_up(std::span<const RequestRow> rows) override {
+    before_drafts(rows);
     drafts_.catch_up(rows);
+    for (const RequestRow row : rows) expect_slots(row, texts.at(row.value));
     asked += std::ssize(rows);
   }
   DraftToken first(RequestRow row) const override { return drafts_.first(row); }
   int32_t draft(std::span<const DraftsWanted> wanted) override {
-    before_drafts();
+    std::vector<RequestRow> rows;
+    for (const DraftsWanted& each : wanted) rows.push_back(each.row);
+    before_drafts(rows);
+    if (probe) probe(wanted);
     for (const DraftsWanted& each : wanted) poison_behind(each.row, texts.at(each.row.value));
     const int32_t passes = drafts_.draft(wanted);
     for (const DraftsWanted& each : wanted)
@@ -136,9 +141,20 @@ class WatchedDrafts final : public DraftModel {
     return passes;
   }
 
-  std::map<int32_t, Text> texts;  // of request rows
-  std::function<void()> before_drafts;
-  std::function<void(RequestRow, const Text&)> poison_behind;
+  // What it would give, and nobody gets.
+  std::vector<std::vector<DraftToken>> drafts_of(std::span<const DraftsWanted> wanted) {
+    std::vector<std::vector<DraftToken>> drafts(wanted.size());
+    std::vector<DraftsWanted> same(wanted.begin(), wanted.end());
+    for (size_t i = 0; i < same.size(); ++i) same[i].drafts = &drafts[i];
+    drafts_.draft(same);
+    return drafts;
+  }
+
+  std::map<int32_t, Text> texts;     // of request rows
+  std::map<int32_t, RequestId> ids;  // likewise
+  std::function<void(std::span<const RequestRow>)> before_drafts;
+  std::function<void(RequestRow, const Text&)> expect_slots, poison_behind;
+  std::function<void(std::span<const DraftsWanted>)> probe;  // a test's
   int64_t asked = 0, compared = 0, wrong = 0;
   int64_t branching = 0, deep = 0;  // trees; and of those, the ones in which a path was followed from pass to pass
   bool compares = true;
@@ -224,7 +240,8 @@ class HeadWorld {
     if (!head) return;
     drafts_ = dynamic_cast<EagleDrafts*>(device_.draft_model());
     watched_ = std::make_unique<WatchedDrafts>(*drafts_, limits_, target, *head, kv_type, exec);
-    watched_->before_drafts = [this] { poison_free_pages(); };
+    watched_->before_drafts = [this](std::span<const RequestRow> rows) { poison_pages(rows); };
+    watched_->expect_slots = [this](RequestRow row, const Text& text) { name_unwritten(row, text); };
     watched_->poison_behind = [this](RequestRow row, const Text& text) { poison_behind(row, text); };
     scheduler_.set_draft_model(*watched_);
   }
@@ -253,11 +270,14 @@ class HeadWorld {
     return id;
   }
   void step() {
+    poison_pages({});
     Step step{.batch = scheduler_.plan()};
     if (step.batch.empty()) return;
     scheduler_.advance(step.batch);
     expect_room_for_passes(step.batch);
-    poison_free_pages();
+    std::vector<RequestRow> rows;
+    for (const Share& share : step.batch.shares) rows.push_back(share.row);
+    poison_pages(rows);
     for (const Share& share : step.batch.shares)
       if (watched_ && !share.prefills) poison_behind(share.row, watched_->texts.at(share.row.value));
     device_.launch(step);
@@ -286,15 +306,30 @@ class HeadWorld {
   int64_t steps = 0, followed_steps = 0;
   int64_t passing = 0, not_passing = 0;  // shares of those that are followed and draw
 
-  // Makes one slot's keys of an open row no numbers, as if it had never been written.
-  void spoil(RequestRow row, int32_t position) { spoil(scheduler_.table().slot(row, position)); }
-  // Whether the slot is as spoil() leaves it.
-  bool is_spoilt(RequestRow row, int32_t position) const {
-    const kv::LayerKv layer = drafts_->store().layer(0);
-    const auto bytes = static_cast<int64_t>(size_of(layer.type)) * layer.key_stride;
-    const std::byte* const key = layer.keys + scheduler_.table().slot(row, position).value * bytes;
-    return std::all_of(key, key + bytes, [](std::byte byte) { return byte == std::byte{0xff}; });
+  // Makes an open row's keys, or values, in one slot no numbers, as if they had never been written.
+  enum class Part : uint8_t { both, keys, values };
+  void spoil(RequestRow row, int32_t position, Part part = Part::both) {
+    spoil(scheduler_.table().slot(row, position), part);
   }
+  // The same, undone when it ends.
+  template <class Work>
+  void while_spoilt(RequestRow row, int32_t position, Part part, const Work& work) {
+    const std::span<std::byte> own = part_of(scheduler_.table().slot(row, position), part);
+    const std::vector<std::byte> before(own.begin(), own.end());
+    std::ranges::fill(own, kPoison);
+    work();
+    std::ranges::copy(before, own.begin());
+  }
+  // Whether the slot's keys, or its values, are as spoil() leaves them: not written since its page was free.
+  bool is_spoilt(RequestRow row, int32_t position) const {
+    const TokenSlot slot = scheduler_.table().slot(row, position);
+    const auto is_poison = [&](Part part) {
+      return std::ranges::all_of(part_of(slot, part), [](std::byte byte) { return byte == kPoison; });
+    };
+    return is_poison(Part::keys) || is_poison(Part::values);
+  }
+  // The slots that the head was about to read, and that had not been written: by request, position and slot.
+  const std::string& unwritten() const { return unwritten_; }
 
  private:
   static MakeDrafter own_drafts(bool some) {
@@ -318,29 +353,56 @@ class HeadWorld {
   void follow(const Step& step) {
     for (const Share& share : step.batch.shares) {
       Text& text = watched_->texts[share.row.value] = texts_.at(share.id);
+      watched_->ids[share.row.value] = share.id;
       if (!share.draws) continue;
       for (int32_t i = 0; i < share.drawn.count; ++i)
         for (const ops::Sampled& sampled : step.results.drawn[share.drawn.begin + i].tokens)
           text.push_back(sampled.token);
     }
   }
-  void spoil(TokenSlot slot) {
+  static constexpr std::byte kPoison{0xff};  // of every type, no number
+  std::span<std::byte> part_of(TokenSlot slot, Part part) const {
     const kv::LayerKv layer = drafts_->store().layer(0);
-    const auto bytes = static_cast<int64_t>(size_of(layer.type));
-    std::memset(layer.keys + slot.value * layer.key_stride * bytes, 0xff, layer.key_stride * bytes);
-    std::memset(layer.values + slot.value * layer.value_stride * bytes, 0xff, layer.value_stride * bytes);
+    const int64_t stride = part == Part::keys ? layer.key_stride : layer.value_stride,
+                  bytes = stride * size_of(layer.type);
+    return {(part == Part::keys ? layer.keys : layer.values) + slot.value * bytes, static_cast<size_t>(bytes)};
   }
-  void poison_free_pages() {
+  void spoil(TokenSlot slot, Part part = Part::both) {
+    for (const Part each : {Part::keys, Part::values})
+      if (part == each || part == Part::both) std::ranges::fill(part_of(slot, each), kPoison);
+  }
+  void poison_page(PageId page) {
+    for (int32_t i = 0; i < limits_.page_size.tokens(); ++i) spoil(limits_.page_size.slot(page, i));
+    std::ranges::fill(drafts_->features_of(page), std::numeric_limits<float>::quiet_NaN());
+  }
+  // What nobody may read: pages that are free, slots of branches, and pages that have come from the pool to one of
+  // these rows since it was looked at last (it alone has them now, and did not then), before anything is written there:
+  // they may have been somebody's until a moment ago.
+  void poison_pages(std::span<const RequestRow> rows) {
     if (!drafts_) return;
     const kv::PagePool& pool = scheduler_.pool();
+    sole_.resize(pool.pages());
     for (int32_t page = 0; page < pool.pages(); ++page) {
-      if (page > 0 && pool.references({page}) > 0) continue;
-      for (int32_t i = 0; i < limits_.page_size.tokens(); ++i) spoil(limits_.page_size.slot({page}, i));
-      std::ranges::fill(drafts_->features_of({page}), std::numeric_limits<float>::quiet_NaN());
+      const int32_t references = page == 0 ? 0 : pool.references({page});
+      if (references == 0) poison_page({page});
+      if (references != 1) sole_[page] = 0;
     }
+    for (const RequestRow row : rows)
+      for (const PageId page : scheduler_.table().pages(row)) {
+        if (pool.references(page) != 1) continue;
+        if (sole_[page.value] != row.value) poison_page(page);
+        sole_[page.value] = row.value;
+      }
     for (int64_t slot = int64_t{pool.pages()} * limits_.page_size.tokens(); slot < drafts_->store().layout().slots();
          ++slot)
       spoil(TokenSlot{static_cast<int32_t>(slot)});  // of branches
+  }
+  // Of a row that was caught up the head may read every token's slot.
+  void name_unwritten(RequestRow row, const Text& text) {
+    for (int32_t position = 0; position < std::ssize(text); ++position)
+      if (is_spoilt(row, position))
+        unwritten_ += cat("request ", watched_->ids.at(row.value), ": position ", position, " in slot ",
+                          scheduler_.table().slot(row, position).value, "; ");
   }
   // What lies behind the newest token of a row that decodes: drafts that are forgotten, or nothing.
   void poison_behind(RequestRow row, const Text& text) {
@@ -354,6 +416,8 @@ class HeadWorld {
   CpuSteps device_;
   EagleDrafts* drafts_ = nullptr;
   std::unique_ptr<WatchedDrafts> watched_;
+  std::vector<int32_t> sole_;  // [pages] the row that alone had the page when that was looked at last; 0: none
+  std::string unwritten_;
   std::map<RequestId, Text> texts_;
   std::map<RequestId, Heard> heard_;
   RequestId last_id_ = 0;
@@ -594,6 +658,7 @@ class RandomWorld {
     }
     for (const auto& [id, request] : requests) expect_same(world.heard(id), request, cancelled.contains(id));
     EXPECT_EQ(world.watched().wrong, 0) << "of " << world.watched().compared;
+    EXPECT_EQ(world.unwritten(), "") << "is read";
     compared += world.watched().compared;
     branching += world.watched().branching;
     deep += world.watched().deep;
@@ -709,23 +774,72 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- the checks themselves
 
-// One slot that was not written, or whose features were not kept, must show.
+// One slot's keys or values that were not written, or features that were not kept, must show; and the slot has a name.
 TEST_F(EagleDraftsTest, AnUnwrittenSlotShows) {
   const TinyFile file{{}};
   const model::Model target(file.path(), exec_);
   const TinyHeadFile head_file(tiny_head(target));
   const model::EagleHead head(head_file.path(), target, exec_);
-  for (const int32_t spoiled : {0, 17, 34}) {
-    SCOPED_TRACE(spoiled);
-    HeadWorld world(target, &head, {}, exec_);
-    world.add(drawn(random_text(35, 1), 20, 0));
-    for (int i = 0; i < 4; ++i) world.step();
-    EXPECT_GT(world.watched().compared, 0);
-    EXPECT_EQ(world.watched().wrong, 0);
-    world.spoil({1}, spoiled);
-    for (int i = 0; i < 2; ++i) world.step();
-    EXPECT_GT(world.watched().wrong, 0);
-  }
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t topk : {1, 3})
+      for (const HeadWorld::Part part : {HeadWorld::Part::keys, HeadWorld::Part::values})
+        for (const int32_t spoiled : {0, 17, 34, 36}) {
+          SCOPED_TRACE(cat(part == HeadWorld::Part::keys ? "keys" : "values", " of position ", spoiled, ", pages of ",
+                           page_size, ", topk ", topk));
+          HeadWorld world(target, &head, {.page_size = page_size, .topk = topk, .steps = 3}, exec_);
+          world.add(drawn(random_text(35, 1), 20, 0));
+          for (int i = 0; i < 4; ++i) world.step();
+          EXPECT_GT(world.watched().compared, 0);
+          EXPECT_EQ(world.watched().wrong, 0);
+          EXPECT_EQ(world.unwritten(), "");
+          const int32_t slot = world.scheduler().table().slot({1}, spoiled).value;
+          world.spoil({1}, spoiled, part);
+          world.step();
+          EXPECT_EQ(world.unwritten(), cat("request 1: position ", spoiled, " in slot ", slot, "; "));
+          world.step();
+          EXPECT_GT(world.watched().wrong, 0);
+        }
+}
+
+// Passes read every slot of their own text, and none of another's: keys and values of each, while they are no numbers,
+// change the drafts of that text alone.
+TEST_F(EagleDraftsTest, EverySlotOfATextIsReadAndNoOther) {
+  const TinyFile file{{}};
+  const model::Model target(file.path(), exec_);
+  const TinyHeadFile head_file(tiny_head(target));
+  const model::EagleHead head(head_file.path(), target, exec_);
+  const auto same = [](const std::vector<DraftToken>& a, const std::vector<DraftToken>& b) {
+    return std::ranges::equal(a, b, [](const DraftToken& x, const DraftToken& y) {
+      return x.token == y.token && x.hit == y.hit && x.back == y.back;
+    });
+  };
+  for (const int32_t page_size : {1, 16, 64})
+    for (const int32_t topk : {1, 3}) {
+      SCOPED_TRACE(cat("pages of ", page_size, ", topk ", topk));
+      HeadWorld world(target, &head, {.page_size = page_size, .topk = topk, .steps = 3}, exec_);
+      for (uint64_t seed = 0; seed < 2; ++seed)
+        world.add(drawn(random_text(19 + 14 * static_cast<int32_t>(seed), seed), 20, 0));
+      int64_t probed = 0, unread = 0, strange = 0;
+      world.watched().probe = [&](std::span<const DraftsWanted> wanted) {
+        const auto whole = world.watched().drafts_of(wanted);
+        for (size_t i = 0; i < wanted.size(); ++i)
+          for (int32_t position = 0; position <= wanted[i].position; ++position)
+            for (const HeadWorld::Part part : {HeadWorld::Part::keys, HeadWorld::Part::values})
+              world.while_spoilt(wanted[i].row, position, part, [&] {
+                const auto drafts = world.watched().drafts_of(wanted);
+                ++probed;
+                unread += same(drafts[i], whole[i]);
+                for (size_t other = 0; other < wanted.size(); ++other)
+                  strange += other != i && !same(drafts[other], whole[other]);
+              });
+      };
+      for (int i = 0; i < 4; ++i) world.step();
+      EXPECT_GT(probed, 2 * (19 + 33)) << "both texts at once, at least once";
+      EXPECT_EQ(unread, 0);
+      EXPECT_EQ(strange, 0);
+      EXPECT_EQ(world.watched().wrong, 0);
+      EXPECT_EQ(world.unwritten(), "");
+    }
 }
 
 TEST_F(EagleDraftsTest, AFoundPrefixNeedsTheFeaturesOfItsLastToken) {

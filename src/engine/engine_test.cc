@@ -21,6 +21,7 @@
 #include "engine/runner.h"
 #include "engine/step_device.h"
 #include "engine/testing.h"
+#include "engine/testing_schedules.h"
 #include "model/testing.h"
 #include "model/testing_eagle.h"
 
@@ -47,120 +48,14 @@ ExecOptions exec_options(int threads) {
 
 TinyModel tiny(BlockType type = BlockType::f32) { return {.context = kContext, .type = type}; }
 
-// A mask whose next tokens follow from all before: about one in four, and in some places only one. Holds its user to
-// the rules: next, accept, and only what is allowed. Throws when it is asked once too often.
-class HashMask final : public TokenMask {
- public:
-  explicit HashMask(uint64_t seed, int32_t vocabulary, int most_asked = 1 << 30)
-      : state_(seed), vocabulary_(vocabulary), most_asked_(most_asked), words_((vocabulary + 31) / 32) {}
+using testing::HashMask;
+using testing::knowing_drafter;
+using Heard = testing::HeardBits;
 
-  const uint32_t* next() override {
-    EXPECT_FALSE(asked_since_) << "asked twice for one draw";
-    asked_since_ = true;
-    ++asked_;
-    check(asked_ <= most_asked_, "the mask was asked ", asked_, " times");
-    if (state_ % 7 == 0) return nullptr;
-    std::mt19937_64 random(state_);
-    for (uint32_t& word : words_) word = state_ % 5 == 0 ? 0 : static_cast<uint32_t>(random() & random());
-    const auto always = static_cast<int32_t>(random() % vocabulary_);
-    words_[always / 32] |= uint32_t{1} << always % 32;
-    return words_.data();
-  }
-  void accept(int32_t token) override {
-    EXPECT_TRUE(asked_since_) << "not asked before the draw";
-    EXPECT_TRUE(state_ % 7 == 0 || (words_[token / 32] >> token % 32 & 1)) << "a token that was not allowed";
-    asked_since_ = false;
-    state_ = state_ * 6364136223846793005u + static_cast<uint64_t>(token) + 1442695040888963407u;
-    state_ ^= state_ >> 29;
-  }
-
- private:
-  uint64_t state_;
-  int32_t vocabulary_;
-  int most_asked_, asked_ = 0;
-  bool asked_since_ = false;
-  std::vector<uint32_t> words_;
-};
-
-using Bits = std::vector<std::pair<int32_t, uint32_t>>;  // tokens with the bits of their logprobs
-
-void append(Bits& bits, const TokenLogprob& logprob) {
-  bits.emplace_back(logprob.token, std::bit_cast<uint32_t>(logprob.logprob));
-  for (const auto& list : {logprob.top, logprob.wanted})
-    for (const auto& [id, value] : list) bits.emplace_back(id, std::bit_cast<uint32_t>(value));
-}
-
-// What a listener heard of one request, the bits of its numbers included.
-struct Heard {
-  Tokens tokens;
-  std::vector<uint32_t> logprobs;
-  std::vector<std::pair<int32_t, uint32_t>> top;
-  Bits all_logprobs;  // with those of logprob_ids
-  std::vector<TokenLogprob> prompt_logprobs;
-  Bits prompt_bits;
-  std::vector<float> embedding;
-  double queued = 0;
-  Finish finish = Finish::none;
-  int32_t cached = 0;
-  Speculated speculated;
-  std::string error;
-  int ends = 0, events = 0;
-
-  void hear(const Output& output) {
-    EXPECT_EQ(ends, 0) << "request " << output.id << " was told more after its end";
-    if (output.token >= 0) {
-      tokens.push_back(output.token);
-      logprobs.push_back(std::bit_cast<uint32_t>(output.logprobs.logprob));
-    }
-    for (const auto& [id, logprob] : output.logprobs.top) top.emplace_back(id, std::bit_cast<uint32_t>(logprob));
-    append(all_logprobs, output.logprobs);
-    EXPECT_EQ(output.generated, std::ssize(tokens));
-    EXPECT_TRUE(output.prompt_logprobs.empty() || events == 0) << "with the first event";
-    for (const TokenLogprob& logprob : output.prompt_logprobs) append(prompt_bits, logprob);
-    if (++events == 1) prompt_logprobs = output.prompt_logprobs;
-    embedding = output.embedding;
-    queued = output.queued_seconds;
-    finish = output.finish;
-    cached = output.cached_tokens;
-    speculated = output.speculated;
-    error = output.error;
-    ends += finish != Finish::none;
-  }
-  bool same_output(const Heard& other) const {
-    return tokens == other.tokens && all_logprobs == other.all_logprobs && prompt_bits == other.prompt_bits &&
-           embedding == other.embedding && finish == other.finish;
-  }
-  // The first tokens of the other.
-  bool begins(const Heard& other) const {
-    return tokens.size() <= other.tokens.size() && std::equal(tokens.begin(), tokens.end(), other.tokens.begin()) &&
-           std::equal(logprobs.begin(), logprobs.end(), other.logprobs.begin());
-  }
-};
-
-// An engine stepped by the test.
-class Stepped {
+class Stepped : public testing::SteppedEngine {
  public:
   Stepped(const model::Model& model, const EngineOptions& options, int threads = 2)
-      : exec_(exec_options(threads)), engine_(model, options, exec_) {}
-
-  RequestId submit(const Request& request) {
-    return engine_.submit(request, [this](const Output& output) { heard_[output.id].hear(output); });
-  }
-  Heard finish(const Request& request) {
-    const RequestId id = submit(request);
-    drain();
-    return heard_[id];
-  }
-  void drain() {
-    for (int steps = 0; engine_.step(); ++steps) ASSERT_LT(steps, 20000);
-  }
-  Engine& engine() { return engine_; }
-  const Heard& heard(RequestId id) { return heard_[id]; }
-
- private:
-  Exec exec_;
-  std::map<RequestId, Heard> heard_;  // outlives the engine, which tells the last ends
-  Engine engine_;
+      : SteppedEngine(model, options, exec_options(threads)) {}
 };
 
 EngineOptions small_options() {
@@ -876,158 +771,7 @@ TEST_F(EngineTest, PoolsRowsToTheBitHoweverThePromptIsCut) {
 
 using Trees = testing::KnowingTreeDrafter::Trees;
 
-std::unique_ptr<Drafter> knowing_drafter(Tokens whole, double right, uint32_t seed, const Trees& trees) {
-  if (trees.topk == 1) return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, seed);
-  return std::make_unique<testing::KnowingTreeDrafter>(std::move(whole), right, seed, trees);
-}
-
 // --- the same output whatever else happens
-
-// Random schedules; what each request gives in an engine of its own is computed once, in one piece, without a cache.
-class SameOutput {
- public:
-  SameOutput(const model::Model& model, const model::EagleHead& head, uint32_t seed)
-      : model_(model), head_(head), random_(seed) {
-    EngineOptions alone = small_options();
-    alone.max_running_requests = 1;
-    alone.prefix_cache = false;
-    alone_ = std::make_unique<Stepped>(model, alone, 1);
-    for (int i = 0; i < 2; ++i) themes_.push_back(random_ids(kContext, model.config().vocabulary, random_()));
-  }
-
-  void run() {
-    EngineOptions options = random_options();
-    SCOPED_TRACE(cat(options.max_total_tokens, " tokens in pages of ", options.page_size, ", running ",
-                     options.max_running_requests, ", chunks ", options.prefill_chunk, " and ", options.mixed_chunk,
-                     ", steps in flight ", options.steps_in_flight));
-    Stepped stepped(model_, options, 1 + below(3));
-    std::map<RequestId, Asked> requests;
-    std::map<RequestId, bool> cancelled;
-    for (int come = 0, steps = 0; come < 14 || stepped.engine().step(); ++steps) {
-      ASSERT_LT(steps, 20000);
-      if (come < 14 && below(2) == 0) {
-        Asked asked = random_request();
-        asked.alone = alone_->finish(with_mask(asked));
-        answers_.push_back(asked.alone.tokens);
-        requests.emplace(stepped.submit(with_mask(asked)), asked);
-        ++come;
-      }
-      if (come < 14) stepped.engine().step();
-      if (below(150) == 0 && !requests.empty()) {
-        const RequestId id = 1 + below(static_cast<int32_t>(requests.size()));
-        cancelled[id] = true;
-        stepped.engine().cancel(id);
-      }
-    }
-    for (const auto& [id, asked] : requests) expect_same(stepped.heard(id), asked, cancelled[id]);
-    retractions += stepped.engine().stats().retractions;
-    cached += stepped.engine().stats().cached_prompt_tokens;
-    drafts += stepped.engine().stats().speculated.drafts;
-    correct_drafts += stepped.engine().stats().speculated.correct;
-  }
-
-  int64_t retractions = 0, cached = 0, drafts = 0, correct_drafts = 0;
-
- private:
-  struct Asked {
-    Request request;
-    uint64_t mask_seed = 0;  // 0: no mask
-    int mask_ends = 1 << 30;
-    Heard alone = {};
-  };
-
-  int32_t below(int32_t limit) { return std::uniform_int_distribution<int32_t>(0, limit - 1)(random_); }
-
-  // Each run has a mask of its own, at its beginning.
-  Request with_mask(const Asked& asked) const {
-    Request request = asked.request;
-    if (asked.mask_seed)
-      request.mask = std::make_shared<HashMask>(asked.mask_seed, model_.config().vocabulary, asked.mask_ends);
-    return request;
-  }
-
-  EngineOptions random_options() {
-    const int32_t page_sizes[] = {1, 16, 64};
-    EngineOptions options;
-    options.page_size = page_sizes[below(3)];
-    options.max_total_tokens = kContext + below(below(3) ? kContext / 2 : 6 * kContext);
-    options.max_running_requests = 1 + below(8);
-    options.prefill_chunk = 1 + below(64);
-    options.mixed_chunk = 1 + below(32);
-    options.prefix_cache = below(5) > 0;
-    options.steps_in_flight = below(3);
-    options.speculative_num_draft_tokens = 2 + below(12);
-    options.speculative_eagle_topk = 1 + below(4);
-    options.speculative_num_steps = options.speculative_eagle_topk > 1 ? 4 + below(3) : 0;
-    const int drafters = below(6);  // none, by the own text, by one that knows the answer more or less
-    if (drafters == 1) options.make_drafter = ngram_drafters();
-    if (drafters > 1)
-      options.make_drafter = [this, right = 1 - 0.1 * below(5),
-                              topk = options.speculative_eagle_topk](const Request& request) {
-        Tokens whole = request.prompt;
-        whole.insert(whole.end(), answers_.front().begin(), answers_.front().end());
-        answers_.pop_front();
-        return knowing_drafter(std::move(whole), right, static_cast<uint32_t>(random_()), {.topk = topk});
-      };
-    if (below(2) == 0) options.head = &head_;
-    return options;
-  }
-  Asked random_request() {
-    const int32_t length = 1 + below(120), shared = below(3) ? length - below(std::min(length, 20)) : 0;
-    const Tokens& theme = themes_[below(2)];
-    Request request{.prompt = Tokens(theme.begin(), theme.begin() + shared),
-                    .max_new_tokens = below(4) ? 100 + below(100) : below(20),
-                    .priority = below(3) - 1,
-                    .top_logprobs = below(4) - 1};
-    const Tokens own = random_ids(length - shared, model_.config().vocabulary, random_());
-    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
-    if (below(2)) {
-      request.sampling = {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = random_()};
-      request.sampling.repetition_penalty = 1.1f;
-      request.sampling.frequency_penalty = 0.2f;
-    } else {
-      request.sampling.temperature = 0;
-    }
-    if (below(6) == 0) {
-      request.max_new_tokens = 0;
-      request.pooling = below(2) ? Pooling::mean : Pooling::last;
-    } else if (below(3) == 0) {
-      request.prompt_logprobs_from = below(2) ? below(length) : 0;
-    }
-    if (below(3) == 0) request.logprob_ids = {below(320), below(320)};
-    if (below(3) == 0) {
-      for (int i = 0; i < 6; ++i) request.stop_ids.push_back(below(320));
-      request.min_new_tokens = below(40);
-    }
-    Asked asked{.request = std::move(request)};
-    if (below(3) == 0) asked.mask_seed = random_() | 1;
-    if (below(4) == 0) asked.mask_ends = below(30);
-    return asked;
-  }
-
-  void expect_same(const Heard& heard, const Asked& asked, bool cancelled) {
-    const Request& request = asked.request;
-    SCOPED_TRACE(cat("prompt of ", request.prompt.size(), ", new ", request.max_new_tokens, ", temperature ",
-                     request.sampling.temperature));
-    const Heard& alone = asked.alone;
-    EXPECT_EQ(heard.ends, 1);
-    if (heard.finish == Finish::cancelled) {
-      EXPECT_TRUE(cancelled);
-      EXPECT_TRUE(heard.begins(alone));
-    } else {
-      EXPECT_TRUE(heard.same_output(alone));
-      EXPECT_EQ(heard.tokens, alone.tokens);
-      EXPECT_EQ(heard.error, alone.error);
-    }
-  }
-
-  const model::Model& model_;
-  const model::EagleHead& head_;
-  std::mt19937 random_;
-  std::unique_ptr<Stepped> alone_;
-  std::deque<Tokens> answers_;  // of those that come, for their drafters
-  std::vector<Tokens> themes_;
-};
 
 struct Kind {
   const char* name;
@@ -1042,15 +786,17 @@ TEST_P(SameOutputTest, AloneInAnyBatchAfterAnyCacheChunkRetractionAndDraft) {
   const model::Model model(file.path(), exec);
   const model::testing::TinyHeadFile head_file(model::testing::tiny_head(model));
   const model::EagleHead head(head_file.path(), model, exec);
+  const testing::Scheduled over{
+      .model = model, .head = head, .exec = exec_options(0), .kv_types = {Dtype::bf16, Dtype::f16, Dtype::f8e4m3}};
   int64_t retractions = 0, cached = 0, drafts = 0, correct = 0;
   for (uint32_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
-    SameOutput same(model, head, seed);
+    testing::RandomSchedule same(over, seed);
     same.run();
     retractions += same.retractions;
     cached += same.cached;
-    drafts += same.drafts;
-    correct += same.correct_drafts;
+    drafts += same.speculated.drafts;
+    correct += same.speculated.correct;
   }
   EXPECT_GT(retractions, 3);
   EXPECT_GT(cached, 500);

@@ -60,6 +60,9 @@ class GpuDrafts final : public DraftModel {
   DraftToken first(RequestRow row) const override { return first_of(row).front(); }
   int32_t draft(std::span<const DraftsWanted> wanted) override;
 
+  // For tests, which fill what nobody may read: the keys and values, those past the pool's pages included.
+  const kv::KvStore& store() const { return store_; }
+
  private:
   void begin_step();
   void begin_pages(const Share& share);

@@ -1,5 +1,6 @@
 // A head on a GPU beside the same head on the CPU: features, first drafts and chains; and, where it is deterministic,
-// the same bits whatever is computed beside a text.
+// the same bits whatever is computed beside a text. Slots of the head's that nobody may read are no numbers: of free
+// pages, of branches, and behind what was computed of each text.
 #include "engine/gpu_drafts.h"
 
 #include <gtest/gtest.h>
@@ -18,6 +19,8 @@
 #include "engine/draft_tree.h"
 #include "engine/eagle_drafts.h"
 #include "engine/engine.h"
+#include "engine/gpu_steps.h"
+#include "engine/testing_schedules.h"
 #include "model/testing.h"
 #include "model/testing_eagle.h"
 
@@ -47,6 +50,42 @@ SchedulerLimits limits_of(PageSize page_size, int32_t topk) {
           .draft_model = true};
 }
 
+// Makes no numbers of a head's keys and values in a GPU's memory, behind what its stream was given before.
+class SlotPoison {
+ public:
+  enum class Part : uint8_t { both, keys, values };
+
+  explicit SlotPoison(const kv::KvStore& store)
+      : layer_(store.layer(0)),
+        poison_(
+            static_cast<size_t>(layer_.slots * std::max(layer_.key_stride, layer_.value_stride) * size_of(layer_.type)),
+            Place::pinned) {
+    std::ranges::fill(poison_.bytes(), std::byte{0xff});
+  }
+  int64_t slots() const { return layer_.slots; }
+  void spoil(int64_t begin, int64_t end, cuda::Stream& stream, Part part = Part::both) const {
+    const auto fill = [&](std::byte* rows, int64_t stride) {
+      const int64_t bytes = stride * size_of(layer_.type);
+      stream.copy(rows + begin * bytes, poison_.data(), static_cast<size_t>((end - begin) * bytes));
+    };
+    if (begin >= end) return;
+    if (part != Part::values) fill(layer_.keys, layer_.key_stride);
+    if (part != Part::keys) fill(layer_.values, layer_.value_stride);
+  }
+  // readable: [slots]
+  void spoil_all_but(const std::vector<bool>& readable, cuda::Stream& stream) const {
+    for (int64_t begin = 0, end; begin < slots(); begin = end) {
+      for (end = begin + 1; end < slots() && readable[end] == readable[begin]; ++end) {
+      }
+      if (!readable[begin]) spoil(begin, end, stream);
+    }
+  }
+
+ private:
+  kv::LayerKv layer_;
+  Buffer poison_;
+};
+
 // One device's runner and head. A text is a request; its tokens are what the test says that was drawn.
 class Drafting {
  public:
@@ -60,10 +99,11 @@ class Drafting {
         table_(pool_, limits_.running + 1, kContext),
         runner_(model_, limits_, Dtype::bf16, table_, exec_, nullptr, deterministic, &head_.features()),
         drawn_(limits_.wanted_rows() * sizeof(int32_t), stream ? Place::device : Place::host) {
-    if (stream)
+    if (stream) {
       on_gpu_.emplace(head_, limits_, Dtype::bf16, table_, runner_, reinterpret_cast<const int32_t*>(drawn_.data()),
                       deterministic, exec_);
-    else
+      poison_.emplace(on_gpu_->store());
+    } else
       on_cpu_.emplace(head_, limits_, Dtype::bf16, table_, exec_);
   }
 
@@ -131,6 +171,7 @@ class Drafting {
         drawn.push_back(part.late ? -1 : counts ? text.tokens[known + depth] : i < all ? tokens[i].token : 5);
       }
     }
+    if (on_gpu_) poison_unreadable();
     const Rows<const float> features = runner_.run(batch).features;
     std::vector<std::vector<float>> rows;
     for (int32_t i = 0; i < batch.rows(); ++i) rows.push_back(copied(features.row(i), features.dim));
@@ -149,6 +190,11 @@ class Drafting {
       part.text->drafted = part.draws && part.followed;
     }
     return rows;
+  }
+
+  // On a GPU, from the next step on, as if a slot of the text's had not been written.
+  void spoil(const Text& text, int32_t position, SlotPoison::Part part) {
+    spoilt_.push_back({table_.slot(text.row, position), part});
   }
 
   std::span<const PageId> all_pages_of(const Text& text) const { return table_.pages(text.row); }
@@ -171,10 +217,23 @@ class Drafting {
                         .record = &of[i]->record,
                         .drafts = &chains[i]});
     drafts().draft(wanted);
+    for (const Chain& chain : chains)
+      for (const DraftToken& draft : chain)
+        EXPECT_TRUE(!spoilt_.empty() || draft.hit > 0) << "of a slot that was not written";
     return chains;
   }
 
  private:
+  // The head has slots of the tokens that were computed and of the one that was drawn.
+  void poison_unreadable() {
+    std::vector<bool> readable(static_cast<size_t>(poison_->slots()));
+    for (const Text& text : texts_)
+      for (int32_t position = 0; position < std::min(text.computed + (text.drafted ? 1 : 0), kContext); ++position)
+        readable[table_.slot(text.row, position).value] = true;
+    poison_->spoil_all_but(readable, *exec_.stream());
+    for (const Spoilt& each : spoilt_) poison_->spoil(each.slot.value, each.slot.value + 1, *exec_.stream(), each.part);
+  }
+
   struct Draft {
     DraftToken said;
     int32_t depth;
@@ -214,6 +273,12 @@ class Drafting {
   Buffer drawn_;  // the device's: in place of a sampler's
   std::optional<GpuDrafts> on_gpu_;
   std::optional<EagleDrafts> on_cpu_;
+  std::optional<SlotPoison> poison_;  // of the GPU's
+  struct Spoilt {
+    TokenSlot slot;
+    SlotPoison::Part part;
+  };
+  std::vector<Spoilt> spoilt_;
   std::deque<Text> texts_;
 };
 
@@ -574,6 +639,30 @@ TEST_P(GpuDraftsTest, TreesLeaveWhatTokensOneByOneLeave) {
   }
 }
 
+// The check itself: keys, or values, that were not written show in what is said of that text, and of no other.
+TEST_P(GpuDraftsTest, AnUnwrittenSlotShows) {
+  using Part = SlotPoison::Part;
+  for (const int32_t topk : {1, 3})
+    for (const auto& [part, its_name] : {std::pair{Part::keys, "keys"}, {Part::values, "values"}}) {
+      SCOPED_TRACE(cat(its_name, ", topk ", topk));
+      const std::unique_ptr<Drafting> gpu = on_gpu(false, topk);
+      std::vector<Drafting::Text*> texts;
+      std::vector<Drafting::Part> next;
+      for (uint64_t i = 0; i < 6; ++i) {
+        texts.push_back(&gpu->text(i));
+        next.push_back({texts.back(), 1});
+        gpu->step({{texts.back(), 37}});
+        EXPECT_GT(gpu->chains({texts.back()})[0][0].hit, 0);
+      }
+      const int32_t positions[] = {0, 15, 16, 17, 36};  // of each text but the last
+      for (size_t i = 0; i < std::size(positions); ++i) gpu->spoil(*texts[i], positions[i], part);
+      gpu->step(next);
+      const std::vector<Chain> chains = gpu->chains(texts);
+      for (size_t i = 0; i < std::size(positions); ++i) EXPECT_EQ(chains[i][0].hit, 0) << "position " << positions[i];
+      for (const DraftToken& draft : chains.back()) EXPECT_GT(draft.hit, 0);
+    }
+}
+
 // A text whose context ends soon has its first draft, and the others theirs.
 TEST_P(GpuDraftsTest, NobodyDraftsPastTheContext) {
   const std::unique_ptr<Drafting> gpu = on_gpu();
@@ -624,6 +713,67 @@ class HeadEngine {
   Engine engine_;
 };
 
+// What a device's head says, none of which may come of slots that are no numbers.
+class WatchedHits final : public DraftModel {
+ public:
+  explicit WatchedHits(DraftModel& drafts) : drafts_(drafts) {}
+  bool has_slots(std::span<const PageId> pages) const override { return drafts_.has_slots(pages); }
+  void catch_up(std::span<const RequestRow> rows) override { drafts_.catch_up(rows); }
+  DraftToken first(RequestRow row) const override {
+    const DraftToken draft = drafts_.first(row);
+    EXPECT_GT(draft.hit, 0) << "the first draft of row " << row.value;
+    return draft;
+  }
+  int32_t draft(std::span<const DraftsWanted> wanted) override {
+    const int32_t passes = drafts_.draft(wanted);
+    for (const DraftsWanted& each : wanted)
+      for (const DraftToken& draft : *each.drafts)
+        EXPECT_GT(draft.hit, 0) << "a draft of row " << each.row.value << " behind position " << each.position;
+    return passes;
+  }
+
+ private:
+  DraftModel& drafts_;
+};
+
+// A GPU's steps, before each of which slots of the head are no numbers: those that the step and its passes write before
+// they read them, behind what the head has of each text, those of branches, and the reserved page's.
+class PoisonedSteps final : public StepDevice {
+ public:
+  explicit PoisonedSteps(const StepDeviceParts& parts)
+      : limits_(parts.limits),
+        table_(parts.table),
+        exec_(parts.exec),
+        device_(parts),
+        poison_(dynamic_cast<const GpuDrafts&>(*device_.draft_model()).store()),
+        watched_(*device_.draft_model()) {}
+  void launch(Step& step) override {
+    const int32_t tokens = limits_.page_size.tokens();
+    spoil(0, tokens);
+    spoil(int64_t{limits_.pages + 1} * tokens, poison_.slots());
+    for (const Share& share : step.batch.shares) {
+      const auto room = static_cast<int32_t>(std::ssize(table_.pages(share.row))) * tokens;
+      for (int32_t position = share.position + (share.drafted ? 1 : 0); position < room; ++position) {
+        const int64_t slot = table_.slot(share.row, position).value;
+        spoil(slot, slot + 1);
+      }
+    }
+    device_.launch(step);
+  }
+  void finish(Step& step) override { device_.finish(step); }
+  DraftModel* draft_model() override { return &watched_; }
+
+ private:
+  void spoil(int64_t begin, int64_t end) { poison_.spoil(begin, end, *exec_.stream()); }
+
+  const SchedulerLimits& limits_;
+  const kv::RequestTable& table_;
+  Exec& exec_;
+  GpuSteps device_;
+  SlotPoison poison_;
+  WatchedHits watched_;
+};
+
 // A target and a head that knows it, on a GPU.
 class GpuHeadEngine : public ::testing::Test {
  protected:
@@ -631,10 +781,16 @@ class GpuHeadEngine : public ::testing::Test {
     if (cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   }
   void load(float certain) {
-    file_ = std::make_unique<TinyFile>(model::testing::target_without_memory(certain));
+    load(model::testing::target_without_memory(certain),
+         [certain](const model::Model& target) { return model::testing::knowing_head(target, certain); });
+  }
+  void load(const TinyModel& tiny, const std::function<model::testing::HeadWriter(const model::Model&)>& head_for) {
+    file_ = std::make_unique<TinyFile>(tiny);
     Exec host{{.threads = 2}};
-    head_file_ =
-        std::make_unique<TinyHeadFile>(model::testing::knowing_head(model::Model(file_->path(), host), certain));
+    head_file_ = std::make_unique<TinyHeadFile>(head_for(model::Model(file_->path(), host)));
+    head_.reset();
+    target_.reset();
+    exec_.reset();
     stream_ = std::make_unique<cuda::Stream>();
     exec_ = std::make_unique<Exec>(ExecOptions{.threads = 2, .stream = stream_.get()});
     target_ = std::make_unique<model::Model>(file_->path(), *exec_);
@@ -840,6 +996,53 @@ TEST_F(GpuHeadEngine, StepsOverlapWhereNobodyIsFollowed) {
   const EngineStats stats = drafting.stats();
   EXPECT_GT(stats.overlapped_steps, stats.steps / 4);
   expect_pages_are_back(drafting);
+}
+
+// Random schedules with the head in all of them, chains and trees: of a target that knows nothing of what came before,
+// so that its head is right and is followed, and of one whose every key counts, for which others know what comes.
+TEST_F(GpuHeadEngine, WhateverHappensDraftsChangeNoBit) {
+  for (const bool knows : {true, false}) {
+    SCOPED_TRACE(knows ? "a head that knows" : "a head of random numbers");
+    if (knows)
+      load(0.6f);
+    else
+      load({.width = 128,
+            .ffn_width = 192,
+            .heads = 4,
+            .kv_heads = 2,
+            .head_dim = 64,
+            .context = kContext,
+            .type = BlockType::bf16},
+           [](const model::Model& target) {
+             return model::testing::tiny_head(
+                 target, {.head_dim = 64, .ffn_width = 160, .type = BlockType::bf16, .spread = 0.08f});
+           });
+    const testing::Scheduled over{
+        .model = *target_,
+        .head = *head_,
+        .exec = {.stream = stream_.get()},
+        .page_sizes = {1, 16, 64},
+        .head_in_all = true,
+        .drafters = knows ? 12 : 6,
+        .make_device = [](const StepDeviceParts& parts) { return std::make_unique<PoisonedSteps>(parts); }};
+    int64_t retractions = 0, cancelled = 0, cached = 0, by_head = 0;
+    Speculated speculated;
+    for (uint32_t seed = 0; seed < 8 && !HasFailure(); ++seed) {
+      SCOPED_TRACE(cat("seed ", seed));
+      testing::RandomSchedule same(over, seed);
+      same.run();
+      retractions += same.retractions;
+      cancelled += same.cancelled_in_time;
+      cached += same.cached;
+      by_head += same.by_head;
+      speculated.add(same.speculated);
+    }
+    EXPECT_GT(retractions, 0);
+    EXPECT_GT(cancelled, 0);
+    EXPECT_GT(cached, 50);
+    EXPECT_GT(speculated.correct, 50);
+    EXPECT_TRUE(!knows || by_head > 20) << by_head;
+  }
 }
 
 }  // namespace
