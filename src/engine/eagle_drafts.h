@@ -123,6 +123,7 @@ class EagleDrafts final : public DraftModel {
   std::vector<bool> whole_;          // [pages] all slots of the page are computed, and its features kept
   Buffer row_features_;              // [request rows, width] of the last token in pages
   Buffer row_states_;                // [request rows, width] what the newest token's slot hands on
+  std::vector<PageId> filled_;       // by the step that is being computed
   std::vector<PutOff> put_off_;      // [request rows]
   std::vector<DraftToken> first_;    // [request rows, topk] what the newest token's slot says comes next
   std::vector<RequestRow> wanted_;   // of the step that is being computed: whose its wanted rows are
