@@ -623,8 +623,8 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   return Pages::reserved;
 }
 
-// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took. No
-// draft needs more than one, and no pass.
+// That a cache which has filled the pool leaves free once: drafts take free pages alone and give them back, and there
+// would never be any. No draft needs more than one, and no pass.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->speculates(); });

@@ -33,10 +33,10 @@
 // credit has left (SchedulerLimits::first_wait), once in its life.
 //
 // Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
-// pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
-// never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
-// may use, which then go around among them. Drafts that branch (draft_tree.h) are for steps without prompts; beside
-// these each tree gives its best path.
+// pages that are free, so they retract nobody, and what was not accepted is given back when the step is settled, so it
+// is never cached. Where the cache has filled the pool no page would be free: there whoever evicts a page for a token
+// evicts as many more, cached ones that nobody uses, as drafts of a step may take, and these go around among drafts.
+// Drafts that branch (draft_tree.h) are for steps without prompts; beside these each tree gives its best path.
 //
 // Drafts follow a text's newest token. So where steps overlap, drafting takes turns: while a token is pending its
 // request is drafted for as if the likeliest came, and if the budget holds that drafts after it pay, nothing is planned
