@@ -5,7 +5,7 @@
 // of the newest tokens may be put off until somebody asks for drafts (catch_up); a page that is full is whole. The
 // first draft of a request is what its newest token's slot says; each further one takes a pass of the model, over all
 // requests that want one. A page that requests share may be one that it has nothing of: who begins with such a page is
-// not followed.
+// not followed, or computes it again, while others read it.
 //
 // Chains leave keys and values behind the newest token's, in pages that are the request's; the next step writes over
 // them. Those of trees (draft_tree.h) are the model's own business.

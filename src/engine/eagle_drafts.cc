@@ -72,6 +72,7 @@ float* EagleDrafts::row_of(const Buffer& rows, int32_t index) const {
 
 void EagleDrafts::extend(const Batch& batch, const StepResults& results, Rows<const float> features) {
   begin_step();
+  filled_.clear();
   for (const Share& share : batch.shares) {
     begin_pages(share);
     if (!share.followed) continue;
@@ -81,6 +82,7 @@ void EagleDrafts::extend(const Batch& batch, const StepResults& results, Rows<co
     keep_features(share, slots, own);
   }
   run_extend();
+  for (const PageId page : filled_) whole_[page.value] = true;
 }
 
 void EagleDrafts::catch_up(std::span<const RequestRow> rows) {
@@ -188,7 +190,7 @@ void EagleDrafts::keep_features(const Share& share, const DraftSlots& slots, Row
     if ((position + 1) % tokens == 0) {
       const PageId page = page_size_.page_of(table_.slot(share.row, position));
       std::copy_n(features.row(row_at(share, slots, position)), width_, row_of(page_features_, page.value));
-      whole_[page.value] = true;
+      filled_.push_back(page);
     }
   if (slots.committed > share.position)
     std::copy_n(features.row(row_at(share, slots, slots.committed - 1)), width_,

@@ -14,6 +14,7 @@
 // before it is read, and a full page is whole for the head too, whoever comes to share it. The newest token's slot is
 // always put off: what it says is the first draft. The first slot of a chunk wants features of the token before it:
 // these are kept for each request, and for the last slot of each page, where a request may begin that found a prefix.
+// Where a page of a prefix has no slots, a request computes it again from its first token on.
 //
 // With topk above 1 drafts are trees: each pass follows topk branches of every request (growing_tree.h), whose keys and
 // values lie in slots of the store past the pool's: nobody else has these, and drafting takes no page.
@@ -123,6 +124,7 @@ class EagleDrafts final : public DraftModel {
   std::vector<bool> whole_;          // [pages] all slots of the page are computed, and its features kept
   Buffer row_features_;              // [request rows, width] of the last token in pages
   Buffer row_states_;                // [request rows, width] what the newest token's slot hands on
+  std::vector<PageId> filled_;       // by the step that is being computed
   std::vector<PutOff> put_off_;      // [request rows]
   std::vector<DraftToken> first_;    // [request rows, topk] what the newest token's slot says comes next
   std::vector<RequestRow> wanted_;   // of the step that is being computed: whose its wanted rows are

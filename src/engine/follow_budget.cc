@@ -53,12 +53,15 @@ bool FollowBudget::asks(int32_t decoding, double own) {
   return asked;
 }
 
+FollowBudget::Seconds FollowBudget::usual_gain(int32_t decoding, Seconds step) const {
+  return kUsualAnswer * step * (1 - std::exp(-gain(decoding)));
+}
+
 FollowBudget::Choice FollowBudget::choose(const Beginning& request) {
-  const double gained = gain(request.decoding);
-  const Seconds saved = kUsualAnswer * request.step * (1 - std::exp(-gained));
-  const Seconds price = request.prompt_rows * prompt_row_.value();
+  const Seconds saved = usual_gain(request.decoding, request.step) + request.missed;
+  const Seconds price = request.prompt_rows * prompt_row_.value() + request.again * target_row_.value();
   Probe& probe = probes_[class_of(request.decoding)];
-  if (gained > kLeastGain && (request.step.count() == 0 || saved >= price)) {
+  if (gains(request.decoding) && (request.step.count() == 0 || saved >= price)) {
     probe = {};
     return Choice::followed;
   }
@@ -83,6 +86,10 @@ void FollowBudget::compare(int32_t decoding, std::span<const double> own, double
 
 void FollowBudget::followed_prompt(int32_t rows, Seconds time) {
   if (rows > 0) prompt_row_.add(time / rows);
+}
+
+void FollowBudget::computed_prompt(int32_t rows, Seconds time) {
+  if (rows > 0) target_row_.add(time / rows);
 }
 
 }  // namespace quire::engine

@@ -10,6 +10,11 @@
 //   a request  is followed when it begins, if what a usual answer gains is more than what its prompt costs
 //   and left   when steps with as many requests as there are now do not gain any more
 //
+// A request may find cached pages of which the model has nothing: they were computed for one that was not followed. To
+// be followed it computes their tokens again, the target's part as well, and then they have slots for all who find them
+// after it. So what it missed who found these pages before, and was not followed, is added to what it gains: however
+// long a prefix is, it is computed again once it has cost as much as that takes, and never sooner.
+//
 // What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps, and
 // fewer and fewer as long as none gains; and of the steps in which the model would not be asked, it is in one of
 // kAskedAgain.
@@ -28,7 +33,7 @@ class FollowBudget {
  public:
   static constexpr int32_t kProbe = 16, kRarestProbe = 512, kTried = 32, kAskedAgain = 64;
   // Tokens. Not this request's own answer: its prompt's pages are shared, and who finds pages that were not followed
-  // cannot be followed, however long its answer is.
+  // has to compute them again.
   static constexpr int32_t kUsualAnswer = 256;
   static constexpr double kLeastGain = 0.02;  // less may be chance, and what the target computes for the model is not
                                               // measured apart
@@ -36,11 +41,15 @@ class FollowBudget {
 
   struct Beginning {
     int32_t decoding;     // requests that will decode together, this one included
-    int32_t prompt_rows;  // that are computed for it
+    int32_t prompt_rows;  // that are computed for it if it is followed
     Seconds step;         // of such a step without drafts; 0: not measured
+    int32_t again = 0;    // of the rows: in pages that it found, and of which the model has nothing
+    Seconds missed = {};  // by others that found them
   };
   enum class Choice : uint8_t { left, followed, tried };
   Choice choose(const Beginning& request);  // what becomes of a request that begins
+  // What a usual answer gains: a request that is not followed misses it.
+  Seconds usual_gain(int32_t decoding, Seconds step) const;
   bool gains(int32_t decoding) const { return gain(decoding) > kLeastGain; }
 
   // Whether it is asked for a request that it follows. own: tokens that the request's own drafter promises. To be
@@ -57,6 +66,8 @@ class FollowBudget {
   void caught_up(int32_t decoding, Seconds time) { catch_ups_[class_of(decoding)].add(time); }
   // And after a step with so many rows of prompts that it follows.
   void followed_prompt(int32_t rows, Seconds time);
+  // The target took so long for a step with so many rows of prompts.
+  void computed_prompt(int32_t rows, Seconds time);
   // Of a step in which it is asked, without passes for further drafts; 0: not measured.
   Seconds step_cost(int32_t decoding) const {
     return steps_[class_of(decoding)].value() + catch_ups_[class_of(decoding)].value();
@@ -80,7 +91,7 @@ class FollowBudget {
 
   std::array<std::array<Gain, kOwnClasses>, kClasses> gains_ = {};
   std::array<UsualTime, kClasses> steps_ = {}, catch_ups_ = {};
-  UsualTime prompt_row_;
+  UsualTime prompt_row_, target_row_;  // of prompts
   struct Probe {
     int32_t passed_by = 0;   // requests since one was tried
     int32_t after = kProbe;  // so many one is

@@ -82,6 +82,26 @@ TEST(FollowBudget, APromptMustBePaidByItsAnswer) {
   EXPECT_EQ(budget.choose(beginning(1, 5000)), Choice::left) << "an answer is taken to have 256 tokens";
 }
 
+// A usual answer gains 128 ms, and the target takes half a millisecond for a row.
+TEST(FollowBudget, WhatIsComputedAgainMustBePaidToo) {
+  FollowBudget budget;
+  see(budget, 1, 1.2, 1000);
+  EXPECT_NEAR(budget.usual_gain(1, 3ms).count(), 0.128, 0.001);
+  budget.followed_prompt(512, 512 * 30us);
+  budget.computed_prompt(512, 512 * 500us);
+  const auto choose = [&](int32_t again, FollowBudget::Seconds missed) {
+    return budget.choose({.decoding = 1, .prompt_rows = again + 100, .step = 3ms, .again = again, .missed = missed});
+  };
+  EXPECT_EQ(choose(200, {}), Choice::followed);
+  EXPECT_EQ(choose(300, {}), Choice::left);
+  EXPECT_EQ(choose(300, 20ms), Choice::left);
+  EXPECT_EQ(choose(300, 50ms), Choice::followed) << "others have missed that";
+  EXPECT_EQ(choose(4000, 1s), Choice::left);
+  EXPECT_EQ(choose(4000, 3s), Choice::followed);
+  see(budget, 1, 0.9, 1000);
+  EXPECT_EQ(choose(100, 3s), Choice::left) << "where nothing is gained, nothing was missed";
+}
+
 TEST(FollowBudget, OfThoseThatAreNotFollowedOneInSomeIsTried) {
   FollowBudget budget;
   see(budget, 1, 0.9);

@@ -325,7 +325,13 @@ void GpuDrafts::follow_best(const attn::StepShape& shape, const attn::StepInputs
 // --- behind a step
 
 void GpuDrafts::follow(const Batch& batch) {
-  for (const Share& share : batch.shares) begin_pages(share);
+  for (const Share& share : batch.shares) mark_pages(share, share.end(), false);
+  launch(batch);
+  for (const Share& share : batch.shares)
+    if (share.followed) mark_pages(share, share.prefills ? end_of_full_pages(share) : share.end(), true);
+}
+
+void GpuDrafts::launch(const Batch& batch) {
   // A tree is walked whoever made it: what came of it has to be moved.
   const auto takes_part = [](const Share& share) { return share.followed || share.branches; };
   if (std::ranges::none_of(batch.shares, takes_part)) return;
@@ -351,12 +357,16 @@ bool GpuDrafts::has_slots(std::span<const PageId> pages) const {
 }
 
 // Who is followed is so from the beginning of a page on, and never again once it was left: what such a request was the
-// last to write to is whole when it is full.
-void GpuDrafts::begin_pages(const Share& share) {
+// last to write to is whole when it is full. A page of a prompt may be others' as well, full and not whole, and is not
+// before all of it is on its way.
+void GpuDrafts::mark_pages(const Share& share, int32_t end, bool whole) {
   const std::span<const PageId> pages = table_.pages(share.row);
   const int32_t tokens = page_size_.tokens();
-  for (int32_t i = share.position / tokens; i <= (share.end() - 1) / tokens; ++i)
-    whole_[pages[i].value] = share.followed;
+  for (int32_t i = share.position / tokens; i < page_size_.pages_for(end); ++i) whole_[pages[i].value] = whole;
+}
+
+int32_t GpuDrafts::end_of_full_pages(const Share& share) const {
+  return share.end() / page_size_.tokens() * page_size_.tokens();
 }
 
 // When the first drafts of the step before are there, what was said of it has been read.

@@ -64,8 +64,10 @@ class GpuDrafts final : public DraftModel {
   const kv::KvStore& store() const { return store_; }
 
  private:
+  void launch(const Batch& batch);
   void begin_step();
-  void begin_pages(const Share& share);
+  void mark_pages(const Share& share, int32_t end, bool whole);
+  int32_t end_of_full_pages(const Share& share) const;
   void add_share(const Batch& batch, const Share& share);
   int32_t add_tree(const Batch& batch, const Share& share);
   void launch_extend();

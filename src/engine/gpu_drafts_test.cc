@@ -455,6 +455,8 @@ TEST_P(GpuDraftsTest, OnlyPagesOfTextsThatAreFollowedHaveSlots) {
   const auto has_slots = [&](const Drafting::Text& text) { return gpu->drafts().has_slots(gpu->pages_of(text)); };
   EXPECT_FALSE(has_slots(followed)) << "nothing was computed";
   gpu->step({{&followed, 90, false}});
+  const auto begun = std::span(gpu->all_pages_of(followed)).subspan(static_cast<size_t>(90 / GetParam().page_size), 1);
+  EXPECT_FALSE(gpu->drafts().has_slots(begun)) << "there is more to come of that page";
   gpu->step({{&followed, 38}, {&left, 17, true, 0, 0, false, false}});
   EXPECT_TRUE(has_slots(followed));
   EXPECT_FALSE(has_slots(left));

@@ -399,12 +399,46 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
 
 void Scheduler::stop_following(Sequence& sequence) { sequence.followed = sequence.drafted = false; }
 
-// Those that wait will decode beside it soon.
-FollowBudget::Choice Scheduler::begins_followed(const Sequence& sequence) {
-  if (!sequence.record || !draft_model_->has_slots(table_.pages(sequence.row))) return FollowBudget::Choice::left;
-  const int32_t decoding = std::min(limits_.running, running() + waiting());
-  return follow_budget_.choose(
-      {.decoding = decoding, .prompt_rows = sequence.remaining(), .step = draft_budget_.time_of(decoding)});
+// Whether the model follows it. If so, what it found and the model has nothing of is computed again, into the pages in
+// which it is: the target's bits in them stay what they are, whoever reads them meanwhile, and it takes no page.
+void Scheduler::begin_following(Sequence& sequence) {
+  using Choice = FollowBudget::Choice;
+  sequence.followed = false;
+  if (!sequence.record) return;
+  const std::span<const PageId> found = table_.pages(sequence.row);
+  const int32_t begin = tokens_with_slots(found), again = sequence.computed - begin;
+  if (again > 0 && is_computed_again(found, begin)) return;
+  Seconds* const missed = again > 0 ? &missed_[found[begin / limits_.page_size.tokens()].value] : nullptr;
+  const int32_t decoding = std::min(limits_.running, running() + waiting());  // those that wait will do so soon
+  const Seconds step = draft_budget_.time_of(decoding);
+  const Choice choice = follow_budget_.choose({.decoding = decoding,
+                                               .prompt_rows = sequence.remaining() + again,
+                                               .step = step,
+                                               .again = again,
+                                               .missed = missed ? *missed : Seconds{}});
+  if (choice == Choice::left) {
+    if (missed) *missed += follow_budget_.usual_gain(decoding, step);
+    return;
+  }
+  sequence.followed = sequence.asked = true;
+  sequence.steps_to_try = choice == Choice::tried ? FollowBudget::kTried : 0;
+  sequence.computed = sequence.settled = begin;
+}
+
+// From the first page on, of pages that are full.
+int32_t Scheduler::tokens_with_slots(std::span<const PageId> pages) const {
+  const auto end = std::ranges::find_if(pages, [&](PageId page) { return !draft_model_->has_slots({&page, 1}); });
+  return static_cast<int32_t>(end - pages.begin()) * limits_.page_size.tokens();
+}
+
+// The page that begins with this token, by one that runs: no two write to a page in the same step.
+bool Scheduler::is_computed_again(std::span<const PageId> found, int32_t begin) const {
+  const int32_t index = begin / limits_.page_size.tokens();
+  return std::ranges::any_of(running_, [&](const Sequence* other) {
+    const std::span<const PageId> pages = table_.pages(other->row);
+    return index < std::ssize(pages) && pages[index] == found[index] &&
+           other->computed < begin + limits_.page_size.tokens();
+  });
 }
 
 // In place of those of a request's own drafter, where these are less likely. The first is known; if it is no likelier,
@@ -503,8 +537,7 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
   std::vector<PageId> matched;
   if (limits_.prefix_cache) {
     matched = tree_.match(sequence.request->salt, std::span(sequence.tokens).first(sequence.shareable()));
-    if (awaits_prefix(sequence, static_cast<int32_t>(matched.size()) * limits_.page_size.tokens()))
-      return Admission::awaits_others;
+    if (awaits_prefix(sequence, matched)) return Admission::awaits_others;
   }
   sequence.row = table_.open();
   table_.append_shared(sequence.row, matched);  // held from here on, so they do not count as evictable
@@ -519,9 +552,10 @@ Scheduler::Admission Scheduler::try_admit(Sequence& sequence) {
 }
 
 // Only for what runs, awaits no mask, has no later turn and a common prefix longer than what the tree has: that will be
-// there.
-bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
-  const int32_t page_tokens = limits_.page_size.tokens();
+// there. So will be slots of the draft model, for one that it may follow.
+bool Scheduler::awaits_prefix(Sequence& sequence, std::span<const PageId> matched) const {
+  const int32_t page_tokens = limits_.page_size.tokens(), there = static_cast<int32_t>(matched.size()) * page_tokens;
+  const int32_t with_slots = sequence.record ? tokens_with_slots(matched) : there;
   sequence.awaited = nullptr;
   for (const Sequence* other : running_) {
     const bool in_prompt = other->prefills || other->settled < other->prompt_tokens;
@@ -529,7 +563,8 @@ bool Scheduler::awaits_prefix(Sequence& sequence, int32_t matched) const {
     if (other->request->salt != sequence.request->salt) continue;
     const int32_t common = std::min(common_prefix(sequence.tokens, other->tokens), sequence.shareable());
     const int32_t whole = common / page_tokens * page_tokens;
-    if (other->settled >= whole || whole - matched < std::max(page_tokens, kWorthWaiting)) continue;
+    const int32_t gained = whole - (other->followed ? with_slots : there);
+    if (other->settled >= whole || gained < std::max(page_tokens, kWorthWaiting)) continue;
     sequence.awaited = other;
     sequence.awaited_tokens = whole;
     return true;
@@ -550,20 +585,17 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
 void Scheduler::admit(Sequence& sequence, int32_t matched) {
   sequence.computed = sequence.settled = matched;
   sequence.prefills = true;
+  begin_following(sequence);
   if (!sequence.has_run()) {
     ++counters_.started;
     sequence.queued_seconds = seconds_since(sequence.submitted);
-    sequence.prefix_hit = std::min(matched, sequence.prompt_tokens);
+    sequence.prefix_hit = std::min(sequence.computed, sequence.prompt_tokens);
     counters_.prompt_tokens += sequence.prompt_tokens;
     counters_.cached_prompt_tokens += sequence.prefix_hit;
     sequence.tokens.reserve(sequence.most_tokens);
   }
   std::erase(waiting_, &sequence);
   insert_in_order(running_, sequence, runs_before);
-  const FollowBudget::Choice choice = begins_followed(sequence);
-  sequence.followed = choice != FollowBudget::Choice::left;
-  sequence.asked = true;
-  sequence.steps_to_try = choice == FollowBudget::Choice::tried ? FollowBudget::kTried : 0;
 }
 
 // --- pages
@@ -591,8 +623,8 @@ Scheduler::Pages Scheduler::reserve_pages(Sequence& sequence, int32_t tokens) {
   return Pages::reserved;
 }
 
-// That a cache which has filled the pool leaves free once, since drafts evict nobody and give back what they took. No
-// draft needs more than one, and no pass.
+// That a cache which has filled the pool leaves free once: drafts take free pages alone and give them back, and there
+// would never be any. No draft needs more than one, and no pass.
 int32_t Scheduler::pages_for_drafts() const {
   const auto drafting =
       std::count_if(running_.begin(), running_.end(), [](const Sequence* s) { return s->speculates(); });
@@ -664,6 +696,7 @@ void Scheduler::advance(const Batch& batch) {
   const int32_t prompt_rows = batch.prompt_rows();
   for (const Share& share : batch.shares) {
     Sequence& sequence = *sequences_.at(share.id);
+    if (draft_model_) forget_missed(share);
     if (!share.prefills && waits_for(sequence) > 0) sequence.waited += prompt_rows;
     sequence.computed = share.text_end();
     sequence.drafted = share.draws && sequence.followed;
@@ -673,6 +706,13 @@ void Scheduler::advance(const Batch& batch) {
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
     sequence.pending += share.draws;
   }
+}
+
+// Pages that are written to are no longer those that were found.
+void Scheduler::forget_missed(const Share& share) {
+  const std::span<const PageId> pages = table_.pages(share.row);
+  const int32_t tokens = limits_.page_size.tokens();
+  for (int32_t i = share.position / tokens; i <= (share.end() - 1) / tokens; ++i) missed_[pages[i].value] = {};
 }
 
 void Scheduler::settle(const Batch& batch, StepResults& results) {
@@ -699,6 +739,7 @@ void Scheduler::measure(const Batch& batch, const StepResults& results) {
   for (const Share& share : batch.shares) followed_prompts += share.prefills && share.followed ? share.count : 0;
   if (followed_prompts >= kMany) follow_budget_.followed_prompt(followed_prompts, results.following);
   const int32_t prompt_rows = batch.prompt_rows(), decoding = batch.rows() - prompt_rows;
+  if (prompt_rows >= kMany) follow_budget_.computed_prompt(prompt_rows, results.time - results.following);
   if (decoding == 0 || results.time.count() <= 0 || prompt_rows > limits_.mixed_chunk) return;
   prefill_budget_.measured(decoding, prompt_rows, results.time);
   if (limits_.drafts == 0 || prompt_rows > 0) return;

@@ -33,10 +33,10 @@
 // credit has left (SchedulerLimits::first_wait), once in its life.
 //
 // Drafts (drafter.h) come last, behind the tokens of requests that decode, within a budget (DraftBudget): they take
-// pages that are free and nobody else's, and what was not accepted is given back when the step is settled, so it is
-// never cached. Where the cache has filled the pool, whoever evicts a page for a token evicts as many more as drafts
-// may use, which then go around among them. Drafts that branch (draft_tree.h) are for steps without prompts; beside
-// these each tree gives its best path.
+// pages that are free, so they retract nobody, and what was not accepted is given back when the step is settled, so it
+// is never cached. Where the cache has filled the pool no page would be free: there whoever evicts a page for a token
+// evicts as many more, cached ones that nobody uses, as drafts of a step may take, and these go around among drafts.
+// Drafts that branch (draft_tree.h) are for steps without prompts; beside these each tree gives its best path.
 //
 // Drafts follow a text's newest token. So where steps overlap, drafting takes turns: while a token is pending its
 // request is drafted for as if the likeliest came, and if the budget holds that drafts after it pay, nothing is planned
@@ -47,7 +47,9 @@
 //
 // With a draft model (draft_model.h) the token that a step will draw has its page before that step, since the model
 // computes its slot in it. While the next step is planned the model is asked for drafts of those requests for which
-// that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. A device may
+// that gains (follow_budget.h); a request takes its own drafter's or the model's, whichever promise more. Of cached
+// pages the model may have nothing, since they were computed for somebody that it does not follow. Where that pays, one
+// request computes what they hold again, into the same pages, and others that may be followed wait for it. A device may
 // make them behind each step, before the host has read it: for whoever was asked for when that step was planned, if
 // there are free pages for them too, which go back when it is settled.
 //
@@ -141,7 +143,10 @@ class Scheduler {
             const DraftBudget& draft_budget);
 
   // Where the limits have one: before the first request, and it outlives them all.
-  void set_draft_model(DraftModel& model) { draft_model_ = &model; }
+  void set_draft_model(DraftModel& model) {
+    draft_model_ = &model;
+    missed_.resize(pool_.pages());
+  }
 
   // Ids ascend in the order of add(). The request passed check_fits().
   void add(RequestId id, Request request, Listener listener, Clock::time_point submitted = Clock::now());
@@ -210,7 +215,10 @@ class Scheduler {
                       std::span<std::vector<DraftToken>* const> chains);
   int32_t draft_by_model(const DraftBudget::StepAhead& step, std::span<Planned* const> drafting);
   static void stop_following(Sequence& sequence);
-  FollowBudget::Choice begins_followed(const Sequence& sequence);
+  void begin_following(Sequence& sequence);
+  int32_t tokens_with_slots(std::span<const PageId> pages) const;
+  bool is_computed_again(std::span<const PageId> found, int32_t begin) const;
+  void forget_missed(const Share& share);
   int32_t most_drafts(const Sequence& sequence) const;
   int32_t reserve_free_pages(const Planned& planned, int32_t drafts);
   void plan_passes();
@@ -218,7 +226,7 @@ class Scheduler {
   static Share share_of(const Planned& planned);
 
   Admission try_admit(Sequence& sequence);
-  bool awaits_prefix(Sequence& sequence, int32_t matched) const;
+  bool awaits_prefix(Sequence& sequence, std::span<const PageId> matched) const;
   bool has_room_for(const Sequence& sequence) const;
   void admit(Sequence& sequence, int32_t matched);
 
@@ -264,6 +272,8 @@ class Scheduler {
   PrefillBudget prefill_budget_;
   DraftBudget draft_budget_;
   FollowBudget follow_budget_;
+  using Seconds = FollowBudget::Seconds;
+  std::vector<Seconds> missed_;  // [pages] by those that found it, the first without slots, and were not followed
   std::vector<std::vector<DraftToken>> chains_ahead_;  // scratch of waits_for_tokens()
   bool has_waited_ = false;                            // for tokens, since the last step was planned
   int64_t plans_ = 0;
