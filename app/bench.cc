@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "base/cuda.h"
+#include "base/cuda_absence.h"
 #include "commands.h"
 #include "device_choice.h"
 #include "session.h"
-#include "usage_error.h"
 
 namespace quire::bench {
 namespace {
@@ -21,7 +21,7 @@ struct Request {
 };
 
 void check_device(const std::string& device) {
-  if (device == "cuda" && cuda::devices() == 0) throw UsageError(cat("--device cuda: ", kNoGpu));
+  if (device == "cuda" && cuda::devices() == 0) throw UnusableDevice(cat("--device cuda: ", cuda::why_no_device()));
 }
 
 CLI::App* add_benchmark(CLI::App& bench, const std::string& name, const std::string& help, const std::string& command,

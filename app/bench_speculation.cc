@@ -132,7 +132,7 @@ void add_lines(int32_t batch, int32_t depth, const std::vector<double>& seconds,
 
 Report bench_speculation(const SpeculationOptions& options) {
   const SessionOptions& session = options.session;
-  const bool is_cuda = choose_device(session.device, gpu_facts(), 0).device == Device::cuda;
+  const bool is_cuda = choose_device(session.device, gpu_facts()).device == Device::cuda;
   const std::unique_ptr<cuda::Stream> stream = is_cuda ? std::make_unique<cuda::Stream>() : nullptr;
   Exec exec({.threads = session.threads, .isa = usable_isa(session.isa), .stream = stream.get()});
   const model::Model model =

@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/cuda.h"
+#include "exit_status.h"
 #include "progress.h"
 #include "text/stop_text.h"
 #include "text/utf8_stream.h"
@@ -98,6 +100,14 @@ class Waiting {
   Progress progress_;
 };
 
+bool step(engine::Engine& engine) {
+  try {
+    return engine.step();
+  } catch (const cuda::DeviceError& error) {
+    end_at_once(error);
+  }
+}
+
 }  // namespace
 
 double Completion::prefill_rate() const { return tokens.empty() ? 0 : (prompt_tokens - cached_tokens) / first_seconds; }
@@ -118,7 +128,7 @@ Completion complete(Session& session, engine::Request request, const TextOptions
       session.engine.submit(std::move(request), [&](const engine::Output& output) { hearer.hear(output); });
   while (!hearer.finished()) {
     if (interrupt.happened() || hearer.found_stop()) session.engine.cancel(id);
-    check(session.engine.step() || hearer.finished(), "the engine is idle although a request is not finished");
+    check(step(session.engine) || hearer.finished(), "the engine is idle although a request is not finished");
     if (!hearer.finished()) waiting.show(hearer.result);
   }
   const engine::Finish end = hearer.result.finish;

@@ -1,14 +1,11 @@
-// `quire inspect attention`: which kernel takes a problem on a GPU, how it is launched, and why. The problem is laid
-// out as a call without memory behind it: the choice looks at no element, and no GPU need be there.
+// `quire inspect attention`: which kernel takes a problem on a GPU, how it is launched, and why. No GPU need be there.
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "attn/attention.h"
 #include "attn/gpu_choice.h"
 #include "base/check.h"
 #include "commands.h"
@@ -20,15 +17,13 @@ namespace {
 using attn::Mode;
 
 struct AttentionProblem {
-  Mode mode = Mode::decode;
-  int32_t batch = 1, queries = 1, context = 4096, page_size = 16;
-  int32_t heads = 32, kv_heads = 8, key_dim = 128, value_dim = 0;
-  Dtype type = Dtype::bf16, kv_type = Dtype::bf16;
-  bool is_latent = false, is_deterministic = false;
+  attn::GpuProblem call{.shapes = {.query_type = Dtype::bf16,
+                                   .kv_type = Dtype::bf16,
+                                   .heads = 32,
+                                   .kv_heads = 8,
+                                   .key_dim = 128,
+                                   .value_dim = 0}};
   attn::GpuDevice device{.capability = 90, .processors = 132, .shared_bytes = 232448, .reserved_shared = 1024};
-
-  int32_t values() const { return value_dim > 0 ? value_dim : is_latent && key_dim > 64 ? key_dim - 64 : key_dim; }
-  bool is_verify() const { return mode == Mode::verify || mode == Mode::verify_tree; }
 };
 
 constexpr Mode kProblemModes[] = {Mode::decode, Mode::extend, Mode::verify, Mode::verify_tree};
@@ -50,68 +45,17 @@ T named(const T (&values)[kCount], const std::string& name) {
   throw CheckError(cat("no such word: ", name));
 }
 
-attn::Limits limits_of(const AttentionProblem& problem) {
-  return {.batch = problem.batch,
-          .context = problem.context,
-          .page_size = PageSize(problem.page_size),
-          .draft_tokens = problem.is_verify() ? problem.queries : 0,
-          .heads = problem.heads,
-          .kv_heads = problem.kv_heads,
-          .key_dim = problem.key_dim,
-          .value_dim = problem.values(),
-          .device = Device::cuda};
-}
-
-// Addresses that nobody follows, at multiples of 4096.
-std::byte* nowhere(int32_t number) { return reinterpret_cast<std::byte*>(uintptr_t{4096} * (number + 1)); }
-
-attn::GpuChoice choice_for(const AttentionProblem& problem) {
-  check(problem.heads % problem.kv_heads == 0, problem.heads, " heads are no multiple of ", problem.kv_heads,
-        " kv heads");
-  const attn::MetadataArena arena(limits_of(problem));
-  const int64_t rows = int64_t{problem.batch} * (problem.mode == Mode::decode ? 1 : problem.queries);
-  const attn::StepShape shape{.mode = problem.mode,
-                              .captured = problem.batch,
-                              .query_rows = static_cast<int32_t>(rows),
-                              .table = {.pages = reinterpret_cast<const PageId*>(nowhere(0)),
-                                        .stride = arena.limits().text_pages(),
-                                        .rows = problem.batch + 1,
-                                        .width = arena.limits().text_pages(),
-                                        .page_size = arena.limits().page_size,
-                                        .pool_pages = 1}};
-  const int32_t values = problem.values(), heads = problem.heads;
-  return choose_gpu({.keys = key_view(arena, shape, attn::LayerKind::full),
-                     .arena = &arena,
-                     .kv = {.keys = nowhere(1),
-                            .values = nowhere(problem.is_latent ? 1 : 2),
-                            .type = problem.kv_type,
-                            .kv_heads = problem.kv_heads,
-                            .key_dim = problem.key_dim,
-                            .value_dim = values,
-                            .key_stride = int64_t{problem.kv_heads} * problem.key_dim,
-                            .value_stride = int64_t{problem.kv_heads} * (problem.is_latent ? problem.key_dim : values),
-                            .key_scale = 1,
-                            .value_scale = 1,
-                            .slots = 1},
-                     .q = {nowhere(3), problem.type, rows, heads, problem.key_dim, int64_t{heads} * problem.key_dim},
-                     .out = {nowhere(4), problem.type, rows, heads, values, int64_t{heads} * values},
-                     .scale = 1 / std::sqrt(static_cast<float>(problem.key_dim)),
-                     .deterministic = problem.is_deterministic},
-                    problem.device);
-}
-
-void print(const AttentionProblem& problem) {
-  const attn::GpuChoice choice = choice_for(problem);
-  const attn::Problem shape{.query_type = problem.type,
-                            .kv_type = problem.kv_type,
-                            .heads = problem.heads,
-                            .kv_heads = problem.kv_heads,
-                            .key_dim = problem.key_dim,
-                            .value_dim = problem.values()};
-  std::cout << "problem  " << to_string(problem.mode) << " of " << problem.batch << " sequences";
-  if (problem.mode != Mode::decode) std::cout << " with " << problem.queries << " queries each";
-  std::cout << ", up to " << problem.context << " keys in pages of " << problem.page_size << ": " << to_string(shape)
-            << (problem.is_latent ? ", latent" : "") << (problem.is_deterministic ? ", deterministic" : "") << '\n'
+void print(AttentionProblem problem) {
+  attn::GpuProblem& call = problem.call;
+  attn::Problem& shapes = call.shapes;
+  check(shapes.heads % shapes.kv_heads == 0, shapes.heads, " heads are no multiple of ", shapes.kv_heads, " kv heads");
+  if (shapes.value_dim == 0)
+    shapes.value_dim = call.is_latent && shapes.key_dim > 64 ? shapes.key_dim - 64 : shapes.key_dim;
+  const attn::GpuChoice choice = choose_gpu(call, problem.device);
+  std::cout << "problem  " << to_string(call.mode) << " of " << call.batch << " sequences";
+  if (call.mode != Mode::decode) std::cout << " with " << call.queries << " queries each";
+  std::cout << ", up to " << call.context << " keys in pages of " << call.page_size << ": " << to_string(shapes)
+            << (call.is_latent ? ", latent" : "") << (call.is_deterministic ? ", deterministic" : "") << '\n'
             << "device   " << to_string(problem.device) << '\n'
             << "kernel   " << to_string(choice) << '\n'
             << "because  " << choice.why << '\n';
@@ -130,26 +74,26 @@ void add_inspect_attention(CLI::App& inspect) {
   };
   const auto words = std::make_shared<ProblemWords>();
   word("--mode", words->mode, names_of(kProblemModes), "of the step");
-  number("--batch", problem->batch, "sequences");
-  number("--queries", problem->queries, "of each sequence, but in decode");
-  number("-c,--context-length", problem->context, "most keys of a sequence");
-  number("--page-size", problem->page_size, "tokens in a page");
-  number("--heads", problem->heads, "query heads");
-  number("--kv-heads", problem->kv_heads, "kv heads");
-  number("--key-dim", problem->key_dim, "elements of a key");
-  app->add_option("--value-dim", problem->value_dim, "elements of a value; as many as a key's if not given")
+  number("--batch", problem->call.batch, "sequences");
+  number("--queries", problem->call.queries, "of each sequence, but in decode");
+  number("-c,--context-length", problem->call.context, "most keys of a sequence");
+  number("--page-size", problem->call.page_size, "tokens in a page");
+  number("--heads", problem->call.shapes.heads, "query heads");
+  number("--kv-heads", problem->call.shapes.kv_heads, "kv heads");
+  number("--key-dim", problem->call.shapes.key_dim, "elements of a key");
+  app->add_option("--value-dim", problem->call.shapes.value_dim, "elements of a value; as many as a key's if not given")
       ->check(CLI::Range(1, 1 << 24));
   word("--dtype", words->type, {"f32", "bf16", "f16"}, "of queries");
   word("--kv-cache-dtype", words->kv_type, names_of(kProblemTypes), "of keys and values");
-  app->add_flag("--latent", problem->is_latent, "a value is its key's front (MLA)");
-  app->add_flag("--deterministic", problem->is_deterministic, "the one reduction");
+  app->add_flag("--latent", problem->call.is_latent, "a value is its key's front (MLA)");
+  app->add_flag("--deterministic", problem->call.is_deterministic, "the one reduction");
   number("--capability", problem->device.capability, "of the GPU: 90 for 9.0");
   number("--processors", problem->device.processors, "of the GPU");
   number("--shared-bytes", problem->device.shared_bytes, "shared memory that a block may have");
   app->callback([problem, words] {
-    problem->mode = named(kProblemModes, words->mode);
-    problem->type = named(kProblemTypes, words->type);
-    problem->kv_type = named(kProblemTypes, words->kv_type);
+    problem->call.mode = named(kProblemModes, words->mode);
+    problem->call.shapes.query_type = named(kProblemTypes, words->type);
+    problem->call.shapes.kv_type = named(kProblemTypes, words->kv_type);
     const int code = with_one_line_errors("inspect attention", [&] { print(*problem); });
     if (code != 0) throw CLI::RuntimeError(code);
   });

@@ -8,17 +8,15 @@
 #include <iostream>
 #include <string>
 
-#include "base/cuda.h"
+#include "base/check.h"
 #include "commands.h"
+#include "exit_status.h"
 #include "help.h"
-#include "model_path.h"
 #include "one_line_errors.h"
 #include "shell_completion.h"
 #include "usage_error.h"
 
 namespace {
-
-constexpr int kFailed = 1;
 
 // The command as a person would repeat it: without the folder that the program happens to lie in.
 std::string command_line(int argc, char** argv) {
@@ -84,19 +82,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   fill_standard_descriptors();
-  try {
+  return quire::exit_status([&] {
     const int status = run(argc, argv);
-    if (status != 0 || all_is_written()) return status;
-    std::cerr << "quire: the output cannot be written\n";
-    return kFailed;
-  } catch (const quire::BadModel& error) {
-    std::cerr << "quire: " << error.what() << '\n';
-    return quire::kBadInput;
-  } catch (const quire::cuda::OutOfMemory& error) {  // which says what to ask less of
-    std::cerr << "quire: " << error.what() << '\n';
-    return quire::kBadInput;
-  } catch (const std::exception& error) {
-    std::cerr << "quire: " << quire::in_plain_words(error) << '\n';
-    return kFailed;
-  }
+    quire::check(status != 0 || all_is_written(), "the output cannot be written");
+    return status;
+  });
 }

@@ -11,8 +11,10 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/cuda.h"
 #include "commands.h"
 #include "config_file.h"
+#include "exit_status.h"
 #include "http/server.h"
 #include "model_path.h"
 #include "serve/browser_guard.h"
@@ -35,7 +37,11 @@ void warm_up(engine::Engine& engine) {
   request.prompt = {0};
   request.max_new_tokens = 2;
   engine.submit(std::move(request), [](const engine::Output&) {});
-  while (engine.step()) {
+  try {
+    while (engine.step()) {
+    }
+  } catch (const cuda::DeviceError& error) {
+    end_at_once(error);
   }
 }
 
@@ -52,12 +58,20 @@ serve::ServiceOptions service_options_of(const ServeOptions& options, const std:
   return service;
 }
 
+serve::ServiceOptions with_queue_of(const engine::EngineOptions& engine, const ServeOptions& options,
+                                    serve::ServiceOptions service) {
+  service.most_jobs_of_a_key = most_jobs_of_a_key(options, engine);
+  return service;
+}
+
 // The parts of a service over a loaded model, in the order in which they need each other.
 struct Loaded {
-  Loaded(const SessionOptions& options, const SessionNews& news, const serve::ServiceOptions& service_options)
-      : session(options, news),
+  Loaded(const ServeOptions& options, const std::string& path, const SessionNews& news,
+         const serve::ServiceOptions& service_options)
+      : session(with_model(session_options(options), path), news),
         grammars(serve::grammar_tokens(session.tokenizer, session.model.config().vocabulary)),
-        service({session.tokenizer, session.model, session.engine, grammars}, service_options) {
+        service({session.tokenizer, session.model, session.engine, grammars},
+                with_queue_of(session.engine.options(), options, service_options)) {
     session.times.ended("grammars");
     warm_up(session.engine);
     session.engine.start();
@@ -136,7 +150,7 @@ void ServeCommand::run() {
   warn_of_open_doors();
   server_.start();
   log_.say(LogLevel::info, cat("listening on ", address(), " while ", path, " is loaded"));
-  loaded_ = std::make_unique<Loaded>(with_model(session_options(options_), path), news, service);
+  loaded_ = std::make_unique<Loaded>(options_, path, news, service);
   signals_.wait_from_now_on();
   routes_.set_service(&loaded_->service);
   log_.say(LogLevel::info, cat("loaded in ", loaded_->session.times.text()));
@@ -144,9 +158,9 @@ void ServeCommand::run() {
               loaded_->service.options().served_model_name.c_str(), address().c_str(), address().c_str());
   std::fflush(stdout);
   while (signals_.wait() == Signal::reload) reload_certificate();
-  const bool works = loaded_->session.engine.accepts();
   shut_down(*loaded_);
-  check(works, "the engine has broken down");
+  // Whoever frees what a failed device has may wait for it for ever.
+  if (loaded_->session.engine.has_broken_down()) end_at_once(CheckError("the engine has broken down"));
 }
 
 void ServeCommand::reload_certificate() {

@@ -53,8 +53,9 @@ void add_engine_options(CLI::App& command, ServeOptions& options) {
                            "--speculative-draft-model-path", "--disable-speculative-ngram",
                            "--speculative-num-draft-tokens", "--speculative-eagle-topk", "--speculative-num-steps"})
     command.get_option(name)->group(kGroup);
-  command.add_option("--max-running-requests", engine.max_running_requests, "computed together; others wait")
-      ->capture_default_str()
+  command
+      .add_option("--max-running-requests", engine.max_running_requests,
+                  "computed together; others wait; default: 64, on a GPU 256")
       ->check(CLI::Range(1, 4096))
       ->group(kGroup);
   command.add_option("--max-queued-requests", engine.max_queued_requests, "that wait; more get 503")
@@ -260,13 +261,15 @@ serve::ServiceOptions service_options(const ServeOptions& options, const std::st
   for (const std::string& name : names) check(!name.empty(), "--served-model-name: a name is empty");
   if (names.empty()) names = {name_of_model(model_path)};
   service.served_model_name = names[0];
-  const engine::EngineOptions& engine = options.session.engine;
-  if (api_keys(options).size() > 1)  // the queue is everybody's
-    service.most_jobs_of_a_key = std::max(1, (engine.max_running_requests + engine.max_queued_requests) / 2);
   service.aliases.assign(names.begin() + 1, names.end());
   if (!options.chat_template_file.empty())
     service.chat_template = read_file(options.chat_template_file, "chat template");
   return service;
+}
+
+int32_t most_jobs_of_a_key(const ServeOptions& options, const engine::EngineOptions& engine) {
+  if (api_keys(options).size() < 2) return 0;
+  return std::max(1, (engine.max_running_requests + engine.max_queued_requests) / 2);
 }
 
 std::string name_of_model(const std::string& path) {

@@ -46,6 +46,8 @@ SessionOptions session_options(const ServeOptions& options);
 http::ServerOptions http_options(
     const ServeOptions& options);  // an address may always send one body of the largest size
 serve::ServiceOptions service_options(const ServeOptions& options, const std::string& model_path);
+// ServiceOptions have it; engine: as it is, with defaults filled in. Where there are several keys the queue is theirs.
+int32_t most_jobs_of_a_key(const ServeOptions& options, const engine::EngineOptions& engine);
 
 // What callers call a model that was given no name: the file's or folder's, without the type of its weights.
 std::string name_of_model(const std::string& path);

@@ -52,6 +52,14 @@ TEST_F(ApiKeys, ComeFromThreePlaces) {
   EXPECT_EQ(keys[0].name + keys[1].name + keys[2].name, "key-1bobkey-3") << "what the log calls them";
 }
 
+TEST_F(ApiKeys, OfSeveralEachMayFillHalfOfTheQueue) {
+  const engine::EngineOptions engine{.max_running_requests = 256, .max_queued_requests = 1024};
+  options_.api_keys = {"one"};
+  EXPECT_EQ(most_jobs_of_a_key(options_, engine), 0) << "no limit";
+  options_.api_keys = {"one", "two"};
+  EXPECT_EQ(most_jobs_of_a_key(options_, engine), 640);
+}
+
 TEST_F(ApiKeys, ANameMayStandBeforeTheSaltOrBehindIt) {
   options_.api_key_file = file("one salt name=alice\ntwo name=bob pepper\n");
   const std::vector<serve::ApiKey> keys = api_keys(options_);

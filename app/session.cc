@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "attn/gpu_choice.h"
 #include "base/check.h"
 #include "dummy_vocabulary.h"
 #include "engine/available_memory.h"
 #include "engine/ngram_drafter.h"
 #include "engine/pool_memory.h"
+#include "model/step_arrays.h"
 #include "model_path.h"
 #include "own_heads.h"
 #include "usage_error.h"
@@ -32,21 +34,39 @@ model::LoadFormat load_format(const SessionOptions& options) {
   return options.load_format == "dummy" ? model::LoadFormat::dummy : model::LoadFormat::automatic;
 }
 
-// At most: dense weights are bf16 on a GPU, others smaller.
-int64_t gpu_weight_bytes(const std::string& path, model::LoadFormat format) {
+// A head that is named takes about what its file does, and as much for each token as a layer of the model. The one that
+// comes with the program is small.
+int64_t head_bytes(const std::string& path) {
+  std::error_code unreadable;  // which loading it will tell
+  const std::filesystem::path given(path);
+  const auto file = std::filesystem::is_directory(given, unreadable) ? given / "model.safetensors" : given;
+  const auto bytes = std::filesystem::file_size(file, unreadable);
+  return unreadable ? 0 : static_cast<int64_t>(bytes);
+}
+
+model::EagleSpec like_a_layer_of(const model::ModelConfig& config) {
+  model::EagleSpec head{};
+  head.width = config.width;
+  head.vocabulary = head.draft_vocabulary = config.vocabulary;
+  head.layer = config.layers.front();
+  return head;
+}
+
+GpuWish gpu_wish(const SessionOptions& options, const std::string& path, int64_t free) {
   check_model(path);
-  return model::WeightFiles(path, format).parameters() * size_of(Dtype::bf16);
+  const model::WeightFiles files(path, load_format(options));
+  engine::EngineOptions engine = options.engine;
+  engine.kv_type = kv_type_from(options.kv_type);
+  const model::EagleSpec head = like_a_layer_of(files.config());
+  const bool has_head = !options.draft_model.empty();
+  engine::MemoryDemand demand = engine::memory_demand(engine, files.config(), has_head ? &head : nullptr, Device::cuda);
+  demand.weights = model::device_weight_bytes(files) + (has_head ? head_bytes(options.draft_model) : 0);
+  return {.fit = engine::fit_on_gpu(demand, {free, free, engine.mem_fraction_static}), .kv_type = engine.kv_type};
 }
 
 DeviceChoice device_of(const SessionOptions& options, const std::string& path) {
   const GpuFacts gpu = options.device == "cpu" ? GpuFacts{} : gpu_facts();
-  return choose_device(options.device, gpu, gpu.count > 0 ? gpu_weight_bytes(path, load_format(options)) : 0);
-}
-
-// Where there is a GPU, people want to know.
-DeviceChoice said(DeviceChoice choice, const SayLine& say_line) {
-  if (cuda::devices() > 0) say_line(choice.why);
-  return choice;
+  return choose_device(options.device, gpu, gpu.count > 0 ? gpu_wish(options, path, gpu.free_bytes) : GpuWish{});
 }
 
 std::unique_ptr<cuda::Stream> stream_for(Device device) {
@@ -93,6 +113,16 @@ engine::EngineOptions engine_options(const SessionOptions& options, const model:
   return engine;
 }
 
+attn::Problem attention_shapes(const model::ModelConfig& config, Dtype kv_type) {
+  const model::AttentionSpec& heads = config.attention();
+  return {.query_type = model::query_type_for(kv_type, Device::cuda),
+          .kv_type = kv_type,
+          .heads = heads.heads,
+          .kv_heads = heads.kv_heads,
+          .key_dim = heads.key_dim,
+          .value_dim = heads.value_dim};
+}
+
 }  // namespace
 
 Dtype kv_type_from(const std::string& name) {
@@ -113,12 +143,14 @@ Isa usable_isa(const std::string& name) {
   return isa;
 }
 
-model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line, model::LoadFormat format) {
+model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line, model::LoadFormat format,
+                        const std::string& device) {
   check_model(path);
   Progress progress(say_line);
   const std::string name = std::filesystem::path(path).filename();
   int64_t shown = -1;
   const auto say_how_far = [&](int64_t done, int64_t total) {
+    if (done == 0 && !device.empty()) say_line(device);  // the files turned out to be a model
     const int64_t percent = total ? 100 * done / total : 100;
     if (percent == std::exchange(shown, percent)) return;
     progress.say(cat("loading ", name, ": ", percent, " %"));
@@ -146,7 +178,7 @@ CLI::Option* add_threads_option(CLI::App& app, int& threads) {
 }
 
 CLI::Option* add_kv_type_option(CLI::App& app, std::string& kv_type) {
-  return app.add_option("--kv-cache-dtype", kv_type, "type of the keys and values that are kept")
+  return app.add_option("--kv-cache-dtype", kv_type, "type of the keys and values that are kept; f32: on a CPU alone")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "bf16", "bfloat16", "f16", "f32", "fp8", "fp8_e4m3"}));
 }
@@ -257,17 +289,23 @@ void check_device(const SessionOptions& options, const std::string& path) { devi
 
 Session::Session(const SessionOptions& options, const SessionNews& news)
     : path(model_path(checked(options).model, news.progress)),
-      device(said(device_of(options, path), news.progress)),
+      device(device_of(options, path)),
       stream(stream_for(device.device)),
       exec({.threads = options.threads, .isa = usable_isa(options.isa), .stream = stream.get()}),
-      model(times.timed("weights", [&] { return load_model(path, exec, news.progress, load_format(options)); })),
+      model(times.timed("weights",
+                        [&] { return load_model(path, exec, news.progress, load_format(options), device.why); })),
       head(times.timed("draft head", [&] { return head_of(options, model, exec); })),
       tokenizer(times.timed("tokenizer", [&] { return text::Tokenizer(vocabulary_of(options, path, model)); })),
       chat_template(template_of(tokenizer)),
       engine(model, engine_options(options, model, head ? &*head : nullptr, tokenizer, exec.device()), exec) {
   times.ended(device.device == Device::cuda ? "memory and graphs" : "memory");
-  if (device.device == Device::cuda) return;  // its pool is memory that it has
   const engine::EngineOptions& used = engine.options();
+  if (device.device == Device::cuda) {  // its pool is memory that it has
+    const auto warning =
+        attn::slow_attention(attention_shapes(model.config(), used.kv_type), used.deterministic, attn::cuda::device());
+    if (warning) news.warning(*warning);
+    return;
+  }
   const int64_t token_bytes =
       engine::pool_token_bytes(model.config(), used.kv_type, used.page_size, head ? &head->spec() : nullptr);
   const auto warning = engine::tight_memory(token_bytes, used.max_total_tokens, engine::available_memory());

@@ -52,14 +52,14 @@ std::string refuse_nan(const std::string& text);  // a check of options that are
 Dtype kv_type_from(const std::string& name);      // of --kv-cache-dtype
 Isa usable_isa(const std::string& name);          // of --isa; throws CheckError where this machine lacks it
 
-// Checks that there is one, and shows progress.
+// Checks that there is one, and shows progress. device: a line that says who will compute it and why; "": none.
 model::Model load_model(const std::string& path, Exec& exec, const SayLine& say_line = say_on_stderr,
-                        model::LoadFormat format = model::LoadFormat::automatic);
+                        model::LoadFormat format = model::LoadFormat::automatic, const std::string& device = {});
 
 // Throws UsageError where options of drafts do not go together: before anything is fetched, loaded or started for them.
 void check_draft_options(const SessionOptions& options);
 
-// Throws UsageError where a GPU is asked for and cannot be used: before anything is started for it.
+// Throws UnusableDevice where a GPU is asked for and cannot be used: before anything is started for it.
 void check_device(const SessionOptions& options, const std::string& path);
 
 // Who is told what goes on while a session is made, and what should not stay so, as memory that is tight.

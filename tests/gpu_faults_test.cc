@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <map>
 #include <mutex>
@@ -121,6 +122,39 @@ TEST_F(GpuFaults, AStepWithoutMemoryFailsAloneAndTheNextIsRight) {
   ASSERT_EQ(first.prompt_logprobs.size(), scored.prompt.size());
   for (size_t i = 1; i < scored.prompt.size(); ++i)
     EXPECT_EQ(first.prompt_logprobs[i].logprob, again.prompt_logprobs[i].logprob) << i;
+}
+
+// What is launched behind a function of the host that does not return never begins, as behind a kernel that hangs. It
+// takes as long as the engine's patience.
+TEST_F(GpuFaults, AGpuThatHangsIsGivenUpAndEverybodyIsTold) {
+  std::promise<void> broken, released;
+  EngineOptions used = options();
+  used.on_broken = [&] { broken.set_value(); };
+  std::promise<Output> ended;
+  Engine engine(*model_, used, *exec_);
+  engine.submit(request(1), [&](const Output& output) {
+    if (output.finish != Finish::none) ended.set_value(output);
+  });
+  const cudaHostFn_t hang = [](void* until) { static_cast<std::promise<void>*>(until)->get_future().wait(); };
+  ASSERT_EQ(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream_->handle()), hang, &released), cudaSuccess);
+  engine.start();
+  EXPECT_EQ(broken.get_future().wait_for(std::chrono::minutes(4)), std::future_status::ready);
+  const Output end = ended.get_future().get();
+  EXPECT_EQ(end.finish, Finish::failed);
+  EXPECT_NE(end.error.find("the GPU has not answered for 6"), std::string::npos) << end.error;
+  EXPECT_NE(end.error.find("in flight: step "), std::string::npos) << end.error;
+  released.set_value();
+}
+
+TEST_F(GpuFaults, KeysOfF32AreRefusedWithWhatThereIs) {
+  EngineOptions used = options();
+  used.kv_type = Dtype::f32;
+  try {
+    Engine engine(*model_, used, *exec_);
+    FAIL() << "it was made";
+  } catch (const CheckError& error) {
+    EXPECT_NE(std::string(error.what()).find("on a GPU they are bf16"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(GpuFaults, WeightsThatDoNotFitAreOutOfMemory) {

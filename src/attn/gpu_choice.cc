@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <span>
@@ -310,6 +311,9 @@ GpuChoice general_choice(const AttendArgs& args, const GpuDevice& device) {
           .why = "no kernel on tensor cores is for these types, dims, strides, this kind of layer or this device"};
 }
 
+// Addresses that nobody follows, at multiples of 4096.
+std::byte* nowhere(int32_t number) { return reinterpret_cast<std::byte*>(uintptr_t{4096} * (number + 1)); }
+
 std::array<std::atomic<int64_t>, kGpuKernels.size()> launches{};
 
 }  // namespace
@@ -374,6 +378,65 @@ GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device) {
       return *choice;
     }
   return general_choice(args, device);
+}
+
+GpuChoice choose_gpu(const GpuProblem& problem, const GpuDevice& device) {
+  const auto& [query_type, kv_type, heads, kv_heads, key_dim, value_dim] = problem.shapes;
+  const bool is_verify = problem.mode == Mode::verify || problem.mode == Mode::verify_tree;
+  const MetadataArena arena({.batch = problem.batch,
+                             .context = problem.context,
+                             .page_size = PageSize(problem.page_size),
+                             .draft_tokens = is_verify ? problem.queries : 0,
+                             .heads = heads,
+                             .kv_heads = kv_heads,
+                             .key_dim = key_dim,
+                             .value_dim = value_dim,
+                             .device = Device::cuda});
+  const int64_t rows = int64_t{problem.batch} * (problem.mode == Mode::decode ? 1 : problem.queries);
+  const StepShape shape{.mode = problem.mode,
+                        .captured = problem.batch,
+                        .query_rows = static_cast<int32_t>(rows),
+                        .table = {.pages = reinterpret_cast<const PageId*>(nowhere(0)),
+                                  .stride = arena.limits().text_pages(),
+                                  .rows = problem.batch + 1,
+                                  .width = arena.limits().text_pages(),
+                                  .page_size = arena.limits().page_size,
+                                  .pool_pages = 1}};
+  return choose_gpu({.keys = key_view(arena, shape, LayerKind::full),
+                     .arena = &arena,
+                     .kv = {.keys = nowhere(1),
+                            .values = nowhere(problem.is_latent ? 1 : 2),
+                            .type = kv_type,
+                            .kv_heads = kv_heads,
+                            .key_dim = key_dim,
+                            .value_dim = value_dim,
+                            .key_stride = int64_t{kv_heads} * key_dim,
+                            .value_stride = int64_t{kv_heads} * (problem.is_latent ? key_dim : value_dim),
+                            .key_scale = 1,
+                            .value_scale = 1,
+                            .slots = 1},
+                     .q = {nowhere(3), query_type, rows, heads, key_dim, int64_t{heads} * key_dim},
+                     .out = {nowhere(4), query_type, rows, heads, value_dim, int64_t{heads} * value_dim},
+                     .scale = 1 / std::sqrt(static_cast<float>(key_dim)),
+                     .deterministic = problem.is_deterministic},
+                    device);
+}
+
+std::optional<std::string> slow_attention(const Problem& shapes, bool is_deterministic, const GpuDevice& device) {
+  constexpr int32_t kQueries = 512;
+  GpuProblem problem{.shapes = shapes, .is_deterministic = is_deterministic};
+  const GpuChoice decode = choose_gpu(problem, device);
+  problem.mode = Mode::extend;
+  problem.queries = kQueries;
+  const GpuChoice prompts = choose_gpu(problem, device);
+  const bool is_slow_decode = decode.kernel == GpuKernel::general,
+             are_slow_prompts = prompts.kernel == GpuKernel::general;
+  if (!is_slow_decode && !are_slow_prompts) return {};
+  return cat("the general kernel, which is slow, attends ",
+             is_slow_decode && are_slow_prompts ? "for all rows"
+             : is_slow_decode                   ? "for tokens"
+                                                : "for prompts",
+             ": ", shapes, is_deterministic ? ", deterministic: " : ": ", (is_slow_decode ? decode : prompts).why);
 }
 
 std::vector<int32_t> decode_contexts(AttendArgs args, const GpuDevice& device) {

@@ -25,6 +25,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,20 @@ struct GpuChoice {
 std::string to_string(const GpuChoice& choice);
 
 GpuChoice choose_gpu(const AttendArgs& args, const GpuDevice& device);
+
+// A call without memory behind it: the choice looks at no element, and no GPU need be there.
+struct GpuProblem {
+  Problem shapes;
+  Mode mode = Mode::decode;
+  int32_t batch = 1, queries = 1;  // the latter of each sequence, but in decode
+  int32_t context = 4096, page_size = 16;
+  bool is_latent = false, is_deterministic = false;
+};
+GpuChoice choose_gpu(const GpuProblem& problem, const GpuDevice& device);
+
+// Which steps of a model of these shapes the general kernel takes, and why, in one line for whoever loads it; none: no
+// step.
+std::optional<std::string> slow_attention(const Problem& shapes, bool is_deterministic, const GpuDevice& device);
 
 // For whoever records steps: contexts, ascending to the limits', such that a decode of these args is chosen otherwise
 // where no sequence is longer (StepShape::context). A graph for each is as good as one for every length.

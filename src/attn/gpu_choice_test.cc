@@ -72,6 +72,39 @@ TEST(GpuChoice, FewQueriesOf16And8BitsAreDecodes) {
   EXPECT_EQ(kernel_for(case_of(Dtype::bf16, 8, 8, 128), kA100), GpuKernel::decode);
 }
 
+Problem shapes_of(Dtype kv_type, int32_t dim) {
+  return {.query_type = kv_type == Dtype::f8e4m3 ? Dtype::bf16 : kv_type,
+          .kv_type = kv_type,
+          .heads = 32,
+          .kv_heads = 8,
+          .key_dim = dim,
+          .value_dim = dim};
+}
+
+TEST(GpuChoice, OfShapesAloneIsThatOfACallWithThem) {
+  GpuProblem problem{.shapes = shapes_of(Dtype::bf16, 128)};
+  EXPECT_EQ(to_string(choose_gpu(problem, kH200)), "decode_cluster, 128 blocks, row by row, clusters of 16");
+  problem.mode = Mode::extend;
+  problem.queries = 512;
+  EXPECT_EQ(choose_gpu(problem, kH200).kernel, GpuKernel::prefill);
+}
+
+TEST(GpuChoice, WhatTheGeneralKernelTakesOfAModelIsSaid) {
+  const auto said = [](Dtype kv_type, int32_t dim, bool is_deterministic = false) {
+    return slow_attention(shapes_of(kv_type, dim), is_deterministic, kH200).value_or("");
+  };
+  for (const Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f8e4m3})
+    for (const int32_t dim : {64, 96, 128, 256}) EXPECT_EQ(said(type, dim), "") << dim;
+  EXPECT_EQ(
+      said(Dtype::bf16, 80),
+      "the general kernel, which is slow, attends for all rows: attention of bf16 queries over bf16 keys and "
+      "values, 32 heads, 8 kv heads, key dim 80, value dim 80: no kernel on tensor cores is for these types, dims, "
+      "strides, this kind of layer or this device");
+  EXPECT_NE(said(Dtype::f32, 128), "");
+  EXPECT_EQ(said(Dtype::bf16, 128, true), "");
+  EXPECT_NE(said(Dtype::bf16, 96, true).find("deterministic: no kernel"), std::string::npos);
+}
+
 // Of 16 bits, and where one tile has all of its heads. Longer contexts have larger clusters.
 TEST(GpuChoice, OneQueryOfOneSequenceIsAClusters) {
   const auto one = [](Dtype type, int32_t heads, int32_t kv_heads, int32_t dim, int32_t context) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
 #include "attn/step_upload_cuda.h"
 #include "base/check.h"
+#include "base/device_wait.h"
 
 namespace quire::attn {
 namespace {
@@ -67,15 +67,11 @@ StepInputs StepUpload::inputs() const {
 const StepInputBuffers& StepUpload::next() {
   if (is_lost_) tell_turn();
   if (!device_ || sent_ < ring_.size()) return upcoming();
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::seconds kPatience{1};
   const auto before = static_cast<uint32_t>(sent_ + 1 - ring_.size());
   const std::atomic_ref fetched(only<uint32_t>(fetched_));
-  for (const Clock::time_point start = Clock::now(); !is_past(fetched.load(std::memory_order_acquire), before);)
-    if (Clock::now() - start > kPatience) {
-      exec_.wait();  // throws what went wrong, if something did; else all have been read
-      break;
-    }
+  const auto is_read = [&] { return is_past(fetched.load(std::memory_order_acquire), before); };
+  // Where the stream is over, all have been read.
+  quire::cuda::wait_for_device(is_read, *exec_.stream(), quire::cuda::kStreamPatience);
   return upcoming();
 }
 

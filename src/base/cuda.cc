@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/cuda_absence.h"
 #include "base/cuda_call.h"
 #include "base/cuda_memory.h"
 
@@ -39,6 +40,13 @@ int devices() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // no driver is no error here
   return 0;
+}
+
+std::string why_no_device() {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  return cat("no GPU was found", result == cudaSuccess ? "" : cat(" (", cudaGetErrorString(result), ")"));
 }
 
 std::string device_name() {

@@ -1,5 +1,6 @@
 // In place of cuda.cc where the build has no CUDA.
 #include "base/cuda.h"
+#include "base/cuda_absence.h"
 #include "base/cuda_memory.h"
 
 namespace quire::cuda {
@@ -10,6 +11,7 @@ namespace {
 }  // namespace
 
 int devices() { return 0; }
+std::string why_no_device() { return "quire was built without CUDA's compiler"; }
 std::string device_name() { refuse(); }
 int compute_capability() { refuse(); }
 Memory memory() { refuse(); }

@@ -28,13 +28,13 @@ using nlohmann::json;
 // --- one file
 
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own limit
-constexpr size_t kMostDims = 8;
+constexpr size_t kMostTensorDims = 8;
 // The header, a tensor, its shape; more tensors than the largest models have in all their files, and of each its facts.
 // A tensor takes some 1 KB while the header is read.
 constexpr JsonLimits kHeaderLimits{.depth = 3, .keys = 200'000, .values = 3'000'000};
 
 // A tensor as the header describes it, not yet held against the file's data.
-struct Claim {
+struct TensorClaim {
   std::string name;
   std::string dtype;
   std::vector<int64_t> dims;
@@ -54,7 +54,7 @@ int64_t integer_bytes(std::string_view dtype) {
   return dtype == "I64" ? 8 : dtype == "I32" ? 4 : dtype == "U8" || dtype == "BOOL" ? 1 : 0;
 }
 
-json read_header(ByteReader& reader) {
+json read_json_header(ByteReader& reader) {
   check(reader.left() > 0, "is empty");
   const auto bytes = reader.number<uint64_t>("the length of the header");
   check(bytes <= kMostHeaderBytes, "has a header of ", bytes, " bytes, more than ", kMostHeaderBytes,
@@ -90,7 +90,7 @@ std::string read_dtype(const json& tensor, bool with_integers) {
 std::vector<int64_t> read_dims(const json& tensor) {
   const json& shape = field(tensor, "shape");
   check(shape.is_array(), "shape is not an array but ", shape.type_name());
-  check(shape.size() <= kMostDims, "has ", shape.size(), " dimensions, more than ", kMostDims);
+  check(shape.size() <= kMostTensorDims, "has ", shape.size(), " dimensions, more than ", kMostTensorDims);
   std::vector<int64_t> dims;
   int64_t elements = 1;
   for (const json& element : shape) {
@@ -104,7 +104,7 @@ std::vector<int64_t> read_dims(const json& tensor) {
   return dims;
 }
 
-uint64_t bytes_claimed(const Claim& claim) {
+uint64_t bytes_claimed(const TensorClaim& claim) {
   int64_t elements = 1;
   for (const int64_t dim : claim.dims) elements *= dim;  // read_dims has seen that it fits
   if (const auto type = weight_type(claim.dtype)) return static_cast<uint64_t>(bytes_of(*type, elements));
@@ -113,8 +113,8 @@ uint64_t bytes_claimed(const Claim& claim) {
   return static_cast<uint64_t>(elements * bytes);
 }
 
-Claim read_claim(const std::string& name, const json& tensor, bool with_integers) {
-  Claim claim{
+TensorClaim read_claim(const std::string& name, const json& tensor, bool with_integers) {
+  TensorClaim claim{
       .name = name, .dtype = read_dtype(tensor, with_integers), .dims = read_dims(tensor), .begin = 0, .end = 0};
   const json& offsets = field(tensor, "data_offsets");
   check(offsets.is_array() && offsets.size() == 2, "data_offsets is not an array of two");
@@ -133,8 +133,8 @@ void check_notes(const json& notes) {
     check(value.is_string(), "__metadata__: ", in_quotes(key), " is not a string but ", value.type_name());
 }
 
-std::vector<Claim> read_claims(const json& header, bool with_integers) {
-  std::vector<Claim> claims;
+std::vector<TensorClaim> read_claims(const json& header, bool with_integers) {
+  std::vector<TensorClaim> claims;
   for (const auto& entry : header.items()) {
     if (entry.key() == "__metadata__")
       check_notes(entry.value());
@@ -142,14 +142,14 @@ std::vector<Claim> read_claims(const json& header, bool with_integers) {
       claims.push_back(errors_about(cat("tensor ", in_quotes(entry.key())),
                                     [&] { return read_claim(entry.key(), entry.value(), with_integers); }));
   }
-  std::sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) { return a.begin < b.begin; });
+  std::sort(claims.begin(), claims.end(), [](const TensorClaim& a, const TensorClaim& b) { return a.begin < b.begin; });
   return claims;
 }
 
 // The tensors fill the data from its first byte to its last, so that nothing can hide between them.
-void check_places(const std::vector<Claim>& claims, uint64_t data_bytes) {
+void check_places(const std::vector<TensorClaim>& claims, uint64_t data_bytes) {
   uint64_t end = 0;
-  for (const Claim& claim : claims) {
+  for (const TensorClaim& claim : claims) {
     check(claim.begin == end, "tensor ", in_quotes(claim.name), " begins at ", claim.begin,
           ", the one before it ends at ", end, ": they ", claim.begin < end ? "overlap" : "leave a gap");
     end = claim.end;
@@ -159,14 +159,14 @@ void check_places(const std::vector<Claim>& claims, uint64_t data_bytes) {
 
 SafetensorsContents read_contents(std::span<const std::byte> file, bool with_integers) {
   ByteReader reader(file);
-  const json header = read_header(reader);
-  const std::vector<Claim> claims = read_claims(header, with_integers);
+  const json header = read_json_header(reader);
+  const std::vector<TensorClaim> claims = read_claims(header, with_integers);
   const auto data = reader.take(reader.left(), "the tensor data");
   check_places(claims, data.size());
   SafetensorsContents contents;
   if (const auto notes = header.find("__metadata__"); notes != header.end())
     contents.metadata = notes->get<std::map<std::string, std::string>>();
-  for (const Claim& claim : claims)
+  for (const TensorClaim& claim : claims)
     contents.tensors.push_back({.name = claim.name,
                                 .dtype = claim.dtype,
                                 .dims = claim.dims,

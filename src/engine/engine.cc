@@ -35,35 +35,36 @@ constexpr std::chrono::milliseconds kIdleMaskWait{5};
 // Of a draft, until it was measured: a GPU multiplies a few rows nearly as soon as one.
 constexpr double kGpuRowPrice = 0.02;
 
-// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
-void size_pool(EngineOptions& options, int64_t token_bytes, int64_t branch_bytes, Device device) {
-  const bool is_given = options.max_total_tokens > 0;
-  if (device == Device::cuda) {
-    const cuda::Memory memory = cuda::memory();
-    const int64_t most = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
-    const int64_t room = std::max<int64_t>(0, (is_given ? memory.free : most) - branch_bytes);
-    if (!is_given) options.max_total_tokens = most_pool_tokens(token_bytes, options.page_size, room);
-    return check_pool_fits_gpu(token_bytes, options.max_total_tokens, room,
-                               is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
-  }
-  std::optional<int64_t> memory = available_memory();
-  if (memory) memory = std::max<int64_t>(0, *memory - branch_bytes);
-  if (!is_given)
-    options.max_total_tokens = default_pool_tokens(token_bytes, options.context, options.page_size, memory);
-  else
-    check_pool_fits(token_bytes, options.max_total_tokens, memory);
-}
-
-DraftBranches branches_of(const EngineOptions& options) {
-  return {.running = options.max_running_requests,
-          .topk = options.speculative_eagle_topk,
-          .steps = options.speculative_num_steps};
-}
-
 int32_t draft_steps_of(const EngineOptions& options) {
   if (options.speculative_num_steps > 0) return options.speculative_num_steps;
   const int32_t all = options.speculative_num_draft_tokens - 1;
   return options.speculative_eagle_topk == 1 ? all : std::min(all, kTreeSteps);
+}
+
+int32_t context_of(const EngineOptions& options, const model::ModelConfig& config) {
+  return options.context > 0 ? options.context : config.context;
+}
+
+// A GPU's step of 256 sequences takes hardly longer than one of 64.
+int32_t running_of(const EngineOptions& options, Device device) {
+  if (options.max_running_requests > 0) return options.max_running_requests;
+  return device == Device::cpu ? 64 : 256;
+}
+
+// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
+void size_pool(EngineOptions& options, const model::ModelConfig& config, Device device) {
+  const MemoryDemand demand = memory_demand(options, config, options.head ? &options.head->spec() : nullptr, device);
+  if (device == Device::cuda) {
+    options.max_total_tokens =
+        pool_tokens_on_gpu(demand, {cuda::memory().free, cuda::free_at_start(), options.mem_fraction_static});
+    return;
+  }
+  std::optional<int64_t> memory = available_memory();
+  if (memory) memory = std::max<int64_t>(0, *memory - demand.branches);
+  if (options.max_total_tokens == 0)
+    options.max_total_tokens = default_pool_tokens(demand.token_bytes, options.context, options.page_size, memory);
+  else
+    check_pool_fits(demand.token_bytes, options.max_total_tokens, memory);
 }
 
 void fill_in_drafts(EngineOptions& options, Device device) {
@@ -79,14 +80,17 @@ void fill_in_drafts(EngineOptions& options, Device device) {
 }
 
 EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config, Device device) {
-  if (options.context == 0) options.context = config.context;
+  options.context = context_of(options, config);
   check(options.context >= 2 && options.context <= config.context, "a context of ", options.context,
         " tokens, for a model of ", config.context);
   if (options.vocabulary == 0) options.vocabulary = config.vocabulary;
   check(options.vocabulary > 0 && options.vocabulary <= config.vocabulary, "a vocabulary of ", options.vocabulary,
         " tokens, for a model of ", config.vocabulary);
   check(options.max_total_tokens >= 0, "a pool of ", options.max_total_tokens, " tokens");
-  check(options.max_running_requests >= 1, options.max_running_requests, " running requests");
+  check(options.max_running_requests >= 0, options.max_running_requests, " running requests");
+  options.max_running_requests = running_of(options, device);
+  check(options.kv_type != Dtype::f32 || device == Device::cpu,
+        "keys and values of f32 are a CPU's alone: on a GPU they are bf16, f16 or fp8");
   if (options.steps_in_flight == -1) options.steps_in_flight = device == Device::cpu ? 0 : 1;
   check(options.steps_in_flight >= 0 && options.steps_in_flight <= 2, options.steps_in_flight, " steps in flight");
   check(options.max_queued_requests >= 0, options.max_queued_requests, " queued requests");
@@ -97,9 +101,7 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
-  const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
-  size_pool(options, pool_token_bytes(config, options.kv_type, options.page_size, head),
-            head ? draft_branch_bytes(*head, options.kv_type, branches_of(options)) : 0, device);
+  size_pool(options, config, device);
   return options;
 }
 
@@ -180,6 +182,17 @@ struct Mail {
 
 }  // namespace
 
+MemoryDemand memory_demand(const EngineOptions& options, const model::ModelConfig& config, const model::EagleSpec* head,
+                           Device device) {
+  const DraftBranches branches{
+      .running = running_of(options, device), .topk = options.speculative_eagle_topk, .steps = draft_steps_of(options)};
+  return {.branches = head ? draft_branch_bytes(*head, options.kv_type, branches) : 0,
+          .token_bytes = pool_token_bytes(config, options.kv_type, options.page_size, head),
+          .page_size = options.page_size,
+          .context = context_of(options, config),
+          .tokens = options.max_total_tokens};
+}
+
 void check_draft_options(const EngineOptions& options) {
   const int32_t verified = options.speculative_num_draft_tokens, topk = options.speculative_eagle_topk;
   const int32_t given_steps = options.speculative_num_steps;
@@ -212,17 +225,21 @@ struct Engine::Impl {
                                      .head = options.head,
                                      .table = scheduler.table(),
                                      .masks = masks,
-                                     .exec = on})) {
+                                     .exec = on})),
+        pool_bytes(options.max_total_tokens * pool_token_bytes(model.config(), options.kv_type, options.page_size,
+                                                               options.head ? &options.head->spec() : nullptr)) {
     if (DraftModel* const drafts = device->draft_model()) scheduler.set_draft_model(*drafts);
     publish();
   }
 
   RequestId submit(Request request, Listener listener);
   bool step();
+  bool take_step();
   void take_mail();
   void launch(Batch batch);
   void on_device(void (StepDevice::*work)(Step&), Step& step);
   std::string in_flight_text() const;
+  void fail_in_flight(const std::string& reason);
   void settle_oldest();
   void count_idle(const Step& step);
   void publish();
@@ -239,7 +256,8 @@ struct Engine::Impl {
   Mail taken;
   std::deque<Step> in_flight;          // launched and not settled, oldest first
   std::unique_ptr<StepDevice> device;  // may write to them as long as it lives
-  Step spare;                          // a settled one, for its memory
+  const int64_t pool_bytes;
+  Step spare;  // a settled one, for its memory
   int64_t steps = 0, overlapped_steps = 0;
   std::chrono::duration<double, std::micro> device_idle{};  // before those, in all
   Clock::duration scheduling{}, elsewhere{};                // in all steps; what this one computed, or waited for masks
@@ -281,7 +299,23 @@ RequestId Engine::Impl::submit(Request request, Listener listener) {
 
 // --- one step
 
+// What a device fails with names the steps in flight, whoever waited for it. Nobody waits for them again.
 bool Engine::Impl::step() {
+  try {
+    return take_step();
+  } catch (const cuda::DeviceError& failed) {
+    const std::string reason = cat(failed.what(), "; in flight: ", in_flight_text());
+    fail_in_flight(reason);
+    throw cuda::DeviceError(reason);
+  }
+}
+
+void Engine::Impl::fail_in_flight(const std::string& reason) {
+  for (Step& step : in_flight)
+    if (step.error.empty()) step.error = reason;
+}
+
+bool Engine::Impl::take_step() {
   const Clock::time_point start = Clock::now();
   take_mail();
   const bool busy = !taken.empty() || scheduler.running() + scheduler.waiting() > 0 || !in_flight.empty();
@@ -333,8 +367,8 @@ void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
     (device.get()->*work)(step);
   } catch (const cuda::OutOfMemory& error) {
     step.error = error.what();
-  } catch (const cuda::DeviceError& failed) {
-    throw cuda::DeviceError(cat(failed.what(), "; in flight: ", in_flight_text()));
+  } catch (const cuda::DeviceError&) {
+    throw;
   } catch (const std::exception& error) {
     step.error = error.what();
   }
@@ -381,6 +415,7 @@ void Engine::Impl::publish() {
            .cached_pages = scheduler.cached_pages(),
            .evictable_pages = scheduler.evictable_pages(),
            .page_size = options.page_size,
+           .pool_bytes = pool_bytes,
            .steps = steps,
            .prompt_tokens = counters.prompt_tokens,
            .cached_prompt_tokens = counters.cached_prompt_tokens,
@@ -422,8 +457,7 @@ void Engine::Impl::break_down(const std::string& reason) {
     const std::lock_guard lock(mutex);
     broken = reason;
   }
-  for (Step& step : in_flight)
-    if (step.error.empty()) step.error = reason;
+  fail_in_flight(reason);
   try {
     end_all(Finish::failed, reason);
   } catch (const std::exception& error) {
@@ -470,6 +504,11 @@ void Engine::give_up_waiting(RequestId id) {
 bool Engine::accepts() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->broken.empty() && !impl_->stopping;
+}
+
+bool Engine::has_broken_down() const {
+  const std::lock_guard lock(impl_->mutex);
+  return !impl_->broken.empty();
 }
 
 EngineStats Engine::stats() const {

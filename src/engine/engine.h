@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/exec.h"
 #include "engine/drafter.h"
+#include "engine/pool_memory.h"
 #include "engine/request.h"
 #include "model/eagle_head.h"
 #include "model/model.h"
@@ -39,7 +40,7 @@ struct EngineOptions {
                                  // GPU what mem_fraction_static leaves
   double mem_fraction_static = 0.88;  // of a GPU's memory: weights and the pool together; the rest is for the rows of a
                                       // step and for graphs
-  int32_t max_running_requests = 64;
+  int32_t max_running_requests = 0;   // 0: 64, on a GPU 256
   int32_t max_queued_requests = 1024;
   int32_t page_size = 16;
   Dtype kv_type = Dtype::bf16;
@@ -63,6 +64,11 @@ struct EngineOptions {
 // SGLang's: all that needs neither the model nor the device.
 void check_draft_options(const EngineOptions& options);
 
+// What an engine with these options will ask of the device's memory beside its weights; head: the shape of the one that
+// will draft, null: none. The engine's own reckoning, for who chooses a device before the model is loaded.
+MemoryDemand memory_demand(const EngineOptions& options, const model::ModelConfig& config, const model::EagleSpec* head,
+                           Device device);
+
 class RequestRefused : public CheckError {
  public:
   using CheckError::CheckError;
@@ -84,6 +90,7 @@ struct EngineStats {                              // a consistent snapshot
   int32_t total_pages, free_pages, cached_pages;  // cached: held by the prefix tree alone or shared
   int32_t evictable_pages;                        // cached pages that no request uses: as good as free
   int32_t page_size;
+  int64_t pool_bytes;  // that the pool's keys and values take, or would if all were in use
   int64_t steps, prompt_tokens, cached_prompt_tokens, generated_tokens, retractions;
   int64_t started, finished, cancelled;        // requests; started: have run; finished: to their end, or failed
   Speculated speculated, speculated_by_model;  // of all requests; the second: of these, with drafts of a draft model
@@ -111,6 +118,7 @@ class Engine {
   void cancel(RequestId id);  // unknown or finished ids are ignored; the listener hears `cancelled` within one step
   void give_up_waiting(RequestId id);  // cancel() for a request that has not run yet; others are left alone
   bool accepts() const;                // false once it has stopped or broken down: nothing is computed any more
+  bool has_broken_down() const;
   EngineStats stats() const;
   void flush_cache();  // drops cached prefixes that nobody uses, before the next step
 

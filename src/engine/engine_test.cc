@@ -405,8 +405,43 @@ TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
         EXPECT_NE(heard.error.find(", 2 rows of 2 requests, 2 wanted"), std::string::npos) << heard.error;
       }
       EXPECT_FALSE(engine.accepts());
+      EXPECT_TRUE(engine.has_broken_down());
       EXPECT_THROW(engine.submit(greedy(ids(20, 1), 1), [](const Output&) {}), EngineStopped);
     }
+}
+
+// Who steps it hears of the failure, and the engine ends without asking the device again.
+TEST_F(EngineTest, AnEngineWhoseDeviceFailedInAStepOfOnesOwnEnds) {
+  class GoneDevice final : public StepDevice {
+   public:
+    void launch(Step&) override { throw cuda::DeviceError("gone"); }
+    void finish(Step&) override { ADD_FAILURE() << "it was asked again"; }
+  };
+  Callers callers;
+  {
+    Exec exec({.threads = 1});
+    Engine engine(model(), small_options(), exec,
+                  [](const StepDeviceParts&) { return std::make_unique<GoneDevice>(); });
+    engine.submit(greedy(ids(20, 1), 5), callers.listener());
+    EXPECT_THROW(engine.step(), cuda::DeviceError);
+  }
+  EXPECT_EQ(callers.wait_for_ends(1).begin()->second.finish, Finish::cancelled);
+}
+
+// How many requests run together follows from the device where nobody says it.
+TEST_F(EngineTest, RunsAsManyRequestsAsItsDeviceIsFor) {
+  EngineOptions options = small_options();
+  options.max_running_requests = 0;
+  Exec exec({.threads = 1});
+  EXPECT_EQ(Engine(model(), options, exec).options().max_running_requests, 64);
+  model::EagleSpec head{};
+  head.draft_vocabulary = 100;
+  head.layer = model().config().layers.front();
+  options.head = nullptr;
+  options.speculative_eagle_topk = 2;
+  const auto branches = [&](Device device) { return memory_demand(options, model().config(), &head, device).branches; };
+  EXPECT_EQ(branches(Device::cuda), 4 * branches(Device::cpu));
+  EXPECT_GT(branches(Device::cpu), 0);
 }
 
 // Looks at every step on its way to the device.

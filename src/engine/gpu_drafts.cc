@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <numeric>
 
 #include "attn/write_metadata.h"
 #include "base/check.h"
 #include "base/device_array.h"
+#include "base/device_wait.h"
 #include "engine/growing_tree.h"
 #include "model/draft_branches.h"
 
@@ -336,6 +336,7 @@ void GpuDrafts::launch(const Batch& batch) {
   const auto takes_part = [](const Share& share) { return share.followed || share.branches; };
   if (std::ranges::none_of(batch.shares, takes_part)) return;
   begin_step();
+  rows_ = batch.rows();
   for (const bool passes : {true, false})
     for (const Share& share : batch.shares)
       if ((share.passes > 0) == passes && takes_part(share)) add_share(batch, share);
@@ -372,7 +373,7 @@ int32_t GpuDrafts::end_of_full_pages(const Share& share) const {
 // When the first drafts of the step before are there, what was said of it has been read.
 void GpuDrafts::begin_step() {
   read_first();
-  if (is_unread_) exec_.wait();
+  if (is_unread_) cuda::wait_for_stream(*exec_.stream());
   is_unread_ = true;
   std::ranges::fill(passed_at_, -1);
   passes_ = 0;
@@ -457,22 +458,17 @@ void GpuDrafts::read_first() const {
   unread_.clear();
 }
 
-// Spins. Throws what a fault of the device left behind.
+// Throws what a fault of the device left behind.
 DraftToken GpuDrafts::wait_for(const model::PickedDraft& picked) const {
-  constexpr std::chrono::seconds kPatience{1};
   const auto word = [&](const void* at) {
     auto* const bits = const_cast<uint64_t*>(static_cast<const uint64_t*>(at));
     return std::atomic_ref(*bits).load(std::memory_order_acquire);
   };
   const auto is_there = [&](uint64_t bits) { return static_cast<uint32_t>(bits >> 32) == number_; };
   uint64_t token, hit;
-  Clock::time_point start = Clock::now();
-  while (!is_there(token = word(&picked.token)) || !is_there(hit = word(&picked.hit)))
-    if (Clock::now() - start > kPatience) {
-      exec_.wait();
-      check(is_there(word(&picked.token)), "drafts of step ", number_, " have not come");
-      start = Clock::now();
-    }
+  const auto are_there = [&] { return is_there(token = word(&picked.token)) && is_there(hit = word(&picked.hit)); };
+  check(cuda::wait_for_device(are_there, *exec_.stream(), cuda::patience_for(rows_)), "drafts of step ", number_,
+        " have not come");
   return {.token = static_cast<int32_t>(token), .hit = std::bit_cast<float>(static_cast<uint32_t>(hit))};
 }
 

@@ -135,6 +135,7 @@ class GpuDrafts final : public DraftModel {
   std::vector<char> whole_;                    // [pages] that have slots for all that followed requests put there
   uint32_t number_ = 0;                        // of the step
   int32_t passes_ = 0;                         // behind it
+  int32_t rows_ = 0;                           // of the step that they follow
   bool is_unread_ = false;                     // what the host says may not have been, and nothing tells when
   mutable std::vector<RequestRow> unread_;     // whose first drafts are on their way, in order
   mutable std::vector<DraftToken> first_;      // [request rows, topk]

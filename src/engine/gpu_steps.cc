@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/device_wait.h"
 #include "engine/allowed_tokens.h"
 #include "engine/row_result.h"
 
@@ -158,7 +159,7 @@ void GpuSteps::finish(Step& step) {
 void GpuSteps::read_oldest() {
   const Launched oldest = launched_.front();
   launched_.pop_front();
-  sampler_.wait(oldest.number);
+  sampler_.wait(oldest.number, cuda::patience_for(oldest.step->batch.rows()));
   read_rows(oldest);
   StepResults& results = oldest.step->results;
   results.set_pooled(

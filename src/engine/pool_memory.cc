@@ -10,6 +10,14 @@ namespace quire::engine {
 
 namespace {
 
+// A pool of fewer tokens than a request of some length takes is of no use to a server.
+constexpr int32_t kLeastTokens = 4096;
+// What comes to lie beside weights before anybody looks at what is left for the pool: the code of kernels, workspaces,
+// and what allocations are rounded up by.
+constexpr int64_t kBesideWeights = int64_t{512} << 20;
+// For the rows of a step and for graphs, where somebody names the pool's tokens and so may use more than the fraction.
+constexpr int64_t kBesidePool = int64_t{1} << 30;
+
 int64_t slot_bytes(const model::EagleSpec& head, Dtype kv_type) {
   const model::AttentionSpec& heads = head.layer.attention;
   return heads.kv_heads * (heads.key_dim + heads.value_dim) * size_of(kv_type);
@@ -38,15 +46,6 @@ int32_t default_pool_tokens(int64_t token_bytes, int32_t context, int32_t page_s
   return static_cast<int32_t>(std::clamp<int64_t>(tokens, page_size, 1 << 30));
 }
 
-int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction) {
-  return std::max<int64_t>(0, free - static_cast<int64_t>(static_cast<double>(at_start) * (1 - fraction)));
-}
-
-int32_t most_pool_tokens(int64_t token_bytes, int32_t page_size, int64_t bytes) {
-  const int64_t tokens = bytes / token_bytes - page_size;  // one page is nobody's
-  return static_cast<int32_t>(std::clamp<int64_t>(tokens / page_size * page_size, page_size, 1 << 30));
-}
-
 void check_pool_fits(int64_t token_bytes, int32_t tokens, std::optional<int64_t> memory) {
   const int64_t bytes = tokens * token_bytes;
   check(!memory || bytes <= *memory, "the keys and values of ", tokens, " tokens take ", size_text(bytes), ", and ",
@@ -54,11 +53,32 @@ void check_pool_fits(int64_t token_bytes, int32_t tokens, std::optional<int64_t>
         " tokens (--max-total-tokens)");
 }
 
-void check_pool_fits_gpu(int64_t token_bytes, int32_t tokens, int64_t room, const char* advice) {
-  const int64_t bytes = tokens * token_bytes;
-  if (bytes <= room) return;
-  throw cuda::OutOfMemory(cat("the keys and values of ", tokens, " tokens take ", size_text(bytes),
-                              ", and the GPU has ", size_text(room), " for them: ", advice));
+GpuFit fit_on_gpu(const MemoryDemand& demand, const GpuMemory& memory) {
+  const bool is_given = demand.tokens > 0;
+  const auto rest = static_cast<int64_t>(static_cast<double>(memory.at_start) * (1 - memory.fraction));
+  const int64_t there = std::max<int64_t>(0, memory.free - (is_given ? std::min(rest, kBesidePool) : rest));
+  const int64_t before = demand.weights + (demand.weights > 0 ? kBesideWeights : 0) + demand.branches;
+  const PageSize page_size(demand.page_size);
+  const auto bytes_of_pages = [&](int64_t pages) {  // and of one that is nobody's
+    return (pages + 1) * demand.page_size * demand.token_bytes;
+  };
+  const int32_t least = is_given ? demand.tokens : std::min(kLeastTokens, demand.context);
+  GpuFit fit{.tokens = least, .needed = before + bytes_of_pages(page_size.pages_for(least)), .there = there};
+  if (is_given || !fit.fits()) return fit;
+  const int64_t pages = (there - before) / bytes_of_pages(0) - 1;
+  fit.tokens = static_cast<int32_t>(std::min<int64_t>(pages * demand.page_size, 1 << 30));
+  return fit;
+}
+
+int32_t pool_tokens_on_gpu(const MemoryDemand& demand, const GpuMemory& memory) {
+  const GpuFit fit = fit_on_gpu(demand, memory);
+  if (fit.fits()) return fit.tokens;
+  throw cuda::OutOfMemory(cat("the keys and values of ", fit.tokens, " tokens take ",
+                              size_text(fit.needed - demand.branches), ", and the GPU has ",
+                              size_text(std::max<int64_t>(0, fit.there - demand.branches)), " for them: ",
+                              demand.tokens > 0 ? "lower --max-total-tokens"
+                                                : "raise --mem-fraction-static, or ask for fewer with "
+                                                  "--max-total-tokens"));
 }
 
 std::optional<std::string> tight_memory(int64_t token_bytes, int32_t tokens, std::optional<int64_t> memory) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/errors_about.h"
+#include "ops/device_bytes.h"
 #include "ops/packed_rows.h"
 
 namespace quire::model {
@@ -130,7 +131,37 @@ std::vector<Vector> frequencies_of(const std::vector<ops::RopeTable>& tables, Ex
   return frequencies;
 }
 
+// Scales by their shape; nobody reads the numbers.
+WeightView shape_of_view(const FileTensor& tensor, const ModelTensors& tensors) {
+  WeightView view = view_of(tensor);
+  if (const auto found = tensors.scales.find(&tensor); found != tensors.scales.end()) {
+    const ScaleTensor& scales = found->second;
+    view.scales = {reinterpret_cast<const float*>(scales.tensor->data.data()), scales.block_outputs,
+                   scales.block_inputs};
+  }
+  return view;
+}
+
 }  // namespace
+
+int64_t device_weight_bytes(const WeightFiles& files) {
+  using Join = PackedMatrix::Join;
+  const ModelTensors& all = files.tensors();
+  int64_t bytes = bytes_of(all.embedding->type, all.embedding->dims[0] * all.embedding->dims[1]);
+  const auto add = [&](std::initializer_list<const FileTensor*> tensors, Join join) {
+    std::vector<WeightView> views;
+    for (const FileTensor* tensor : tensors) views.push_back(shape_of_view(*tensor, all));
+    bytes += ops::device_bytes(views, join);
+  };
+  for (const LayerTensors& layer : all.layers) {
+    add({layer.q, layer.k, layer.v}, Join::stack);
+    add({layer.attention_out}, Join::stack);
+    add({layer.gate, layer.up}, Join::gate_and_up);
+    add({layer.down}, Join::stack);
+  }
+  add({all.output}, Join::stack);
+  return bytes;
+}
 
 struct Model::Impl {
   Impl(const std::string& path, Exec& exec, const Progress& progress, LoadFormat format)

@@ -61,4 +61,8 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
+// Bytes that the weights in these files will take of a GPU's memory: the embedding as the file has it, and matrices by
+// the forms in which they lie there (ops/device_bytes.h). Norms and biases, well below a thousandth, are left out.
+int64_t device_weight_bytes(const WeightFiles& files);
+
 }  // namespace quire::model

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "base/cuda.h"
 #include "base/testing/expect_refused.h"
 #include "model/testing.h"
 
@@ -78,6 +79,38 @@ TEST_F(ModelTest, MoreThanOneTypeInAModel) {
   const Model model(TinyFile(tiny).path(), exec_);
   EXPECT_EQ(model.layers()[0].qkv.forms(), (ops::Forms{.f32 = false, .q8 = true}));
   EXPECT_EQ(model.layers()[1].qkv.forms(), (ops::Forms{.f32 = true, .q8 = true}));
+}
+
+// Quantised weights stay so on a GPU, and a tied embedding lies there twice.
+TEST_F(ModelTest, WhatAGpuWillHoldIsCountedByMatrixAndForm) {
+  struct Kind {
+    BlockType type;
+    double of_a_weight;  // bytes
+  };
+  for (const auto& [type, of_a_weight] : {Kind{BlockType::f32, 2}, Kind{BlockType::bf16, 2},
+                                          Kind{BlockType::q8_0, 34. / 32}, Kind{BlockType::q4_k, 148. / 256}})
+    for (const bool tied : {false, true}) {
+      const TinyFile file({.width = 256,
+                           .ffn_width = 512,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 64,
+                           .vocabulary = 512,
+                           .type = type,
+                           .tied = tied});
+      const WeightFiles files(file.path());
+      const FileTensor& embedding = *files.tensors().embedding;
+      const double elements = 256 * 512, in_file = static_cast<double>(embedding.data.size());
+      const double others = static_cast<double>(files.parameters()) - (tied ? 1 : 2) * elements;
+      EXPECT_NEAR(static_cast<double>(device_weight_bytes(files)), in_file + (others + elements) * of_a_weight,
+                  0.03 * in_file)
+          << to_string(type);
+      if (cuda::devices() == 0) continue;
+      cuda::Stream stream;
+      Exec gpu({.threads = 2, .stream = &stream});
+      EXPECT_EQ(device_weight_bytes(files),
+                static_cast<int64_t>(Model(file.path(), gpu).weight_bytes() + embedding.data.size()));
+    }
 }
 
 TEST_F(ModelTest, ProgressRunsFromNothingToAll) {

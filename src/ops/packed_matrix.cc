@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "base/check.h"
+#include "ops/device_bytes.h"
 #include "ops/matmul.h"
 #include "ops/packed_blocks.h"
 #include "ops/packed_fp8.h"
@@ -63,8 +64,8 @@ void pack_tile_of(std::span<const WeightView> views, std::span<const PackedMatri
 
 // One makes NaN of all that is computed with it: said at load, not by every request.
 void check_fp8_numbers(std::span<const WeightView> views, Exec& exec) {
-  constexpr std::byte kMagnitude{0x7f};  // all bits of it: NaN
-  const auto is_nan = [](std::byte number) { return (number & kMagnitude) == kMagnitude; };
+  constexpr std::byte kMagnitudeBits{0x7f};  // all bits of it: NaN
+  const auto is_nan = [](std::byte number) { return (number & kMagnitudeBits) == kMagnitudeBits; };
   for (const WeightView& view : views) {
     if (view.type != BlockType::f8_e4m3) continue;
     std::atomic<bool> numbers = true;
@@ -126,8 +127,9 @@ void PackedMatrix::place_on_host(std::span<const WeightView> file_views, Exec& e
 }
 
 void PackedMatrix::place_on_device(std::span<const WeightView> views, Exec& exec) {
-  if (suits_packed_blocks(views, join_)) return place_blocks_on_device(views, exec);
-  if (suits_packed_fp8(views, join_)) return place_fp8_on_device(views, exec);
+  const DeviceForm form = device_form(views, join_);
+  if (form == DeviceForm::blocks) return place_blocks_on_device(views, exec);
+  if (form == DeviceForm::fp8) return place_fp8_on_device(views, exec);
   check_fp8_numbers(views, exec);
   device_memory_.push_back(packed_rows(views, join_, exec));
   const std::byte* rows = device_memory_[0].data();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
@@ -158,7 +157,7 @@ const int32_t* DeviceSampler::tokens_of_step() const { return state_->token_of_s
 void DeviceSampler::begin(uint32_t number) {
   Slot& own = slot(number);
   // The slot's step before is over, unless somebody did not read its results: then at least nothing runs any more.
-  if (own.number != 0 && !finished(own.number)) exec_.wait();
+  if (own.number != 0 && !finished(own.number)) quire::cuda::wait_for_stream(*exec_.stream());
   state_->number = own.number = number;
   for (int32_t row = 0; row < own.rows; ++row) record(number, row) = {};
   own.bias.clear();
@@ -262,7 +261,8 @@ void DeviceSampler::recount(int32_t penalty_slot, std::span<const int32_t> promp
       check(token >= 0 && token < limits_.vocabulary, "the text holds token ", token, ", outside the vocabulary of ",
             limits_.vocabulary);
   const uint32_t number = ++state_->recounts;
-  if (!has_reached(elements<uint32_t>(state_->recounted), number - kTextCopies)) exec_.wait();
+  if (!has_reached(elements<uint32_t>(state_->recounted), number - kTextCopies))
+    quire::cuda::wait_for_stream(*exec_.stream());
   auto* const text = elements<int32_t>(state_->texts) + int64_t{number % kTextCopies} * limits_.text;
   std::copy(generated.begin(), generated.end(), std::copy(prompt.begin(), prompt.end(), text));
   cuda::recount({.text = text,
@@ -315,15 +315,9 @@ bool DeviceSampler::finished(uint32_t number) const {
   return true;
 }
 
-void DeviceSampler::wait(uint32_t number) const {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::seconds kPatience{1};
-  const Clock::time_point start = Clock::now();
-  while (!finished(number)) {
-    if (Clock::now() - start < kPatience) continue;
-    exec_.wait();  // throws what went wrong, if something did
-    check(finished(number), "step ", number, " was not sampled");
-  }
+void DeviceSampler::wait(uint32_t number, std::chrono::milliseconds patience) const {
+  const bool is_there = quire::cuda::wait_for_device([&] { return finished(number); }, *exec_.stream(), patience);
+  check(is_there, "step ", number, " was not sampled");
 }
 
 double DeviceSampler::seconds(uint32_t number) const {
@@ -360,7 +354,7 @@ Sampled DeviceSampler::score_on_host(int32_t row, int32_t token, int32_t top_log
   exec_.stream()->copy(reinterpret_cast<std::byte*>(state.row_logits.data()),
                        reinterpret_cast<const std::byte*>(state.logits.row(row)),
                        state.row_logits.size() * sizeof(float));
-  exec_.wait();
+  quire::cuda::wait_for_stream(*exec_.stream());
   return state.sampler->score({.logits = state.row_logits.data(),
                                .params = nullptr,
                                .position = 0,

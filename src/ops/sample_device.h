@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/device_wait.h"
 #include "base/drawn_tokens.h"
 #include "base/exec.h"
 #include "base/tensor.h"
@@ -84,7 +85,9 @@ class DeviceSampler {
   // --- afterwards
 
   bool finished(uint32_t number) const;
-  void wait(uint32_t number) const;       // spins; throws what a fault of the device left behind
+  // Throws what a fault of the device left behind, and DeviceError after so long: of its steps, or of what they wait
+  // for.
+  void wait(uint32_t number, std::chrono::milliseconds patience = quire::cuda::kPatience) const;
   double seconds(uint32_t number) const;  // of the device, from its inputs to the last token
   // From the last token of the step before to where this one's time begins: nothing but inputs is computed there.
   double idle_seconds(uint32_t number) const;

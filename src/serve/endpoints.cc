@@ -29,7 +29,7 @@ void health(Shared exchange, Service& service, const Caller&) {
 
 void metrics(Shared exchange, Service& service, const Caller&) {
   exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                     .body = service.metrics().exposition(service.stats())});
+                     .body = service.metrics().exposition(service.stats(), service.gpu_memory())});
 }
 
 void show_page(Shared exchange) { exchange->respond(page()); }

@@ -147,6 +147,18 @@ void write_engine(MetricsText& text, const engine::EngineStats& stats) {
              stats.schedule_us * 1e-6);
 }
 
+void write_gpu(MetricsText& text, const engine::EngineStats& stats, const cuda::Memory& memory) {
+  text.gauge("quire:gpu_memory_total_bytes", "Memory of the GPU.", static_cast<double>(memory.total));
+  text.gauge("quire:gpu_memory_free_bytes", "Memory of the GPU that nobody has taken, other processes included.",
+             static_cast<double>(memory.free));
+  text.gauge("quire:gpu_pool_bytes", "Memory of the GPU that the K/V pool has.", static_cast<double>(stats.pool_bytes));
+  text.counter("quire:gpu_overlapped_steps_total",
+               "Steps of one token for each request that were launched before the last one's tokens were read.",
+               static_cast<double>(stats.overlapped_steps));
+  text.counter("quire:gpu_idle_seconds_total", "Time that the GPU did nothing before those steps.",
+               stats.idle_us * 1e-6);
+}
+
 }  // namespace
 
 void Metrics::Impl::write_requests(MetricsText& text) const {
@@ -176,9 +188,10 @@ void Metrics::Impl::write_http(MetricsText& text) const {
                 static_cast<double>(count));
 }
 
-std::string Metrics::exposition(const engine::EngineStats& stats) const {
+std::string Metrics::exposition(const engine::EngineStats& stats, const std::optional<cuda::Memory>& gpu) const {
   MetricsText text(impl_->model_name);
   write_engine(text, stats);
+  if (gpu) write_gpu(text, stats, *gpu);
   impl_->write_requests(text);
   impl_->write_http(text);
   text.gauge("process_resident_memory_bytes", "Resident memory of the process.", static_cast<double>(resident_bytes()));

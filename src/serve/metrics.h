@@ -1,11 +1,14 @@
 // What the server counts, under SGLang's names, in Prometheus' text format.
 //
-// Recorded from io threads (the service), read by /metrics. Gauges come from the engine when they are read.
+// Recorded from io threads (the service), read by /metrics. Gauges come from the engine when they are read, and those
+// of a GPU, where one computes, from the GPU.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/cuda.h"
 #include "engine/engine.h"
 
 namespace quire::serve {
@@ -22,7 +25,7 @@ class Metrics {
   void request_ended(double seconds, int32_t prompt_tokens, int32_t cached_tokens, int32_t generated, bool aborted);
   void http_answer(const std::string& path, int status);  // by the routes
 
-  std::string exposition(const engine::EngineStats& stats) const;
+  std::string exposition(const engine::EngineStats& stats, const std::optional<cuda::Memory>& gpu = {}) const;
   double tokens_per_second() const;  // generated, over the last seconds
 
  private:

@@ -33,7 +33,7 @@ std::set<std::string> exported() {
   Metrics metrics("m");
   metrics.http_answer("/", 200);
   std::set<std::string> names;
-  for (const auto& [name, family] : testing::parse_metrics(metrics.exposition({})))
+  for (const auto& [name, family] : testing::parse_metrics(metrics.exposition({}, cuda::Memory{})))
     for (const auto& [key, value] : family.series) names.insert(key.first);
   return names;
 }

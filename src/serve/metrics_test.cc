@@ -87,6 +87,21 @@ TEST(Metrics, GaugesAreTheEngines) {
   EXPECT_GT(value("process_resident_memory_bytes"), 1 << 20);
 }
 
+TEST(Metrics, OfAGpuAreThereWhereOneComputes) {
+  engine::EngineStats stats = some_stats();
+  stats.pool_bytes = 90'000'000'000;
+  stats.overlapped_steps = 2000;
+  stats.idle_us = 5000;
+  const cuda::Memory memory{.free = 20'000'000'000, .total = 140'000'000'000};
+  const auto families = parse_metrics(Metrics("m").exposition(stats, memory));
+  EXPECT_EQ(metric_value(families, "quire:gpu_memory_total_bytes", "m"), 140e9);
+  EXPECT_EQ(metric_value(families, "quire:gpu_memory_free_bytes", "m"), 20e9);
+  EXPECT_EQ(metric_value(families, "quire:gpu_pool_bytes", "m"), 90e9);
+  EXPECT_EQ(metric_value(families, "quire:gpu_overlapped_steps_total", "m"), 2000);
+  EXPECT_EQ(metric_value(families, "quire:gpu_idle_seconds_total", "m"), 0.005);
+  EXPECT_FALSE(parse_metrics(Metrics("m").exposition(stats)).contains("quire:gpu_pool_bytes"));
+}
+
 TEST(Metrics, AnIdleEngineHasNoRatios) {
   const auto families = parse_metrics(Metrics("m").exposition(engine::EngineStats{}));
   EXPECT_EQ(metric_value(families, "sglang:token_usage", "m"), 0);

@@ -29,6 +29,7 @@ struct Service::Impl {
         options(asked),
         chat_template(template_of(asked, given.tokenizer)),
         logprobs(asked.most_logprobs),
+        gpu_name(given.model.device() == Device::cuda ? cuda::device_name() : ""),
         resources(new JobResources{given.engine, given.tokenizer, Metrics(asked.served_model_name)}) {}
 
   std::string piece_of(const std::optional<int32_t>& id) const {
@@ -39,6 +40,7 @@ struct Service::Impl {
   const ServiceOptions options;
   const std::optional<text::ChatTemplate> chat_template;
   LogprobBudget logprobs;
+  const std::string gpu_name;
   const std::shared_ptr<JobResources> resources;
   std::atomic<bool> draining = false;
 };
@@ -56,6 +58,18 @@ const ServiceOptions& Service::options() const { return impl_->options; }
 const text::Tokenizer& Service::tokenizer() const { return impl_->parts.tokenizer; }
 const model::ModelConfig& Service::config() const { return impl_->parts.model.config(); }
 const engine::EngineOptions& Service::engine_options() const { return impl_->parts.engine.options(); }
+Device Service::device() const { return impl_->parts.model.device(); }
+const std::string& Service::gpu_name() const { return impl_->gpu_name; }
+
+std::optional<cuda::Memory> Service::gpu_memory() const {
+  if (device() == Device::cpu) return {};
+  try {
+    return cuda::memory();
+  } catch (const cuda::DeviceError&) {  // of which the engine tells
+    return {};
+  }
+}
+
 const grammar::Compiler& Service::grammars() const { return impl_->parts.grammars; }
 LogprobBudget& Service::logprob_budget() const { return impl_->logprobs; }
 

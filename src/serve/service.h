@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cuda.h"
 #include "engine/engine.h"
 #include "grammar/compiler.h"
 #include "http/exchange.h"
@@ -84,6 +85,9 @@ class Service {
   const text::Tokenizer& tokenizer() const;
   const model::ModelConfig& config() const;
   const engine::EngineOptions& engine_options() const;
+  Device device() const;                           // that computes
+  const std::string& gpu_name() const;             // "": a CPU computes
+  std::optional<cuda::Memory> gpu_memory() const;  // as it is now; none: a CPU computes, or the GPU does not say
   const grammar::Compiler& grammars() const;
   LogprobBudget& logprob_budget() const;
   bool has_chat_template() const;

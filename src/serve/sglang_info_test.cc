@@ -73,6 +73,7 @@ TEST(SglangInfo, ServerInfoHasWhatTheRouterReads) {
   EXPECT_EQ(info.at("max_prefill_tokens"), 512);
   EXPECT_EQ(info.at("context_length"), testing::kContext);
   EXPECT_EQ(info.at("kv_cache_dtype"), "bf16");
+  EXPECT_EQ(info.at("device"), "cpu");
   EXPECT_EQ(info.at("internal_states").size(), 1u);
   EXPECT_EQ(info.at("internal_states")[0].at("load"), 0);
 }

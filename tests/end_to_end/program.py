@@ -42,7 +42,8 @@ def usage_error(done):
 
 
 def one_line(text):
-    """What is said in exactly one line, beside the progress that a machine at its limits makes slow enough to show."""
-    text = re.sub(r"^quire: (loading|reading) .*\n", "", text, flags=re.MULTILINE)
+    """What is said in exactly one line, beside who computes the model, and the progress that a machine at its limits makes
+    slow enough to show."""
+    text = re.sub(r"^quire: (loading |reading |cpu: |cuda: ).*\n", "", text, flags=re.MULTILINE)
     assert text.count("\n") == 1 and text.endswith("\n"), text
     return text[:-1]

@@ -108,6 +108,9 @@ def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
     assert said(tmp_path).endswith(f"a GGUF file is named itself, as in {tmp_path}/b.gguf")
 
 
+NO_GPU = r"quire was built without CUDA's compiler|no GPU was found.*"
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="this machine has a GPU")
 @pytest.mark.parametrize(
     "command",
@@ -115,9 +118,21 @@ def test_a_wrong_model_is_said_before_anything_else(command, tmp_path):
     ids=lambda words: " ".join(words),
 )
 def test_a_gpu_that_is_not_there_is_refused_in_a_line(command):
-    assert usage_error(quire(*command, "--device", "cuda")).startswith(
-        f"quire {' '.join(command[:2] if command[0] == 'bench' else command[:1])}: --device cuda: this machine has no GPU"
-    )
+    done = quire(*command, "--device", "cuda")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(f"quire: --device cuda: ({NO_GPU})", one_line(done.stderr))
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="this machine has a GPU")
+def test_who_computes_is_said_in_a_line_and_why(shape):
+    """On standard error: standard output has the answer alone."""
+    words = [word for word in shape if word not in ("--device", "cpu")]
+    done = quire("generate", "ab", *words, "-n", 2, "--no-stream")
+    said = [line for line in done.stderr.splitlines() if "cpu:" in line]
+    assert done.returncode == 0 and "cpu:" not in done.stdout
+    assert len(said) == 1 and re.fullmatch(f"quire: cpu: ({NO_GPU})", said[0])
+    asked = quire("generate", "ab", *shape, "-n", 2)
+    assert "quire: cpu: as asked for\n" in asked.stderr
 
 
 @pytest.fixture
