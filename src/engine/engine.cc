@@ -221,7 +221,9 @@ struct Engine::Impl {
   bool step();
   void take_mail();
   void launch(Batch batch);
-  void on_device(void (StepDevice::*work)(Step&), Step& step);
+  void prepare_draws(Step& step);
+  template <class Work>
+  void compute(Step& step, const Work& work);
   std::string in_flight_text() const;
   void settle_oldest();
   void count_idle(const Step& step);
@@ -322,15 +324,35 @@ void Engine::Impl::take_mail() {
 void Engine::Impl::launch(Batch batch) {
   ++steps;
   scheduler.advance(batch);
-  in_flight.push_back({.batch = std::move(batch), .results = std::move(spare.results)});
-  on_device(&StepDevice::launch, in_flight.back());
+  Step& step = in_flight.emplace_back(Step{.batch = std::move(batch), .results = std::move(spare.results)});
+  compute(step, [&] {
+    begin_masks(step.batch, masks);
+    device->launch(step);
+  });
+  if (step.batch.draws_by_history()) prepare_draws(step);
+  compute(step, [&] { device->draw(step); });
+}
+
+// While the device computes its rows: the tokens before them are read, and give the masks that it draws under.
+void Engine::Impl::prepare_draws(Step& step) {
+  if (!step.error.empty()) return;
+  while (in_flight.size() > 1) settle_oldest();
+  scheduler.fill_in(step.batch);
+  compute(step, [&] {
+    begin_masks(step.batch, masks);
+    wait_for_masks(step.batch, masks);
+  });
+  for (Share& share : step.batch.shares)
+    if (share.awaits_mask()) scheduler.sit_out(share);
 }
 
 // What goes wrong with a step, memory included, is the step's; a device that has failed is everybody's.
-void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
+template <class Work>
+void Engine::Impl::compute(Step& step, const Work& work) {
+  if (!step.error.empty()) return;
   const Clock::time_point start = Clock::now();
   try {
-    (device.get()->*work)(step);
+    work();
   } catch (const cuda::OutOfMemory& error) {
     step.error = error.what();
   } catch (const cuda::DeviceError& failed) {
@@ -351,8 +373,9 @@ std::string Engine::Impl::in_flight_text() const {
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
 void Engine::Impl::settle_oldest() {
-  if (in_flight.front().error.empty()) on_device(&StepDevice::finish, in_flight.front());
-  spare = std::move(in_flight.front());
+  Step& oldest = in_flight.front();
+  compute(oldest, [&] { device->finish(oldest); });
+  spare = std::move(oldest);
   in_flight.pop_front();
   count_idle(spare);
   if (spare.error.empty())

@@ -426,6 +426,7 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
     }
     EXPECT_EQ(stepped.heard(runs).tokens.size(), before + depth) << "those of the steps before it";
     EXPECT_TRUE(stepped.heard(runs).begins(expected));
+    stepped.drain();  // steps in flight behind it have no masks either, and fail whom they find
     EXPECT_TRUE(stepped.finish(plain).same_output(expected));
     EXPECT_TRUE(stepped.finish(masked()).same_output(expected_masked));
     expect_all_pages_are_back(stepped.engine().stats());
@@ -437,7 +438,7 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
 // The CPU, of which one call fails.
 class FailingDevice final : public StepDevice {
  public:
-  enum class Call : uint8_t { launch, finish };
+  enum class Call : uint8_t { launch, draw, finish };
   template <class Error>
   static StepDeviceMaker failing(Call call, int number, const Error& error) {
     return [=](const StepDeviceParts& parts) {
@@ -452,6 +453,10 @@ class FailingDevice final : public StepDevice {
   void launch(Step& step) override {
     before_(Call::launch);
     works_->launch(step);
+  }
+  void draw(Step& step) override {
+    before_(Call::draw);
+    works_->draw(step);
   }
   void finish(Step& step) override {
     before_(Call::finish);
@@ -488,7 +493,7 @@ class Callers {
 };
 
 TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
-  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::finish})
+  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::draw, FailingDevice::Call::finish})
     for (const int32_t depth : {0, 1, 2}) {
       SCOPED_TRACE(cat(depth, " steps in flight"));
       EngineOptions options = small_options();
@@ -526,6 +531,7 @@ class WatchedDevice final : public StepDevice {
     look_(step.batch);
     works_->launch(step);
   }
+  void draw(Step& step) override { works_->draw(step); }
   void finish(Step& step) override { works_->finish(step); }
 
  private:
@@ -718,6 +724,28 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
     stepped.drain();
     EXPECT_TRUE(stepped.heard(slow).same_output(expected));
     EXPECT_TRUE(stepped.heard(free).same_output(other));
+  }
+}
+
+// Who draws by its text is in every step, however late the device answers, and holds up nobody beside it.
+TEST_F(EngineTest, EverybodyHasATokenInEachStepUnderAMaskOrNot) {
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
+    Request masked = greedy(ids(20, 1), 100), penalised = greedy(ids(20, 2), 100);
+    masked.mask = std::make_shared<HashMask>(5, model().config().vocabulary);
+    penalised.sampling.presence_penalty = 1;
+    const RequestId all[] = {stepped.submit(masked), stepped.submit(penalised),
+                             stepped.submit(greedy(ids(20, 3), 100))};
+    for (int step = 0; step < 10; ++step) stepped.engine().step();
+    std::map<RequestId, size_t> before;
+    for (const RequestId id : all) before[id] = stepped.heard(id).tokens.size();
+    for (size_t step = 1; step <= 50; ++step) {
+      stepped.engine().step();
+      for (const RequestId id : all) ASSERT_EQ(stepped.heard(id).tokens.size(), before[id] + step) << "request " << id;
+    }
   }
 }
 
