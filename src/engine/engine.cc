@@ -35,25 +35,6 @@ constexpr std::chrono::milliseconds kIdleMaskWait{5};
 // Of a draft, until it was measured: a GPU multiplies a few rows nearly as soon as one.
 constexpr double kGpuRowPrice = 0.02;
 
-// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
-void size_pool(EngineOptions& options, int64_t token_bytes, int64_t branch_bytes, Device device) {
-  const bool is_given = options.max_total_tokens > 0;
-  if (device == Device::cuda) {
-    const cuda::Memory memory = cuda::memory();
-    const int64_t most = memory_for_pool(memory.free, cuda::free_at_start(), options.mem_fraction_static);
-    const int64_t room = std::max<int64_t>(0, (is_given ? memory.free : most) - branch_bytes);
-    if (!is_given) options.max_total_tokens = most_pool_tokens(token_bytes, options.page_size, room);
-    return check_pool_fits_gpu(token_bytes, options.max_total_tokens, room,
-                               is_given ? "lower --max-total-tokens" : "raise --mem-fraction-static");
-  }
-  std::optional<int64_t> memory = available_memory();
-  if (memory) memory = std::max<int64_t>(0, *memory - branch_bytes);
-  if (!is_given)
-    options.max_total_tokens = default_pool_tokens(token_bytes, options.context, options.page_size, memory);
-  else
-    check_pool_fits(token_bytes, options.max_total_tokens, memory);
-}
-
 DraftBranches branches_of(const EngineOptions& options) {
   return {.running = options.max_running_requests,
           .topk = options.speculative_eagle_topk,
@@ -97,9 +78,6 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
-  const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
-  size_pool(options, pool_token_bytes(config, options.kv_type, options.page_size, head),
-            head ? draft_branch_bytes(*head, options.kv_type, branches_of(options)) : 0, device);
   return options;
 }
 
@@ -153,6 +131,61 @@ std::unique_ptr<StepDevice> made_by(const StepDeviceMaker& make_device, const St
   }
 }
 
+StepDeviceParts parts_of(const EngineOptions& options, const SchedulerLimits& limits, const model::Model& model,
+                         Scheduler& scheduler, MaskThreads& masks, Exec& exec) {
+  return {.model = model,
+          .limits = limits,
+          .kv_type = options.kv_type,
+          .vocabulary = options.vocabulary,
+          .deterministic = options.deterministic,
+          .head = options.head,
+          .table = scheduler.table(),
+          .masks = masks,
+          .exec = exec};
+}
+
+// --- the pool
+
+// What a GPU has for the pool beside all that a device takes for itself: rows, graphs, sampler, a head's buffers. That
+// is known when it has been there: one is made with next to no pool, and goes again. What it leaves behind, code that
+// the GPU has loaded, counts as taken.
+int64_t free_beside_device(EngineOptions options, int64_t token_bytes, const model::Model& model, Exec& exec,
+                           const StepDeviceMaker& make_device) {
+  options.max_total_tokens = options.page_size;
+  const SchedulerLimits limits = limits_of(options, exec.device());
+  Scheduler scheduler(limits);
+  MaskThreads masks;
+  const std::unique_ptr<StepDevice> device =
+      made_by(make_device, parts_of(options, limits, model, scheduler, masks, exec));
+  return cuda::memory().free + token_bytes * 2 * options.page_size;  // one page is nobody's
+}
+
+// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
+EngineOptions with_pool(EngineOptions options, const model::Model& model, Exec& exec,
+                        const StepDeviceMaker& make_device) {
+  const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
+  const int64_t token_bytes = pool_token_bytes(model.config(), options.kv_type, options.page_size, head);
+  const int64_t branch_bytes = head ? draft_branch_bytes(*head, options.kv_type, branches_of(options)) : 0;
+  const bool is_given = options.max_total_tokens > 0;
+  if (exec.device() == Device::cuda && is_given) {
+    const int64_t room = std::max<int64_t>(0, cuda::memory().free - branch_bytes);
+    check_pool_fits_gpu(token_bytes, options.max_total_tokens, room, "lower --max-total-tokens");
+  } else if (exec.device() == Device::cuda) {
+    const int64_t free = free_beside_device(options, token_bytes, model, exec, make_device);
+    const int64_t room = memory_for_pool(free, cuda::free_at_start(), options.mem_fraction_static);
+    options.max_total_tokens = most_pool_tokens(token_bytes, options.page_size, room);
+    check_pool_fits_gpu(token_bytes, options.max_total_tokens, room, "raise --mem-fraction-static");
+  } else {
+    std::optional<int64_t> memory = available_memory();
+    if (memory) memory = std::max<int64_t>(0, *memory - branch_bytes);
+    if (is_given)
+      check_pool_fits(token_bytes, options.max_total_tokens, memory);
+    else
+      options.max_total_tokens = default_pool_tokens(token_bytes, options.context, options.page_size, memory);
+  }
+  return options;
+}
+
 // What the other threads have left for the loop since the last step.
 struct Mail {
   struct Arrival {
@@ -201,18 +234,10 @@ void check_draft_options(const EngineOptions& options) {
 
 struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on, const StepDeviceMaker& make_device)
-      : options(filled_in(given, model.config(), on.device())),
+      : options(with_pool(filled_in(given, model.config(), on.device()), model, on, make_device)),
         limits(limits_of(options, on.device())),
         scheduler(limits, options.make_drafter),
-        device(made_by(make_device, {.model = model,
-                                     .limits = limits,
-                                     .kv_type = options.kv_type,
-                                     .vocabulary = options.vocabulary,
-                                     .deterministic = options.deterministic,
-                                     .head = options.head,
-                                     .table = scheduler.table(),
-                                     .masks = masks,
-                                     .exec = on})) {
+        device(made_by(make_device, parts_of(options, limits, model, scheduler, masks, on))) {
     if (DraftModel* const drafts = device->draft_model()) scheduler.set_draft_model(*drafts);
     publish();
   }

@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/cuda_memory.h"
 #include "base/gguf.h"
 #include "base/testing/expect_refused.h"
 #include "engine/engine.h"
@@ -361,6 +362,25 @@ TEST_F(GpuEngine, CountsHowLongItDidNothing) {
   };
   EXPECT_GT(idle_us(std::chrono::milliseconds(4)), 2000);
   EXPECT_GT(idle_us(std::chrono::milliseconds(0)), 0);  // how long depends on who else has the GPU
+}
+
+// Rows, graphs and all else are there before the pool takes what is left. Where other processes take memory meanwhile,
+// one of some tries shows it.
+TEST_F(GpuEngine, TheFractionThatIsNotTakenIsFree) {
+  constexpr int64_t kMegabyte = 1 << 20, kPool = 2048 * kMegabyte, kRounding = 64 * kMegabyte;
+  const TinyFile file(tiny("llama"));
+  for (const int32_t running : {2, 64}) {
+    int64_t nearest = kPool;
+    for (int tries = 0; tries < 10 && nearest > kRounding; ++tries) {
+      const int64_t left = cuda::memory().free - kPool;
+      EngineOptions options = options_of(running);
+      options.max_total_tokens = 0;
+      options.mem_fraction_static = 1 - static_cast<double>(left) / static_cast<double>(cuda::free_at_start());
+      const Side gpu(file.path(), options, stream_.get());
+      nearest = std::min(nearest, std::abs(cuda::memory().free - left));
+    }
+    EXPECT_LE(nearest, kRounding) << running << " requests";
+  }
 }
 
 // More changes of the page table than a step's inputs have room for.

@@ -27,8 +27,8 @@ int64_t draft_branch_bytes(const model::EagleSpec& head, Dtype kv_type, const Dr
 // Tokens of a pool that nobody gave a size: enough for some full contexts, within a part of the memory.
 int32_t default_pool_tokens(int64_t token_bytes, int32_t context, int32_t page_size, std::optional<int64_t> memory);
 
-// Of a GPU: bytes that the pool may take when weights and pool together have this fraction of what was free at the
-// start, where others may have had a part, and the tokens that fit there.
+// Of a GPU: bytes that the pool may take when it and all that was taken before have this fraction of what was free at
+// the start, where others may have had a part, and the tokens that fit there. free: when all but the pool is taken.
 int64_t memory_for_pool(int64_t free, int64_t at_start, double fraction);
 int32_t most_pool_tokens(int64_t token_bytes, int32_t page_size, int64_t bytes);
 

@@ -20,8 +20,7 @@
 //     in flight that may read them is settled. Until then whoever lacks them sits out.
 //   - Only pages whose rows are settled are cached.
 //   - A retracted request keeps the tokens that come of its rows in flight, and is not admitted before.
-//   - A request that draws by its text, under a mask or with penalties that the host counts, is launched like all
-//   others.
+//   - A request that draws by its text, under a mask or with penalties that the host counts, is launched like others.
 //     Only its draw waits, and with it those of its step: the steps before it are settled while its rows are computed.
 //   - What fails a step fails the steps in flight behind it.
 //
