@@ -222,7 +222,7 @@ void add_session_options(CLI::App& app, SessionOptions& options) {
          "GPU what --mem-fraction-static leaves")
       ->check(CLI::Range(1, 1 << 30));
   app.add_option("--mem-fraction-static", options.engine.mem_fraction_static,
-                 "of a GPU's memory: weights, and keys and values, together")
+                 "of a GPU's memory that is taken: keys and values have what all else leaves of it")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 0.99))
       ->check(refuse_nan);

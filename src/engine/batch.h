@@ -38,15 +38,17 @@ inline constexpr int32_t kFutureToken = -1;
 
 struct Share {
   RequestId id;
-  RequestRow row;         // of the request table
-  int32_t position;       // of its first row; the pages of all are reserved
-  int32_t count;          // rows
-  int32_t drafts = 0;     // the last of them, which are no tokens of the request yet
-  bool by_model = false;  // a draft model has made them
-  bool prefills = false;  // a chunk of a prompt; else it decodes
-  bool draws = false;     // a token, from the logits of its text's last row
-  bool followed = false;  // a draft model computes its slots of these rows
-  bool drafted = false;   // and has that of the first row, or has put it off: the step before drew its token
+  RequestRow row;           // of the request table
+  int32_t position;         // of its first row; the pages of all are reserved
+  int32_t count;            // rows
+  int32_t drafts = 0;       // the last of them, which are no tokens of the request yet
+  bool by_model = false;    // a draft model has made them
+  bool prefills = false;    // a chunk of a prompt; else it decodes
+  bool draws = false;       // a token, from the logits of its text's last row
+  bool by_history = false;  // and for that the host has to know all tokens before it
+  bool sits_out = false;    // it does not draw after all: its mask is late, or its request has ended meanwhile
+  bool followed = false;    // a draft model computes its slots of these rows
+  bool drafted = false;     // and has that of the first row, or has put it off: the step before drew its token
   int32_t passes = 0;     // of a draft model, from the token that is drawn, at once: pages for as many as there may be
                           // are reserved behind it; all shares of a batch that have some have the same number
   int32_t generated = 0;  // tokens of the request before that one
@@ -63,6 +65,7 @@ struct Share {
 
   int32_t end() const { return position + count; }
   int32_t text_end() const { return end() - drafts; }
+  bool awaits_mask() const { return mask && !sits_out && !mask->ready(); }
 };
 
 struct WantedRow {
@@ -77,8 +80,7 @@ struct Batch {
   std::vector<Share> shares = {};
   std::vector<int32_t> token_ids = {};                          // [rows]
   std::vector<WantedRow> drawn = {}, scored = {}, pooled = {};  // each in the order of the shares
-  std::vector<int32_t> history = {};  // of those that draw with penalties: tokens as far as they are known, then room
-                                      // for as many as there are drafts, which are there
+  std::vector<int32_t> history = {};  // of those that draw with penalties: all tokens, then drafts
 
   bool empty() const { return shares.empty(); }
   int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
@@ -93,10 +95,9 @@ struct Batch {
   bool only_single_tokens() const { return token_ids.size() == shares.size(); }
   bool has_trees() const { return std::ranges::any_of(shares, &Share::branches); }
   int32_t with_logits() const { return static_cast<int32_t>(drawn.size() + scored.size()); }
+  bool draws_by_history() const { return std::ranges::any_of(shares, &Share::by_history); }  // any of it
   // Whether the host has something to do between its logits and its tokens.
-  bool is_cut() const {
-    return !pooled.empty() || std::any_of(shares.begin(), shares.end(), [](const Share& share) { return share.mask; });
-  }
+  bool is_cut() const { return !pooled.empty() || draws_by_history(); }
   int32_t wanted_rows() const { return with_logits() + static_cast<int32_t>(pooled.size()); }
 
   // tokens: of the share's request, as far as they are known. drafts: as many as the share has, after them.
@@ -116,8 +117,9 @@ struct Batch {
       share.branches = !is_chain(drafts);
     }
     if (share.draws && share.request && penalises(share.request->sampling)) {
-      share.history = {static_cast<int32_t>(history.size()), static_cast<int32_t>(tokens.size() + drafts.size())};
+      share.history = {static_cast<int32_t>(history.size()), share.end()};
       history.insert(history.end(), tokens.begin(), tokens.end());
+      history.resize(share.history.begin + share.text_end(), kFutureToken);
       for (const DraftToken& draft : drafts) history.push_back(draft.token);
     }
     if (share.kept.empty()) return;

@@ -3,8 +3,7 @@
 namespace quire::engine {
 
 CpuSteps::CpuSteps(const StepDeviceParts& parts)
-    : masks_(parts.masks),
-      runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, nullptr, false,
+    : runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, nullptr, false,
               parts.head ? &parts.head->features() : nullptr),
       sampler_(parts.vocabulary, parts.masks, parts.exec),
       newest_tokens_(parts.limits.running + 1) {
@@ -13,18 +12,21 @@ CpuSteps::CpuSteps(const StepDeviceParts& parts)
 
 void CpuSteps::launch(Step& step) {
   const Clock::time_point start = Clock::now();
-  begin_masks(step.batch, masks_);
   resolve_future_tokens(step.batch);
-  const Runner::Outputs outputs = runner_.run(step.batch);
-  wait_for_masks(step.batch, masks_);
-  sampler_.run(step.batch, outputs.logits, step.results);
+  outputs_ = runner_.run(step.batch);
+  step.results.set_pooled(outputs_.pooled);
+  step.results.time = Clock::now() - start;
+}
+
+void CpuSteps::draw(Step& step) {
+  const Clock::time_point start = Clock::now();
+  sampler_.run(step.batch, outputs_.logits, step.results);
   if (step.batch.has_trees()) runner_.keep_path(step.batch, step.results);
   const Clock::time_point drawn = Clock::now();
-  if (drafts_) drafts_->extend(step.batch, step.results, outputs.features);
+  if (drafts_) drafts_->extend(step.batch, step.results, outputs_.features);
   step.results.following = Clock::now() - drawn;
-  step.results.set_pooled(outputs.pooled);
   keep_newest_tokens(step);
-  step.results.time = Clock::now() - start;
+  step.results.time += Clock::now() - start;
 }
 
 void CpuSteps::resolve_future_tokens(Batch& batch) const {

@@ -282,6 +282,7 @@ class HeadWorld {
     for (const Share& share : step.batch.shares)
       if (watched_ && !share.prefills) poison_behind(share.row, watched_->texts.at(share.row.value));
     device_.launch(step);
+    device_.draw(step);
     step.results.time = step_time;
     step.results.following = step.batch.is_followed() ? following_time : Seconds{};
     ++steps;

@@ -51,22 +51,6 @@ int32_t running_of(const EngineOptions& options, Device device) {
   return device == Device::cpu ? 64 : 256;
 }
 
-// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
-void size_pool(EngineOptions& options, const model::ModelConfig& config, Device device) {
-  const MemoryDemand demand = memory_demand(options, config, options.head ? &options.head->spec() : nullptr, device);
-  if (device == Device::cuda) {
-    options.max_total_tokens =
-        pool_tokens_on_gpu(demand, {cuda::memory().free, cuda::free_at_start(), options.mem_fraction_static});
-    return;
-  }
-  std::optional<int64_t> memory = available_memory();
-  if (memory) memory = std::max<int64_t>(0, *memory - demand.branches);
-  if (options.max_total_tokens == 0)
-    options.max_total_tokens = default_pool_tokens(demand.token_bytes, options.context, options.page_size, memory);
-  else
-    check_pool_fits(demand.token_bytes, options.max_total_tokens, memory);
-}
-
 void fill_in_drafts(EngineOptions& options, Device device) {
   check_draft_options(options);
   const int32_t topk = options.speculative_eagle_topk;
@@ -101,7 +85,6 @@ EngineOptions filled_in(EngineOptions options, const model::ModelConfig& config,
   options.mixed_chunk = std::min(options.mixed_chunk, options.prefill_chunk);
   check(options.mem_fraction_static > 0 && options.mem_fraction_static < 1, "--mem-fraction-static is ",
         options.mem_fraction_static, ", not between 0 and 1");
-  size_pool(options, config, device);
   return options;
 }
 
@@ -153,6 +136,60 @@ std::unique_ptr<StepDevice> made_by(const StepDeviceMaker& make_device, const St
                                 ": lower --mem-fraction-static, --max-total-tokens, --max-running-requests or "
                                 "--chunked-prefill-size"));
   }
+}
+
+StepDeviceParts parts_of(const EngineOptions& options, const SchedulerLimits& limits, const model::Model& model,
+                         Scheduler& scheduler, MaskThreads& masks, Exec& exec) {
+  return {.model = model,
+          .limits = limits,
+          .kv_type = options.kv_type,
+          .vocabulary = options.vocabulary,
+          .deterministic = options.deterministic,
+          .head = options.head,
+          .table = scheduler.table(),
+          .masks = masks,
+          .exec = exec};
+}
+
+// --- the pool
+
+// What a GPU has for the pool beside all that a device takes for itself: rows, graphs, sampler, a head's buffers. That
+// is known when it has been there: one is made with next to no pool, and goes again. What it leaves behind, code that
+// the GPU has loaded, counts as taken.
+int64_t free_beside_device(EngineOptions options, int64_t token_bytes, const model::Model& model, Exec& exec,
+                           const StepDeviceMaker& make_device) {
+  options.max_total_tokens = options.page_size;
+  const SchedulerLimits limits = limits_of(options, exec.device());
+  Scheduler scheduler(limits);
+  MaskThreads masks;
+  const std::unique_ptr<StepDevice> device =
+      made_by(make_device, parts_of(options, limits, model, scheduler, masks, exec));
+  return cuda::memory().free + token_bytes * 2 * options.page_size;  // one page is nobody's
+}
+
+// On a GPU the pool takes all that it may: nobody else needs it. On a host it becomes resident as it is used.
+EngineOptions with_pool(EngineOptions options, const model::Model& model, Exec& exec,
+                        const StepDeviceMaker& make_device) {
+  const model::EagleSpec* const head = options.head ? &options.head->spec() : nullptr;
+  MemoryDemand demand = memory_demand(options, model.config(), head, exec.device());
+  const bool is_given = options.max_total_tokens > 0;
+  if (exec.device() == Device::cuda) {
+    int64_t free = cuda::memory().free;
+    if (!is_given) {
+      free = free_beside_device(options, demand.token_bytes, model, exec, make_device);
+      demand.branches = 0;  // the device has them
+    }
+    options.max_total_tokens =
+        pool_tokens_on_gpu(demand, {free, cuda::free_at_start(), options.mem_fraction_static});
+    return options;
+  }
+  std::optional<int64_t> memory = available_memory();
+  if (memory) memory = std::max<int64_t>(0, *memory - demand.branches);
+  if (is_given)
+    check_pool_fits(demand.token_bytes, options.max_total_tokens, memory);
+  else
+    options.max_total_tokens = default_pool_tokens(demand.token_bytes, options.context, options.page_size, memory);
+  return options;
 }
 
 // What the other threads have left for the loop since the last step.
@@ -214,18 +251,10 @@ void check_draft_options(const EngineOptions& options) {
 
 struct Engine::Impl {
   Impl(const model::Model& model, const EngineOptions& given, Exec& on, const StepDeviceMaker& make_device)
-      : options(filled_in(given, model.config(), on.device())),
+      : options(with_pool(filled_in(given, model.config(), on.device()), model, on, make_device)),
         limits(limits_of(options, on.device())),
         scheduler(limits, options.make_drafter),
-        device(made_by(make_device, {.model = model,
-                                     .limits = limits,
-                                     .kv_type = options.kv_type,
-                                     .vocabulary = options.vocabulary,
-                                     .deterministic = options.deterministic,
-                                     .head = options.head,
-                                     .table = scheduler.table(),
-                                     .masks = masks,
-                                     .exec = on})),
+        device(made_by(make_device, parts_of(options, limits, model, scheduler, masks, on))),
         pool_bytes(options.max_total_tokens * pool_token_bytes(model.config(), options.kv_type, options.page_size,
                                                                options.head ? &options.head->spec() : nullptr)) {
     if (DraftModel* const drafts = device->draft_model()) scheduler.set_draft_model(*drafts);
@@ -237,7 +266,9 @@ struct Engine::Impl {
   bool take_step();
   void take_mail();
   void launch(Batch batch);
-  void on_device(void (StepDevice::*work)(Step&), Step& step);
+  void prepare_draws(Step& step);
+  template <class Work>
+  void compute(Step& step, const Work& work);
   std::string in_flight_text() const;
   void fail_in_flight(const std::string& reason);
   void settle_oldest();
@@ -356,15 +387,35 @@ void Engine::Impl::take_mail() {
 void Engine::Impl::launch(Batch batch) {
   ++steps;
   scheduler.advance(batch);
-  in_flight.push_back({.batch = std::move(batch), .results = std::move(spare.results)});
-  on_device(&StepDevice::launch, in_flight.back());
+  Step& step = in_flight.emplace_back(Step{.batch = std::move(batch), .results = std::move(spare.results)});
+  compute(step, [&] {
+    begin_masks(step.batch, masks);
+    device->launch(step);
+  });
+  if (step.batch.draws_by_history()) prepare_draws(step);
+  compute(step, [&] { device->draw(step); });
+}
+
+// While the device computes its rows: the tokens before them are read, and give the masks that it draws under.
+void Engine::Impl::prepare_draws(Step& step) {
+  if (!step.error.empty()) return;
+  while (in_flight.size() > 1) settle_oldest();
+  scheduler.fill_in(step.batch);
+  compute(step, [&] {
+    begin_masks(step.batch, masks);
+    wait_for_masks(step.batch, masks);
+  });
+  for (Share& share : step.batch.shares)
+    if (share.awaits_mask()) scheduler.sit_out(share);
 }
 
 // What goes wrong with a step, memory included, is the step's; a device that has failed is everybody's.
-void Engine::Impl::on_device(void (StepDevice::*work)(Step&), Step& step) {
+template <class Work>
+void Engine::Impl::compute(Step& step, const Work& work) {
+  if (!step.error.empty()) return;
   const Clock::time_point start = Clock::now();
   try {
-    (device.get()->*work)(step);
+    work();
   } catch (const cuda::OutOfMemory& error) {
     step.error = error.what();
   } catch (const cuda::DeviceError&) {
@@ -385,8 +436,9 @@ std::string Engine::Impl::in_flight_text() const {
 
 // A step that cannot be computed ends its own requests, and those of the steps that were launched behind it.
 void Engine::Impl::settle_oldest() {
-  if (in_flight.front().error.empty()) on_device(&StepDevice::finish, in_flight.front());
-  spare = std::move(in_flight.front());
+  Step& oldest = in_flight.front();
+  compute(oldest, [&] { device->finish(oldest); });
+  spare = std::move(oldest);
   in_flight.pop_front();
   count_idle(spare);
   if (spare.error.empty())

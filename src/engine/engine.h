@@ -38,8 +38,8 @@ struct EngineOptions {
                                  // logits for, which may be more than its tokenizer has tokens
   int32_t max_total_tokens = 0;  // of the K/V pool; 0: enough for 4 full contexts, within 1/4 of the free memory; on a
                                  // GPU what mem_fraction_static leaves
-  double mem_fraction_static = 0.88;  // of a GPU's memory: weights and the pool together; the rest is for the rows of a
-                                      // step and for graphs
+  double mem_fraction_static = 0.88;  // of a GPU's memory: all that the engine takes, weights and graphs included; the
+                                      // rest stays free
   int32_t max_running_requests = 0;   // 0: 64, on a GPU 256
   int32_t max_queued_requests = 1024;
   int32_t page_size = 16;

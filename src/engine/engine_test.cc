@@ -321,6 +321,7 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
     }
     EXPECT_EQ(stepped.heard(runs).tokens.size(), before + depth) << "those of the steps before it";
     EXPECT_TRUE(stepped.heard(runs).begins(expected));
+    stepped.drain();  // steps in flight behind it have no masks either, and fail whom they find
     EXPECT_TRUE(stepped.finish(plain).same_output(expected));
     EXPECT_TRUE(stepped.finish(masked()).same_output(expected_masked));
     expect_all_pages_are_back(stepped.engine().stats());
@@ -332,7 +333,7 @@ TEST_F(EngineTest, AStepThatCannotBeComputedEndsItsRequestsAndThoseBehindIt) {
 // The CPU, of which one call fails.
 class FailingDevice final : public StepDevice {
  public:
-  enum class Call : uint8_t { launch, finish };
+  enum class Call : uint8_t { launch, draw, finish };
   template <class Error>
   static StepDeviceMaker failing(Call call, int number, const Error& error) {
     return [=](const StepDeviceParts& parts) {
@@ -347,6 +348,10 @@ class FailingDevice final : public StepDevice {
   void launch(Step& step) override {
     before_(Call::launch);
     works_->launch(step);
+  }
+  void draw(Step& step) override {
+    before_(Call::draw);
+    works_->draw(step);
   }
   void finish(Step& step) override {
     before_(Call::finish);
@@ -383,7 +388,7 @@ class Callers {
 };
 
 TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
-  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::finish})
+  for (const auto call : {FailingDevice::Call::launch, FailingDevice::Call::draw, FailingDevice::Call::finish})
     for (const int32_t depth : {0, 1, 2}) {
       SCOPED_TRACE(cat(depth, " steps in flight"));
       EngineOptions options = small_options();
@@ -456,12 +461,57 @@ class WatchedDevice final : public StepDevice {
     look_(step.batch);
     works_->launch(step);
   }
+  void draw(Step& step) override { works_->draw(step); }
   void finish(Step& step) override { works_->finish(step); }
 
  private:
   std::unique_ptr<StepDevice> works_;
   std::function<void(const Batch&)> look_;
 };
+
+// Writes down what is asked of the CPU, and when.
+class WrittenDevice final : public StepDevice {
+ public:
+  WrittenDevice(std::unique_ptr<StepDevice> works, std::string& log) : works_(std::move(works)), log_(log) {}
+  void launch(Step& step) override { works_->launch(written("launch ", step)); }
+  void draw(Step& step) override { works_->draw(written("draw ", step)); }
+  void finish(Step& step) override { works_->finish(written("finish ", step)); }
+
+ private:
+  Step& written(const char* call, Step& step) {
+    log_ += cat(call, step.batch.step, ", ");
+    return step;
+  }
+
+  std::unique_ptr<StepDevice> works_;
+  std::string& log_;
+};
+
+// Its rows are on the device before the step before it is read, however many steps may be in flight.
+TEST_F(EngineTest, AStepThatDrawsByHistoryIsLaunchedBeforeTheStepBeforeItIsRead) {
+  const std::pair<int32_t, const char*> expected[] = {
+      {0, "launch 5, draw 5, finish 5, launch 6, draw 6, finish 6, "},
+      {1, "launch 5, finish 4, draw 5, launch 6, finish 5, draw 6, "},
+      {2, "launch 5, finish 4, draw 5, launch 6, finish 5, draw 6, "},
+  };
+  for (const auto& [depth, calls] : expected) {
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    std::string log;
+    Exec exec({.threads = 2});
+    Engine engine(model(), options, exec, [&](const StepDeviceParts& parts) {
+      return std::make_unique<WrittenDevice>(make_step_device(parts), log);
+    });
+    Request penalised = greedy(ids(20, 1), 20);
+    penalised.sampling.presence_penalty = 1;
+    engine.submit(penalised, [](const Output&) {});
+    engine.submit(greedy(ids(20, 2), 20), [](const Output&) {});
+    for (int step = 0; step < 4; ++step) engine.step();
+    log.clear();
+    for (int step = 0; step < 2; ++step) engine.step();
+    EXPECT_EQ(log, calls) << depth << " steps in flight";
+  }
+}
 
 // A client may name every token of the vocabulary: a device that wants them sorted must not do so in each step.
 TEST_F(EngineTest, BiasesAreInTheOrderOfTheirTokensBeforeTheFirstStep) {
@@ -648,6 +698,34 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
     stepped.drain();
     EXPECT_TRUE(stepped.heard(slow).same_output(expected));
     EXPECT_TRUE(stepped.heard(free).same_output(other));
+  }
+}
+
+// Who draws by its text is in every step, however late the device answers, and holds up nobody beside it. A mask that
+// is late on a busy machine misses some.
+TEST_F(EngineTest, EverybodyHasATokenInEachStepUnderAMaskOrNot) {
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    Stepped stepped(model(), options);
+    Request by_mask = greedy(ids(20, 1), 200), by_count = greedy(ids(20, 2), 200);
+    by_mask.mask = std::make_shared<HashMask>(5, model().config().vocabulary);
+    by_count.sampling.presence_penalty = 1;
+    const RequestId masked = stepped.submit(by_mask), counted = stepped.submit(by_count);
+    const RequestId free = stepped.submit(greedy(ids(20, 3), 200));
+    for (int step = 0; step < 10; ++step) stepped.engine().step();
+    const size_t counted_before = stepped.heard(counted).tokens.size(), free_before = stepped.heard(free).tokens.size();
+    int in_a_row = 0, most_in_a_row = 0;
+    for (size_t step = 1; step <= 150; ++step) {
+      const size_t before = stepped.heard(masked).tokens.size();
+      stepped.engine().step();
+      in_a_row = stepped.heard(masked).tokens.size() > before ? in_a_row + 1 : 0;
+      most_in_a_row = std::max(most_in_a_row, in_a_row);
+      ASSERT_EQ(stepped.heard(counted).tokens.size(), counted_before + step);
+      ASSERT_EQ(stepped.heard(free).tokens.size(), free_before + step);
+    }
+    EXPECT_GE(most_in_a_row, 5);
   }
 }
 

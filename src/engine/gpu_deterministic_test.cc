@@ -251,9 +251,10 @@ TEST_P(GpuDeterministic, PenaltiesAreThoseOfOneStepAtATime) {
 // Only tokens of a residue that changes with each token. Now and then it is late, and its row is computed again.
 class LateMask final : public TokenMask {
  public:
-  explicit LateMask(int32_t vocabulary) : vocabulary_(vocabulary), words_((vocabulary + 31) / 32) {}
+  explicit LateMask(int32_t vocabulary, bool is_late = true)
+      : vocabulary_(vocabulary), is_late_(is_late), words_((vocabulary + 31) / 32) {}
   const uint32_t* next() override {
-    if (at_ % 5 == 4) std::this_thread::sleep_for(std::chrono::milliseconds(8));
+    if (is_late_ && at_ % 5 == 4) std::this_thread::sleep_for(std::chrono::milliseconds(8));
     std::fill(words_.begin(), words_.end(), 0);
     for (int32_t id = at_ % 7; id < vocabulary_; id += 7) words_[id / 32] |= uint32_t{1} << id % 32;
     return words_.data();
@@ -265,6 +266,7 @@ class LateMask final : public TokenMask {
 
  private:
   int32_t vocabulary_, at_ = 0;
+  bool is_late_;
   std::vector<uint32_t> words_;
 };
 
@@ -281,6 +283,36 @@ MakeDrafter knowing(std::vector<Request> requests, std::vector<Tokens> answers, 
     }
     return std::make_unique<testing::KnowingDrafter>(std::move(whole), right, 1);
   };
+}
+
+// Under masks that are in time and others that are late, with penalties, and beside requests without: all have the bits
+// that they have alone, and whoever's mask is in time has a token in each step.
+TEST_P(GpuDeterministic, MasksKeepThePaceOfThoseBeside) {
+  const int32_t vocabulary = model_->config().vocabulary;
+  const auto made = [&](uint64_t i) {
+    Request request = greedy(20 + 9 * static_cast<int32_t>(i), 80, 90 + i);
+    if (i % 2) request.sampling = {.temperature = 0.7f, .frequency_penalty = 0.3f, .seed = i};
+    if (i >= 2) request.mask = std::make_shared<LateMask>(vocabulary, i == 5);
+    return request;
+  };
+  std::vector<Bits> expected;
+  for (uint64_t i = 0; i < 6; ++i) expected.push_back(alone(made(i)));
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions made_options = options(6, 256);
+    made_options.steps_in_flight = depth;
+    const auto stepped = engine(made_options);
+    std::vector<RequestId> all;
+    for (uint64_t i = 0; i < 6; ++i) all.push_back(stepped->submit(made(i)));
+    for (int step = 0; step < 10; ++step) stepped->engine().step();
+    std::vector<size_t> before;
+    for (const RequestId id : all) before.push_back(stepped->heard(id).tokens.size());
+    for (int step = 0; step < 40; ++step) stepped->engine().step();
+    for (size_t i = 0; i < 5; ++i)  // on a busy machine any mask may be late
+      EXPECT_GE(stepped->heard(all[i]).tokens.size() + (i < 2 ? 0 : 4), before[i] + 40) << "request " << i;
+    stepped->drain();
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(stepped->heard(all[i]).bits, expected[i]) << "request " << i;
+  }
 }
 
 // Requests of every kind at once: masks that are late, penalties, biases, forbidden stops, more logprobs than a row's

@@ -34,7 +34,6 @@ int32_t depth_of(const Batch& batch, const Share& share, int32_t row) {
 
 GpuSteps::GpuSteps(const StepDeviceParts& parts)
     : vocabulary_(parts.vocabulary),
-      masks_(parts.masks),
       exec_(parts.exec),
       sampler_(sampler_limits(parts), parts.exec),
       runner_(parts.model, parts.limits, parts.kv_type, parts.table, parts.exec, &sampler_, parts.deterministic,
@@ -51,31 +50,37 @@ GpuSteps::GpuSteps(const StepDeviceParts& parts)
 // --- launch
 
 void GpuSteps::launch(Step& step) {
-  const bool is_behind = !launched_.empty();
-  begin_masks(step.batch, masks_);
+  const bool is_behind = !launched_.empty(), is_cut = step.batch.is_cut();
   const uint32_t number = runner_.prepare(step.batch);
+  newest_ = {.step = &step, .number = number, .wants_logits = false, .is_behind = is_behind};
+  or_abandon([&] {
+    make_room(number);
+    if (!is_cut) tell_sampler(step, number);
+    const Runner::Outputs outputs = runner_.compute(step.batch, is_cut ? Runner::Part::forward : Runner::Part::whole);
+    copy_pooled(step.batch, outputs.pooled);
+  });
+}
+
+void GpuSteps::draw(Step& step) {
+  or_abandon([&] {
+    if (step.batch.is_cut()) {
+      tell_sampler(step, newest_.number);
+      runner_.sample(step.batch);
+    }
+    if (drafts_) drafts_->follow(step.batch);
+  });
+  newest_.wants_logits = sampler_.wants_logits();
+  launched_.push_back(newest_);
+}
+
+template <class Work>
+void GpuSteps::or_abandon(const Work& work) {
   try {
-    launch(step, number);
+    work();
   } catch (...) {
     runner_.abandon();
     throw;
   }
-  launched_.push_back(
-      {.step = &step, .number = number, .wants_logits = sampler_.wants_logits(), .is_behind = is_behind});
-}
-
-void GpuSteps::launch(Step& step, uint32_t number) {
-  make_room(number);
-  const bool is_cut = step.batch.is_cut();
-  if (!is_cut) tell_sampler(step, number);
-  const Runner::Outputs outputs = runner_.compute(step.batch, is_cut ? Runner::Part::forward : Runner::Part::whole);
-  if (is_cut) {
-    copy_pooled(step.batch, outputs.pooled);
-    wait_for_masks(step.batch, masks_);
-    tell_sampler(step, number);
-    runner_.sample(step.batch);
-  }
-  if (drafts_) drafts_->follow(step.batch);
 }
 
 // Steps whose places in rings this one takes, and whose logits it overwrites, are read first.
@@ -101,10 +106,10 @@ void GpuSteps::tell_sampler(Step& step, uint32_t number) {
   for (size_t i = 0; i < batch.drawn.size(); ++i) {
     const Share& share = batch.shares[batch.drawn[i].share];
     fill_result(step.results.drawn[i], [&](std::vector<ops::Sampled>&) {
-      if (!share.mask || share.mask->ready())
-        draw(batch, share, depth_of(batch, share, static_cast<int32_t>(i)));
-      else
+      if (share.sits_out)
         sampler_.skip();
+      else
+        draw(batch, share, depth_of(batch, share, static_cast<int32_t>(i)));
     });
     if (!step.results.drawn[i].error.empty()) sampler_.skip();
   }
@@ -141,8 +146,8 @@ int32_t GpuSteps::penalty_slot(const Batch& batch, const Share& share) {
   const auto history = std::span(batch.history).subspan(share.history.begin, share.history.count);
   Counted& counted = counted_[share.row.value];
   if (counted.id != share.id || counted.tokens != share.end()) {
-    check(std::ssize(history) == share.end(), "a text of ", share.end(), " tokens is to be counted, of which ",
-          history.size(), " are known");
+    check(history.back() != kFutureToken, "a text of ", share.end(),
+          " tokens is to be counted, whose last is not known");
     sampler_.recount(share.row.value, history.first(history.size() - share.generated), history.last(share.generated));
   }
   counted = {share.id, share.end() + 1};
@@ -152,8 +157,10 @@ int32_t GpuSteps::penalty_slot(const Batch& batch, const Share& share) {
 // --- finish
 
 void GpuSteps::finish(Step& step) {
-  while (!launched_.empty() && launched_.front().step != &step) read_oldest();
-  if (!launched_.empty()) read_oldest();  // else it has been read
+  const auto is_unread = [&] {
+    return std::any_of(launched_.begin(), launched_.end(), [&](const Launched& each) { return each.step == &step; });
+  };
+  while (is_unread()) read_oldest();
 }
 
 void GpuSteps::read_oldest() {

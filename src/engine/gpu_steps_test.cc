@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/cuda_memory.h"
 #include "base/gguf.h"
 #include "base/testing/expect_refused.h"
 #include "engine/engine.h"
@@ -228,6 +229,28 @@ TEST_F(GpuEngine, DrawsUnderMasksPenaltiesBiasAndEarlyStops) {
   }
 }
 
+// The GPU computes the rows of the next step while the host reads the last and computes masks.
+TEST_F(GpuEngine, WhoDrawsUnderAMaskHasATokenInEachStep) {
+  const TinyFile file(tiny("llama"));
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    Side gpu(file.path(), options_of(4, depth), stream_.get());
+    Request masked = greedy(random_ids(20, 320, 1), 100);
+    masked.mask = std::make_shared<ResidueMask>();
+    const RequestId under = gpu.submit(masked), free = gpu.submit(greedy(random_ids(20, 320, 2), 100));
+    for (int step = 0; step < 10; ++step) gpu.engine().step();
+    const size_t under_before = gpu.heard(under).tokens.size(), free_before = gpu.heard(free).tokens.size();
+    const int64_t overlapped = gpu.engine().stats().overlapped_steps;
+    for (int step = 0; step < 50; ++step) gpu.engine().step();
+    EXPECT_EQ(gpu.heard(free).tokens.size(), free_before + 50);
+    EXPECT_GE(gpu.heard(under).tokens.size(), under_before + 45) << "a mask may be late on a busy machine";
+    EXPECT_EQ(gpu.engine().stats().overlapped_steps, overlapped + (depth > 0 ? 50 : 0));
+    gpu.drain();
+    EXPECT_EQ(gpu.heard(under).tokens.size(), 100u);
+    EXPECT_EQ(gpu.heard(free).tokens.size(), 100u);
+  }
+}
+
 // A request of any kind that the server makes, its text new or the theme's.
 Request any_request(const Tokens& theme, std::mt19937& random) {
   const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<uint32_t>(limit)); };
@@ -339,6 +362,25 @@ TEST_F(GpuEngine, CountsHowLongItDidNothing) {
   };
   EXPECT_GT(idle_us(std::chrono::milliseconds(4)), 2000);
   EXPECT_GT(idle_us(std::chrono::milliseconds(0)), 0);  // how long depends on who else has the GPU
+}
+
+// Rows, graphs and all else are there before the pool takes what is left. Where other processes take memory meanwhile,
+// one of some tries shows it.
+TEST_F(GpuEngine, TheFractionThatIsNotTakenIsFree) {
+  constexpr int64_t kMegabyte = 1 << 20, kPool = 2048 * kMegabyte, kRounding = 64 * kMegabyte;
+  const TinyFile file(tiny("llama"));
+  for (const int32_t running : {2, 64}) {
+    int64_t nearest = kPool;
+    for (int tries = 0; tries < 10 && nearest > kRounding; ++tries) {
+      const int64_t left = cuda::memory().free - kPool;
+      EngineOptions options = options_of(running);
+      options.max_total_tokens = 0;
+      options.mem_fraction_static = 1 - static_cast<double>(left) / static_cast<double>(cuda::free_at_start());
+      const Side gpu(file.path(), options, stream_.get());
+      nearest = std::min(nearest, std::abs(cuda::memory().free - left));
+    }
+    EXPECT_LE(nearest, kRounding) << running << " requests";
+  }
 }
 
 // More changes of the page table than a step's inputs have room for.

@@ -216,6 +216,7 @@ Share Scheduler::share_of(const Planned& planned) {
           .by_model = planned.by_model,
           .prefills = sequence.prefills,
           .draws = draws,
+          .by_history = draws && sequence.draws_by_history,
           .followed = sequence.followed,
           .drafted = sequence.drafted,
           .passes = planned.passes,
@@ -476,7 +477,7 @@ int32_t Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<
     Sequence& sequence = *wanting[i]->sequence;
     sequence.record->propose(sequence.tokens, drafts[i]);
     for (DraftToken& draft : drafts[i]) draft.hit = sequence.record->hit(draft.hit);
-    sequence.reach.add(drafts[i]);
+    if (!drafts[i].empty()) sequence.reach.add(drafts[i]);  // else there was no page for any
     if (expected_tokens(drafts[i]) > expected_tokens(wanting[i]->drafts)) {
       wanting[i]->drafts = std::move(drafts[i]);
       wanting[i]->by_model = true;
@@ -703,6 +704,7 @@ void Scheduler::advance(const Batch& batch) {
     sequence.passes = share.passes;
     sequence.verifies = share.drafts > 0;
     sequence.last_step = batch.step;
+    sequence.late = false;
     sequence.prefills = sequence.prefills && sequence.remaining() > 0;
     sequence.pending += share.draws;
   }
@@ -713,6 +715,29 @@ void Scheduler::forget_missed(const Share& share) {
   const std::span<const PageId> pages = table_.pages(share.row);
   const int32_t tokens = limits_.page_size.tokens();
   for (int32_t i = share.position / tokens; i <= (share.end() - 1) / tokens; ++i) missed_[pages[i].value] = {};
+}
+
+void Scheduler::fill_in(Batch& batch) const {
+  check(batch.step == launched_ && batch.step == settled_ + 1, "step ", batch.step, " is to be filled in after step ",
+        settled_, " of ", launched_);
+  for (Share& share : batch.shares) {
+    if (!share.by_history) continue;
+    const auto found = sequences_.find(share.id);
+    share.sits_out = found == sequences_.end();
+    if (share.sits_out || share.history.count == 0) continue;
+    const auto history = batch.history.begin() + share.history.begin;
+    for (int32_t at = share.text_end() - 1; history[at] == kFutureToken; --at) history[at] = found->second->tokens[at];
+  }
+}
+
+// As if its last row had not been launched: when it is again, it has all tokens before it.
+void Scheduler::sit_out(Share& share) {
+  Sequence& sequence = *sequences_.at(share.id);
+  check(share.by_history && sequence.last_step == settled_ + 1, "request ", share.id, " cannot sit out");
+  share.sits_out = sequence.late = true;
+  --sequence.pending;
+  sequence.computed = share.text_end() - 1;
+  sequence.prefills = share.prefills;
 }
 
 void Scheduler::settle(const Batch& batch, StepResults& results) {
@@ -748,8 +773,8 @@ void Scheduler::measure(const Batch& batch, const StepResults& results) {
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {
-  sequence.pending -= share.draws;
-  sequence.verifies = false;
+  sequence.pending -= share.draws && !share.sits_out;
+  if (share.drafts > 0) sequence.verifies = false;
   if (Output end = keep_results(sequence, own); end.finish != Finish::none) return finish(sequence, std::move(end));
   const int32_t tokens = drawn_tokens(own.drawn);
   check(tokens < 2 || !in_flight(sequence), "several tokens for a request that has gone on already");
@@ -757,6 +782,7 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
   if (sequence.runs()) settle_rows(sequence, share, tokens);
   if (share.drafts > 0 && tokens > 0) count_drafts(sequence, share, tokens);
   if (share.draws) {
+    check(tokens > 0 || share.sits_out || !own.drawn.front().error.empty(), "request ", sequence.id, " drew nothing");
     if (!append_tokens(sequence, own.drawn)) return;
     if (sequence.runs() && sequence.remaining() > 1) sequence.prefills = true;  // those between are not in pages
   } else if (share.end() == sequence.length()) {                                // nothing was to be generated
@@ -768,15 +794,15 @@ void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepR
   if (sequence.runs() && (share.prefills || settled / together != sequence.settled / together)) cache_pages(sequence);
 }
 
-// Before its tokens are appended. The newest is never in pages; a row that should have given one and did not stays to
-// be computed, and so do those behind drafts that did not come. Pages behind these, and behind the newest, go back.
+// Before its tokens are appended. The newest is never in pages; a row that sat out stays to be computed, and so do
+// those behind drafts that did not come. Pages behind these, and behind the newest, go back.
 void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t tokens) {
+  if (share.sits_out && in_flight(sequence)) return;  // its row is being computed again
   sequence.settled = share.draws ? std::min(share.end(), sequence.length() + tokens - 1) : share.end();
-  sequence.late = share.draws && tokens == 0;
-  if (sequence.settled < share.text_end()) sequence.prefills = share.prefills;
-  if (sequence.settled < share.text_end() || share.drafts > 0) sequence.computed = sequence.settled;
+  if (share.drafts > 0) sequence.computed = sequence.settled;
   if (share.drafts > 0 || share.passes > 0)
-    table_.truncate(sequence.row, {stored_tokens(sequence, std::max(sequence.settled, share.text_end()))});
+    const int32_t end = std::max({sequence.settled, share.text_end(), sequence.computed});
+    table_.truncate(sequence.row, {stored_tokens(sequence, end)});
 }
 
 // Tokens past the first, which there is, were drawn from rows of drafts that came.

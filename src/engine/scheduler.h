@@ -4,6 +4,7 @@
 //   add, cancel      requests come and go
 //   plan             the next step's rows, with pages for all of them
 //   advance          that step is launched: its rows count as computed, its tokens as pending
+//   fill_in, sit_out before it draws by history, when all steps before it are settled
 //   settle | fail    the oldest step in flight was read, or not computed: tokens, ends, prefixes to be cached
 //
 // Steps in flight. As many may be planned and launched before the oldest is settled as the device is late; the CPU
@@ -19,8 +20,8 @@
 //     in flight that may read them is settled. Until then whoever lacks them sits out.
 //   - Only pages whose rows are settled are cached.
 //   - A retracted request keeps the tokens that come of its rows in flight, and is not admitted before.
-//   - A request that draws by its text, under a mask or with penalties that the host counts, is not launched while a
-//     token is pending.
+//   - A request that draws by its text, under a mask or with penalties that the host counts, is launched like others.
+//     Only its draw waits, and with it those of its step: the steps before it are settled while its rows are computed.
 //   - What fails a step fails the steps in flight behind it.
 //
 // A step: one token of every request that decodes, then chunks of prompts in order of their turns, within a budget that
@@ -60,7 +61,7 @@
 // first one always gets on and everybody's turn comes.
 //
 // A request whose mask was not ready when its row was computed is late: it sits out until the mask is ready, and the
-// row is computed again.
+// row is computed again. That is known before the next step is planned: no row follows a token that was not drawn.
 //
 // Errors   check_fits() refuses what can never run. A broken invariant throws CheckError: pages that are missing when
 //          nobody runs or waits, or a step that moves nobody.
@@ -122,7 +123,8 @@ struct SchedulerLimits {
   }
   int32_t drawn_rows() const { return running + draft_rows(); }
   int32_t wanted_rows() const { return drawn_rows() + kept_rows(); }
-  int32_t deepest_draft() const { return draft_steps ? std::min(draft_steps, drafts) : drafts; }
+  // Of more drafts than a step verifies nobody has any use.
+  int32_t deepest_draft() const { return std::min({draft_steps ? draft_steps : drafts, drafts, kMostDraftRows}); }
   bool verifies_trees() const { return topk > 1; }
   // Of a draft model, that follow a step at once, at most: each has a token behind the newest.
   int32_t passes_at_once() const { return draft_model && drafts_at_once ? std::max(0, deepest_draft() - 1) : 0; }
@@ -158,7 +160,9 @@ class Scheduler {
   // The next step. Empty only when nobody runs or waits, all that run await their masks, or nobody gets on before a
   // step in flight is settled. recycled: any batch, for its memory.
   Batch plan(Batch recycled = {});
-  void advance(const Batch& batch);                          // the planned batch, which is not empty
+  void advance(const Batch& batch);  // the planned batch, which is not empty
+  void fill_in(Batch& batch) const;  // the only one in flight: tokens that were pending, and who has ended meanwhile
+  void sit_out(Share& share);        // of that one: its mask is late, it draws nothing
   void settle(const Batch& batch, StepResults& results);     // the oldest in flight; results are moved from
   void fail(const Batch& batch, const std::string& reason);  // the oldest in flight
 

@@ -96,8 +96,10 @@ class World {
     if (batch.empty()) return;
     scheduler_.advance(batch);
     model_.launch(batch, scheduler_.table());
-    drafts_.follow(batch);
     in_flight_.push_back(batch);
+    if (batch.draws_by_history()) prepare_draws(in_flight_.back());
+    model_.draw(in_flight_.back());
+    drafts_.follow(in_flight_.back());
   }
   // Nothing is launched beside them: then the oldest, whose answer is awaited.
   void settle_answered(bool nothing_launched) {
@@ -127,6 +129,20 @@ class World {
     look();
   }
   const std::deque<Batch>& in_flight() const { return in_flight_; }
+  // The next step, in which the request's mask is late: until somebody computes it.
+  Planned step_late(RequestId id) {
+    late_ = [id](const Share& share) { return share.id == id; };
+    Planned planned = step();
+    late_ = nullptr;
+    return planned;
+  }
+  void compute_mask(RequestId id) {
+    const std::shared_ptr<AheadMask>& mask = late_masks_.at(id);
+    threads_.begin(mask);
+    threads_.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  }
+  void set_late(std::function<bool(const Share&)> late) { late_ = std::move(late); }
+  const std::map<RequestId, std::shared_ptr<AheadMask>>& late_masks() const { return late_masks_; }
   int drain(int most = 10000) {
     int steps = 0;
     while (busy() && steps < most && !::testing::Test::HasFailure()) {
@@ -238,6 +254,25 @@ class World {
     return std::make_unique<testing::KnowingTreeDrafter>(
         std::move(whole), right_, seed, testing::KnowingTreeDrafter::Trees{limits_.topk, least_place, strays});
   }
+  // As the engine does.
+  void prepare_draws(Batch& batch) {
+    while (in_flight_.size() > 1) settle_oldest();
+    scheduler_.fill_in(batch);
+    for (Share& share : batch.shares) {
+      if (!share.by_history || share.sits_out) continue;
+      if (share.history.count > 0) expect_history(batch, share);
+      if (!share.mask || !late_ || !late_(share)) continue;
+      late_masks_[share.id] = share.mask;
+      scheduler_.sit_out(share);
+    }
+    scheduler_.audit();
+  }
+  void expect_history(const Batch& batch, const Share& share) {
+    Tokens text = requests_.at(share.id).prompt;
+    text.insert(text.end(), heard(share.id).tokens.begin(), heard(share.id).tokens.end());
+    ASSERT_EQ(std::ssize(text), share.text_end());
+    EXPECT_TRUE(std::equal(text.begin(), text.end(), batch.history.begin() + share.history.begin));
+  }
   Batch pop_oldest() {
     Batch batch = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -278,6 +313,9 @@ class World {
   std::map<RequestId, Tokens> answers_;  // for the draft model
   RequestId last_id_ = 0;
   std::deque<Batch> in_flight_;
+  std::function<bool(const Share&)> late_;  // whose masks are; null: nobody's
+  std::map<RequestId, std::shared_ptr<AheadMask>> late_masks_;
+  MaskThreads threads_;
   Scheduler scheduler_;
   HashModel model_;
   DraftsAtOnce drafts_;
@@ -417,24 +455,14 @@ TEST(Scheduler, LateRowsAreComputedAgainWhenTheMaskIsReady) {
   World world(limits_of(40));
   const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
   const RequestId other = world.add(text(20, 1), 20);
-  std::shared_ptr<AheadMask> mask;
-  const auto step_late = [&] {
-    world.step_with([&](const Batch& batch, StepResults& results) {
-      ASSERT_EQ(batch.shares[0].id, id);
-      mask = batch.shares[0].mask;
-      results.drawn[0].tokens.clear();
-    });
-  };
-  step_late();
+  world.step_late(id);
   EXPECT_EQ(world.heard(id).events, 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(world.step(), (Planned{{other, 1}})) << "it sits out";
   EXPECT_FALSE(world.scheduler().all_await_masks());
-  MaskThreads threads;
-  threads.begin(mask);
-  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  world.compute_mask(id);
   EXPECT_EQ(world.step(), (Planned{{other, 1}, {id, 1}}));
   EXPECT_EQ(world.heard(id).tokens.size(), 1u);
-  step_late();
+  world.step_late(id);
   EXPECT_EQ(world.heard(id).tokens.size(), 1u);
   EXPECT_EQ(world.step(), (Planned{{id, 1}, {other, 1}}));
   world.drain();
@@ -444,7 +472,7 @@ TEST(Scheduler, LateRowsAreComputedAgainWhenTheMaskIsReady) {
 TEST(Scheduler, AStepMayBeEmptyWhileAllAwaitTheirMasks) {
   World world(limits_of(40));
   const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
-  world.step_with([](const Batch&, StepResults& results) { results.drawn[0].tokens.clear(); });
+  world.step_late(id);
   EXPECT_TRUE(world.scheduler().plan().empty());
   EXPECT_TRUE(world.scheduler().all_await_masks());
   world.scheduler().cancel(id);
@@ -500,17 +528,11 @@ TEST(Scheduler, APromptGivesItsPagesUpWhereAllBeforeItAwaitTheirMasks) {
   world.step();
   const RequestId prompt = world.add(text(150, 1), 5);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(world.step(), (Planned{{masked, 1}, {prompt, 1}}));
-  std::shared_ptr<AheadMask> mask;
-  world.step_with([&](const Batch& batch, StepResults& results) {
-    mask = batch.shares[0].mask;
-    results.drawn[0].tokens.clear();
-  });
+  world.step_late(masked);
   for (int i = 0; i < 5; ++i) world.step();
   EXPECT_EQ(world.scheduler().retracted(), 1);
   EXPECT_TRUE(world.scheduler().all_await_masks());
-  MaskThreads threads;
-  threads.begin(mask);
-  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  world.compute_mask(masked);
   world.drain();
   world.expect_all_right();
 }
@@ -519,10 +541,7 @@ TEST(Scheduler, NobodyWaitsForAPrefixWhoseOwnerAwaitsItsMask) {
   World world(limits_of(40));
   const RequestId masked = world.add({.prompt = text(64), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
   const RequestId other = world.add(text(80), 5);  // begins with the same 64 tokens
-  world.step_with([&](const Batch& batch, StepResults& results) {
-    ASSERT_EQ(batch.shares[0].id, masked);
-    results.drawn[0].tokens.clear();
-  });
+  world.step_late(masked);
   while (world.heard(other).finish == Finish::none) ASSERT_FALSE(world.step().empty());
   world.expect_right(other);
 }
@@ -1091,19 +1110,20 @@ TEST(StepsInFlight, PagesComeBackWhenTheLastStepThatReadsThemIsSettled) {
   }
 }
 
-// Where the device counts, penalties are as free as anybody; a mask is not.
+// Where the device counts, penalties are as free as anybody.
 TEST(StepsInFlight, PenaltiesThatTheDeviceCountsWaitForNoToken) {
   SchedulerLimits limits = limits_of(40);
   limits.device_counts = true;
   World world(limits, 1);
   const RequestId penalised = world.add({.prompt = text(20), .sampling = {.presence_penalty = 1}, .max_new_tokens = 9});
-  const RequestId masked = world.add({.prompt = text(20, 1), .max_new_tokens = 9, .mask = std::make_shared<Unused>()});
-  EXPECT_EQ(world.step(), (Planned{{penalised, 20}, {masked, 20}}));
+  EXPECT_EQ(world.step(), (Planned{{penalised, 20}}));
   const Batch batch = world.plan();
   ASSERT_EQ(batch.shares.size(), 1u);
-  EXPECT_EQ(batch.shares[0].id, penalised);
+  EXPECT_FALSE(batch.draws_by_history());
   EXPECT_EQ(batch.token_ids, Tokens{kFutureToken});
-  EXPECT_EQ(batch.history, text(20)) << "as far as it is known";
+  Tokens history = text(20);
+  history.push_back(kFutureToken);
+  EXPECT_EQ(batch.history, history);
   EXPECT_EQ(batch.shares[0].generated, 1);
   world.launch(batch);
   world.settle_answered(false);
@@ -1111,28 +1131,65 @@ TEST(StepsInFlight, PenaltiesThatTheDeviceCountsWaitForNoToken) {
   world.expect_all_right();
 }
 
-// A mask, like penalties, has to be told the token before the next is drawn.
-TEST(StepsInFlight, WhoDrawsByItsTextWaitsForItsTokens) {
-  World world(limits_of(40), 2);
-  const RequestId masked = world.add({.prompt = text(100), .max_new_tokens = 3, .mask = std::make_shared<Unused>()});
-  EXPECT_EQ(world.step(), (Planned{{masked, 64}}));
-  const RequestId penalised =
-      world.add({.prompt = text(20, 1), .sampling = {.presence_penalty = 1}, .max_new_tokens = 3});
-  EXPECT_EQ(world.step(), (Planned{{masked, 36}, {penalised, 20}})) << "chunks of prompts need no token";
-  const RequestId free = world.add(text(20, 2), 10);
-  for (const Planned& planned : {Planned{{free, 20}}, Planned{{free, 1}}}) EXPECT_EQ(world.step(), planned);
-  const Batch batch = world.plan();
-  ASSERT_EQ(batch.shares.size(), 3u);
-  EXPECT_EQ(batch.shares[0].id, masked);
-  EXPECT_EQ(batch.token_ids[0], world.heard(masked).tokens[0]);
-  Tokens history = text(20, 1);
-  history.push_back(world.heard(penalised).tokens[0]);
-  EXPECT_EQ(batch.history, history);
-  EXPECT_EQ(batch.token_ids[2], kFutureToken);
-  world.launch(batch);
-  world.settle_answered(false);
-  world.drain();
-  world.expect_all_right();
+// A mask, like penalties, has to be told the token before the next is drawn: so the steps before are settled, while the
+// rows of this one, its own too, are computed.
+TEST(StepsInFlight, WhoDrawsByItsTextHasARowInEveryStep) {
+  for (const int depth : {0, 1, 2}) {
+    World world(limits_of(40), depth);
+    const RequestId masked = world.add({.prompt = text(100), .max_new_tokens = 20, .mask = std::make_shared<Unused>()});
+    EXPECT_EQ(world.step(), (Planned{{masked, 64}}));
+    const RequestId penalised =
+        world.add({.prompt = text(20, 1), .sampling = {.presence_penalty = 1}, .max_new_tokens = 20});
+    EXPECT_EQ(world.step(), (Planned{{masked, 36}, {penalised, 20}}));
+    const RequestId free = world.add(text(10, 2), 20);
+    EXPECT_EQ(world.step(), (Planned{{masked, 1}, {penalised, 1}, {free, 10}}));
+    for (int32_t i = 2; i < 15; ++i) {
+      const Batch batch = world.plan();
+      ASSERT_EQ(batch.shares.size(), 3u);
+      EXPECT_EQ(batch.shares[0].generated, i);
+      EXPECT_EQ(batch.token_ids[0] == kFutureToken, depth > 0);
+      EXPECT_EQ(batch.history.back() == kFutureToken, depth > 0);
+      EXPECT_TRUE(batch.draws_by_history());
+      EXPECT_FALSE(batch.shares[2].by_history);
+      world.launch(batch);
+      EXPECT_EQ(world.in_flight().size(), 1u);
+      EXPECT_EQ(std::ssize(world.heard(masked).tokens), i);
+      world.settle_answered(false);
+    }
+    world.drain();
+    world.expect_all_right();
+  }
+}
+
+// Its row is computed, for a draw that nobody needs any more.
+TEST(StepsInFlight, WhoHasEndedBeforeItsDrawSitsOut) {
+  for (const bool fails : {false, true}) {
+    World world(limits_of(40), 1);
+    Request request{.prompt = text(20), .max_new_tokens = 20, .mask = std::make_shared<Unused>()};
+    request.stop_ids = {expected_of(request, limits_of(40)).tokens[0]};
+    const RequestId id = world.add(request), other = world.add(text(20, 1), 5);
+    world.step();
+    Batch batch = world.plan();
+    ASSERT_EQ(batch.shares.size(), 2u);
+    world.scheduler().advance(batch);
+    expect_refused([&] { world.scheduler().fill_in(batch); }, "step 2 is to be filled in after step 0 of 2");
+    world.model().launch(batch, world.scheduler().table());
+    if (fails)
+      world.fail_oldest("the weights melted");
+    else
+      world.settle_oldest();
+    world.scheduler().fill_in(batch);
+    EXPECT_TRUE(batch.shares[0].sits_out);
+    EXPECT_FALSE(batch.shares[1].sits_out);
+    world.model().draw(batch);
+    StepResults results = world.model().answer();
+    EXPECT_EQ(results.drawn[0].tokens.empty(), !fails) << "after a failure it says anything";
+    world.scheduler().settle(batch, results);
+    world.drain();
+    EXPECT_EQ(world.heard(id).finish, fails ? Finish::failed : Finish::stop);
+    EXPECT_EQ(world.heard(id).events, 1);
+    if (!fails) world.expect_right(other);
+  }
 }
 
 TEST(StepsInFlight, AFailedStepEndsThoseBehindItToo) {
@@ -1175,13 +1232,13 @@ TEST(StepsInFlight, OnlySettledPagesAreCached) {
 TEST(StepsInFlight, ARetractedRequestIsNotAdmittedBeforeItsTokensHaveCome) {
   World world(limits_of(18), 2);
   const RequestId first = world.add(text(30), 200);
-  const RequestId sits_out = world.add({.prompt = text(30, 2), .sampling = {.presence_penalty = 1}});
+  const RequestId between = world.add(text(30, 2), 200);
   const RequestId second = world.add(text(30, 1), 200);
   for (int i = 0; i < 300 && world.scheduler().counters().retractions == 0; ++i) world.step();
   ASSERT_FALSE(world.in_flight().empty());
   const size_t heard = world.heard(second).tokens.size();
   world.cancel(first);
-  world.cancel(sits_out);
+  world.cancel(between);
   EXPECT_TRUE(world.plan().empty());
   EXPECT_EQ(world.scheduler().running(), 0) << "it has rows in flight";
   while (!world.in_flight().empty()) world.settle_oldest();
@@ -1190,24 +1247,43 @@ TEST(StepsInFlight, ARetractedRequestIsNotAdmittedBeforeItsTokensHaveCome) {
   world.expect_right(second);
 }
 
+// And nothing is launched behind it before.
 TEST(StepsInFlight, ALateMaskHasItsRowComputedAgain) {
-  World world(limits_of(40), 2);
-  const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 5, .mask = std::make_shared<Unused>()});
-  const RequestId other = world.add(text(20, 1), 20);
-  std::shared_ptr<AheadMask> mask;
-  world.step();
-  EXPECT_EQ(world.step(), (Planned{{other, 1}}));
-  world.settle_oldest([&](const Batch& batch, StepResults& results) {
-    mask = batch.shares[0].mask;
-    results.drawn[0].tokens.clear();
-  });
-  EXPECT_EQ(world.step(), (Planned{{other, 1}})) << "it sits out";
-  MaskThreads threads;
-  threads.begin(mask);
-  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
-  EXPECT_EQ(world.step(), (Planned{{other, 1}, {id, 1}}));
-  world.drain();
-  world.expect_all_right();
+  for (const int depth : {1, 2}) {
+    World world(limits_of(40), depth);
+    const RequestId id = world.add({.prompt = text(40), .max_new_tokens = 9, .mask = std::make_shared<Unused>()});
+    const RequestId other = world.add(text(20, 1), 20);
+    EXPECT_EQ(world.step_late(id), (Planned{{id, 40}, {other, 20}}));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(world.step(), (Planned{{other, 1}})) << "it sits out";
+    world.compute_mask(id);
+    EXPECT_EQ(world.step(), (Planned{{other, 1}, {id, 1}}));
+    EXPECT_EQ(world.step_late(id), (Planned{{id, 1}, {other, 1}}));
+    const Batch again = world.plan();
+    ASSERT_EQ(again.shares.size(), 2u) << "the mask is there now";
+    EXPECT_EQ(again.token_ids[0], world.heard(id).tokens[0]) << "which is known: the step before is settled";
+    world.launch(again);
+    world.settle_answered(false);
+    world.drain();
+    world.expect_all_right();
+  }
+}
+
+// Its row is in flight twice then, the second time with drafts, or waits for the first.
+TEST(StepsInFlight, WhoSatOutIsLaunchedAgainBeforeThatStepIsSettled) {
+  SchedulerLimits limits = limits_of(40);
+  limits.drafts = 3;
+  for (const bool speculates : {false, true}) {
+    World world(limits, 2);
+    const RequestId id = world.add(
+        {.prompt = text(40), .max_new_tokens = 30, .mask = std::make_shared<Unused>(), .speculative = speculates});
+    for (int i = 0; i < 12; ++i) {
+      world.step_late(id);
+      world.compute_mask(id);
+      world.step();
+    }
+    world.drain();
+    world.expect_all_right();
+  }
 }
 
 TEST(StepsInFlight, AreSettledInTheOrderOfTheirLaunch) {
@@ -1540,7 +1616,7 @@ TEST(Drafts, StepsOverlapWhereTheyDoNotPay) {
 }
 
 // A draft model that has slots for everybody and is never sure of anything.
-class UnsureModel final : public DraftModel {
+class UnsureModel : public DraftModel {
  public:
   bool has_slots(std::span<const PageId>) const override { return true; }
   void catch_up(std::span<const RequestRow>) override {}
@@ -1551,6 +1627,32 @@ class UnsureModel final : public DraftModel {
     return 0;
   }
 };
+
+// Has slots of no page that somebody else has filled.
+class ModelOfItsOwnPages final : public UnsureModel {
+ public:
+  bool has_slots(std::span<const PageId> pages) const override { return pages.empty(); }
+};
+
+// It is left while the token of its prompt's end is being drawn, since it gets a page that has no slots: pages of
+// passes go back, and those of rows that were launched meanwhile do not.
+TEST(DraftsAtOnce, WhoIsLeftWhileItsTokenIsDrawnKeepsThePagesOfRowsInFlight) {
+  for (const int depth : {1, 2}) {
+    SCOPED_TRACE(cat("depth ", depth));
+    SchedulerLimits limits = limits_with_drafts(3, 600, 1);
+    limits.draft_model = limits.drafts_at_once = true;
+    World world(limits, depth, 1, 0);
+    ModelOfItsOwnPages model;
+    world.scheduler().set_draft_model(model);
+    Tokens first = text(16), second = text(15);  // fewer tokens in common than are waited for
+    const Tokens own = text(45, 3);
+    second.insert(second.end(), own.begin(), own.end());
+    world.add({.prompt = first, .max_new_tokens = 20, .speculative = false});
+    const RequestId left = world.add({.prompt = second, .max_new_tokens = 20});
+    while (world.busy() && !HasFailure()) world.step();
+    world.expect_right(left);
+  }
+}
 
 // While somebody is followed the next step is planned when all tokens are known, for those beside it too; when it is
 // left, since nothing is gained, steps overlap.
@@ -1744,15 +1846,8 @@ TEST(Drafts, OfALateRowAreCountedWhenTheyAreVerified) {
   World world(limits_with_drafts(3));
   const RequestId id = world.add({.prompt = text(20), .max_new_tokens = 11, .mask = std::make_shared<Unused>()});
   world.step();
-  std::shared_ptr<AheadMask> mask;
-  world.step_with([&](const Batch& batch, StepResults& results) {
-    ASSERT_EQ(batch.shares[0].drafts, 3);
-    mask = batch.shares[0].mask;
-    for (RowResult& row : results.drawn) row.clear();
-  });
-  MaskThreads threads;
-  threads.begin(mask);
-  threads.wait([&] { return mask->ready(); }, std::chrono::seconds(30));
+  EXPECT_EQ(world.step_late(id), (Planned{{id, 4}}));
+  world.compute_mask(id);
   world.drain();
   world.expect_right(id);
   const Speculated& speculated = world.heard(id).speculated;
@@ -1779,6 +1874,11 @@ class RandomSchedule {
         world_(limits_, device.depth, below(4) / 3.0, device.depth > 0 ? 0.5 : 1) {
     world_.model().most_tokens = device.most_tokens;
     for (int i = 0; i < 3; ++i) themes_.push_back(random_tokens(700));
+    world_.set_late([this](const Share& share) {
+      const bool late = below(8) == 0;
+      if (late) decode_.erase(share.id), prefill_.erase(share.id);
+      return late;
+    });
   }
 
   void run() {
@@ -1842,6 +1942,7 @@ class RandomSchedule {
     request.prompt.insert(request.prompt.end(), own.begin(), own.end());
     if (below(3) == 0) request.stop_ids = {below(testing::kVocabulary)};
     if (below(6) == 0) request.sampling.presence_penalty = 1;  // which the model ignores, but not the scheduler
+    if (below(6) == 0) request.mask = std::make_shared<Unused>();
     if (limits_.drafts > 0) request.speculative = below(5) > 0;
     if (below(8) == 0) {
       request.max_new_tokens = 0;
@@ -1861,6 +1962,8 @@ class RandomSchedule {
       prefill_.erase(id);
     }
     if (below(50) == 0) world_.scheduler().flush_cache();
+    for (const auto& [id, mask] : world_.late_masks())
+      if (!mask->ready() && below(4) == 0) world_.compute_mask(id);
   }
 
   void step() {

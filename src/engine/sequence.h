@@ -60,7 +60,7 @@ struct Sequence {
   int32_t prefix_hit = -1;    // tokens of the prompt that were in the prefix tree; -1: has not run yet
   double queued_seconds = 0;  // before it ran for the first time
   bool retracted = false;     // goes ahead of its equals in the queue
-  bool late = false;          // its last row is computed again, because the mask was not ready to draw from it
+  bool late = false;          // its last row is to be computed again: the mask was not ready to draw from it
   int64_t refused_at = -1;    // while it waits: the scheduler's departures when it last found no room
   const Sequence* awaited = nullptr;  // while it waits: a running request that computes a prefix of its tokens
   int32_t awaited_tokens = 0;         // how long that prefix is
@@ -77,7 +77,7 @@ struct Sequence {
   // Whether it has rows for the next step. One that is sure to end with a pending token has none.
   bool can_launch() const {
     if (remaining() == 0 || awaits_mask()) return false;
-    return pending == 0 || (wants_token() && !draws_by_history && !verifies && !followed);
+    return pending == 0 || (wants_token() && !verifies && !followed);
   }
   // Rows of [computed, end) that its PromptResults wants; those before are in flight or have come.
   PositionRange kept_rows(int32_t end) const {

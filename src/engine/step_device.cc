@@ -13,18 +13,12 @@ std::unique_ptr<StepDevice> make_step_device(const StepDeviceParts& parts) {
 }
 
 void begin_masks(const Batch& batch, MaskThreads& masks) {
-  for (const WantedRow& row : batch.drawn)
-    if (const auto& mask = batch.shares[row.share].mask) masks.begin(mask);
+  for (const Share& share : batch.shares)
+    if (share.mask && !share.sits_out) masks.begin(share.mask);
 }
 
 void wait_for_masks(const Batch& batch, MaskThreads& masks) {
-  const auto are_ready = [&] {
-    return std::all_of(batch.drawn.begin(), batch.drawn.end(), [&](const WantedRow& row) {
-      const AheadMask* const mask = batch.shares[row.share].mask.get();
-      return !mask || mask->ready();
-    });
-  };
-  masks.wait(are_ready, kMaskPatience);
+  masks.wait([&] { return std::ranges::none_of(batch.shares, &Share::awaits_mask); }, kMaskPatience);
 }
 
 }  // namespace quire::engine

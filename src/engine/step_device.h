@@ -1,11 +1,14 @@
 // What computes the engine's steps: its one door to a device.
 //
 //   launch(step)   in order. What the step needs of the host (its rows, the page table as it is now) is taken here.
-//   finish(step)   in the same order, each after its launch: step.results are there when it returns.
+//   draw(step)     behind it, before the next launch: its tokens. Steps before it may have been finished in between,
+//   and
+//                  where it draws by history they all are: its masks are ready then, and its history is whole.
+//   finish(step)   in the same order, each after its draws: step.results are there when it returns.
 //
-// A device that answers at once (the CPU) computes in launch(); one that answers late (a GPU) is launched and goes on,
-// and finish() waits for it. Between the two the step stays where it is and belongs to the device. Several GPUs that
-// compute a step together would be one device.
+// A device that answers at once (the CPU) computes in the first two; one that answers late (a GPU) is launched and goes
+// on, and finish() waits for it. Until then the step stays where it is and belongs to the device, but for what its
+// scheduler fills in before it draws. Several GPUs that compute a step together would be one device.
 //
 // Errors   cuda::DeviceError: the device computes nothing any more. Any other exception, cuda::OutOfMemory among them,
 //          concerns that step alone.
@@ -29,6 +32,7 @@ class StepDevice {
  public:
   virtual ~StepDevice() = default;
   virtual void launch(Step& step) = 0;
+  virtual void draw(Step& step) = 0;
   virtual void finish(Step& step) = 0;
   virtual DraftModel* draft_model() { return nullptr; }  // that it computes beside the steps; null: none
 };
@@ -50,8 +54,8 @@ using StepDeviceMaker = std::function<std::unique_ptr<StepDevice>(const StepDevi
 
 inline constexpr std::chrono::milliseconds kMaskPatience{2};  // that a step has for masks that are not ready
 
-// Masks that the rows of a step are drawn under: they are computed beside its forward pass, and for those that are not
-// ready after it the step waits a little; a row whose mask is still not ready has no token.
+// Masks that the rows of a step are drawn under: they are computed beside its forward pass, as soon as the tokens
+// before are known, and for those that are not ready then the step waits a little.
 void begin_masks(const Batch& batch, MaskThreads& masks);
 void wait_for_masks(const Batch& batch, MaskThreads& masks);
 

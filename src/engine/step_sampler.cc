@@ -28,7 +28,7 @@ void StepSampler::run(const Batch& batch, Rows<const float> logits, StepResults&
 void StepSampler::begin_walks(const Batch& batch) {
   walks_.clear();
   for (const Share& share : batch.shares)
-    if (share.draws) walks_.push_back({.share = &share, .accepted = 0, .row = 0});
+    if (share.draws && !share.sits_out) walks_.push_back({.share = &share, .accepted = 0, .row = 0});
   history_.assign(batch.history.begin(), batch.history.end());
 }
 
@@ -46,9 +46,8 @@ void StepSampler::draw_rows(const Batch& batch, Rows<const float> logits, StepRe
     }
     const Walk& walk = walks_[i];
     const int32_t index = walk.share->drawn.begin + walk.row;
-    fill_result(results.drawn[index], [&](std::vector<ops::Sampled>& tokens) {
-      if (!walk.share->mask || walk.share->mask->ready()) tokens.push_back(draw(walk, logits.row(index), thread));
-    });
+    fill_result(results.drawn[index],
+                [&](std::vector<ops::Sampled>& tokens) { tokens.push_back(draw(walk, logits.row(index), thread)); });
   });
 }
 

@@ -1,8 +1,8 @@
 // A step's logits become tokens and logprobs: each row for itself, in parallel.
 //
-// A row that draws does so under its request's mask (ahead_masks.h) if that is ready; else it is late. A row of a
-// prompt is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches no
-// other.
+// A row that draws does so under its request's mask (ahead_masks.h), which is ready, unless its share sits out. A row
+// of a prompt is only scored. What a row cannot do, a mask's exception included, is said in its own result and touches
+// no other.
 //
 // Drafts are walked (drafter.h): where a draw gives one of the drafts that follow its row, the row of that draft draws
 // next, as the text with that token would; the first that gives another, a stop id, or whose mask is not ready in time

@@ -33,7 +33,7 @@ struct Seen {
   }
 };
 
-std::vector<ops::Sampled> draw(Seen seen, uint64_t count) {
+std::vector<ops::Sampled> draw_tokens(Seen seen, uint64_t count) {
   std::vector<ops::Sampled> tokens;
   for (; count > 0; --count) {
     tokens.push_back({.token = seen.next_token()});
@@ -159,6 +159,8 @@ void HashModel::launch(const Batch& batch, const kv::RequestTable& table) {
   }
 }
 
+void HashModel::draw(const Batch& batch) { launched_.back().batch = batch; }
+
 StepResults HashModel::answer() {
   const Launched step = std::move(launched_.front());
   launched_.pop_front();
@@ -182,8 +184,8 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
   const Batch& batch = step.batch;
   const std::vector<TokenSlot>& slots = step.slots[&share - batch.shares.data()];
   Seen text;
-  std::vector<Seen> drawn;  // what each row that may draw has seen
-  int32_t walk = 0;         // the row that draws, if it is one
+  std::vector<Seen> drawn;                 // what each row that may draw has seen
+  int32_t walk = share.sits_out ? -1 : 0;  // the row that draws, if it is one
   const WantedRow* scored = batch.scored.data() + share.scored.begin;
   for (int32_t position = 0; position < share.end(); ++position) {
     const bool is_draft = position >= share.text_end();
@@ -201,7 +203,7 @@ void HashModel::compute(const Launched& step, const Share& share, StepResults& r
       drawn.push_back(seen);
       RowResult& row = results.drawn.emplace_back();
       if (index == walk) {
-        row.tokens = draw(seen, share.drafts > 0 ? 1 : 1 + seen.hash % most_tokens);
+        row.tokens = draw_tokens(seen, share.drafts > 0 ? 1 : 1 + seen.hash % most_tokens);
         newest_tokens_[share.row.value] = row.tokens.back().token;
         walk = next_row(batch, share, index, row.tokens.front().token);
       }

@@ -73,8 +73,9 @@ class HashModel {
   explicit HashModel(const SchedulerLimits& limits);
 
   void launch(const Batch& batch, const kv::RequestTable& table);
-  StepResults answer();  // of the oldest step that was launched and has not been answered
-  void fail();           // that step is not computed, and those behind it compute nothing of use
+  void draw(const Batch& batch);  // the newest that was launched: who sits out
+  StepResults answer();           // of the oldest step that was launched and has not been answered
+  void fail();                    // that step is not computed, and those behind it compute nothing of use
   StepResults run(const Batch& batch, const kv::RequestTable& table) {
     launch(batch, table);
     return answer();
