@@ -333,6 +333,7 @@ TEST(SchedulerLimits, RowsOfDraftsAreFewHoweverManyTheOptionsAllow) {
                          .prefix_cache = true,
                          .drafts = 1 << 25};
   EXPECT_EQ(limits.draft_rows(), SchedulerLimits::kMostDraftRows);
+  EXPECT_EQ(limits.deepest_draft(), SchedulerLimits::kMostDraftRows);
 }
 
 TEST(Speculated, CountsPastThirtyTwoBits) {
