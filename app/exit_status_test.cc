@@ -46,6 +46,7 @@ TEST(ExitStatus, WhatIsSaidIsOneLine) {
 class FailingDevice : public engine::StepDevice {
  public:
   void launch(engine::Step&) override { throw cuda::DeviceError("the GPU has not answered"); }
+  void draw(engine::Step&) override {}
   void finish(engine::Step&) override {}
 };
 

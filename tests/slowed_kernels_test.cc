@@ -61,12 +61,14 @@ std::vector<Kind> kinds() {
                        .head_dim = 64,
                        .context = 512,
                        .type = BlockType::bf16};
-  TinyModel large = tiny, quantised = tiny, normed = tiny, after = tiny;
+  TinyModel large = tiny, quantised = tiny, of_256 = tiny, normed = tiny, after = tiny;
   large.width = 1024, large.ffn_width = 3072;  // products by a ring of bulk copies
   quantised.type = BlockType::q4_1;
+  of_256.width = of_256.ffn_width = 256, of_256.type = BlockType::q4_k;
   normed.architecture = "qwen3", normed.type = BlockType::q8_0;
   after.architecture = "olmo2";
-  return {{"llama", tiny}, {"large", large}, {"q4_1", quantised}, {"qwen3 of q8_0", normed}, {"olmo2", after}};
+  return {{"llama", tiny},  {"large", large},          {"q4_1", quantised},
+          {"q4_k", of_256}, {"qwen3 of q8_0", normed}, {"olmo2", after}};
 }
 
 std::vector<uint32_t> bits_of(const Heard& heard) {

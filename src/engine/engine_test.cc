@@ -420,6 +420,7 @@ TEST_F(EngineTest, AnEngineWhoseDeviceFailedInAStepOfOnesOwnEnds) {
   class GoneDevice final : public StepDevice {
    public:
     void launch(Step&) override { throw cuda::DeviceError("gone"); }
+    void draw(Step&) override { ADD_FAILURE() << "it was asked again"; }
     void finish(Step&) override { ADD_FAILURE() << "it was asked again"; }
   };
   Callers callers;

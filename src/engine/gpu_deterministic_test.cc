@@ -446,8 +446,9 @@ TEST_P(GpuDeterministic, NothingIsDraftedWhereADrawDependsOnThoseBeforeIt) {
   EXPECT_EQ(stepped->engine().stats().speculated.drafts, 0);
 }
 
-TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {
-  return {.layers = 2,
+TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type, const char* architecture = "llama") {
+  return {.architecture = architecture,
+          .layers = 2,
           .width = width,
           .ffn_width = ffn_width,
           .heads = 8,
@@ -457,12 +458,14 @@ TinyModel tiny(int32_t width, int32_t ffn_width, BlockType type) {
           .type = type};
 }
 
-// Matrices that the small kernel multiplies, the ring, the kernels of quantised weights, one of which is for one row.
+// Matrices that the small kernel multiplies, the ring, the kernels of quantised weights, one of which is for one row,
+// and heads that are normed before they are rotated.
 INSTANTIATE_TEST_SUITE_P(, GpuDeterministic,
                          ::testing::Values(Kind{"Small", tiny(512, 768, BlockType::bf16)},
                                            Kind{"Ring", tiny(1024, 2560, BlockType::bf16)},
                                            Kind{"Quantised", tiny(512, 768, BlockType::q8_0)},
-                                           Kind{"KQuantised", tiny(512, 768, BlockType::q4_k)}),
+                                           Kind{"KQuantised", tiny(512, 768, BlockType::q4_k)},
+                                           Kind{"NormedHeads", tiny(512, 768, BlockType::bf16, "qwen3")}),
                          [](const auto& parameter) { return parameter.param.name; });
 
 }  // namespace

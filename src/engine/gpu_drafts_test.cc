@@ -762,6 +762,7 @@ class PoisonedSteps final : public StepDevice {
     }
     device_.launch(step);
   }
+  void draw(Step& step) override { device_.draw(step); }
   void finish(Step& step) override { device_.finish(step); }
   DraftModel* draft_model() override { return &watched_; }
 

@@ -800,9 +800,9 @@ void Scheduler::settle_rows(Sequence& sequence, const Share& share, int32_t toke
   if (share.sits_out && in_flight(sequence)) return;  // its row is being computed again
   sequence.settled = share.draws ? std::min(share.end(), sequence.length() + tokens - 1) : share.end();
   if (share.drafts > 0) sequence.computed = sequence.settled;
-  if (share.drafts > 0 || share.passes > 0)
-    const int32_t end = std::max({sequence.settled, share.text_end(), sequence.computed});
-    table_.truncate(sequence.row, {stored_tokens(sequence, end)});
+  if (share.drafts == 0 && share.passes == 0) return;
+  const int32_t end = std::max({sequence.settled, share.text_end(), sequence.computed});  // rows in flight, too
+  table_.truncate(sequence.row, {stored_tokens(sequence, end)});
 }
 
 // Tokens past the first, which there is, were drawn from rows of drafts that came.
