@@ -95,6 +95,7 @@ class Answers {
       Step step{.batch = scheduler_.plan()};
       scheduler_.advance(step.batch);
       device_.launch(step);
+      device_.draw(step);
       step.results.time = step.results.following = {};
       scheduler_.settle(step.batch, step.results);
     }

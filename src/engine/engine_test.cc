@@ -705,28 +705,33 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
 // Who draws by its text is in every step, however late the device answers, and holds up nobody beside it. A mask that
 // is late on a busy machine misses some.
 TEST_F(EngineTest, EverybodyHasATokenInEachStepUnderAMaskOrNot) {
+  constexpr int kEnough = 5, kAttempts = 50;  // on a machine with other work its mask may be late in every step for a while
   for (const int32_t depth : {0, 1, 2}) {
     SCOPED_TRACE(cat(depth, " steps in flight"));
-    EngineOptions options = small_options();
-    options.steps_in_flight = depth;
-    Stepped stepped(model(), options);
-    Request by_mask = greedy(ids(20, 1), 200), by_count = greedy(ids(20, 2), 200);
-    by_mask.mask = std::make_shared<HashMask>(5, model().config().vocabulary);
-    by_count.sampling.presence_penalty = 1;
-    const RequestId masked = stepped.submit(by_mask), counted = stepped.submit(by_count);
-    const RequestId free = stepped.submit(greedy(ids(20, 3), 200));
-    for (int step = 0; step < 10; ++step) stepped.engine().step();
-    const size_t counted_before = stepped.heard(counted).tokens.size(), free_before = stepped.heard(free).tokens.size();
-    int in_a_row = 0, most_in_a_row = 0;
-    for (size_t step = 1; step <= 150; ++step) {
-      const size_t before = stepped.heard(masked).tokens.size();
-      stepped.engine().step();
-      in_a_row = stepped.heard(masked).tokens.size() > before ? in_a_row + 1 : 0;
-      most_in_a_row = std::max(most_in_a_row, in_a_row);
-      ASSERT_EQ(stepped.heard(counted).tokens.size(), counted_before + step);
-      ASSERT_EQ(stepped.heard(free).tokens.size(), free_before + step);
+    int most_in_a_row = 0;
+    for (int attempt = 0; attempt < kAttempts && most_in_a_row < kEnough; ++attempt) {
+      EngineOptions options = small_options();
+      options.steps_in_flight = depth;
+      Stepped stepped(model(), options);
+      Request by_mask = greedy(ids(20, 1), 200), by_count = greedy(ids(20, 2), 200);
+      by_mask.mask = std::make_shared<HashMask>(5, model().config().vocabulary);
+      by_count.sampling.presence_penalty = 1;
+      const RequestId masked = stepped.submit(by_mask), counted = stepped.submit(by_count);
+      const RequestId free = stepped.submit(greedy(ids(20, 3), 200));
+      for (int step = 0; step < 10; ++step) stepped.engine().step();
+      const size_t counted_before = stepped.heard(counted).tokens.size();
+      const size_t free_before = stepped.heard(free).tokens.size();
+      int in_a_row = 0;
+      for (size_t step = 1; step <= 150; ++step) {
+        const size_t before = stepped.heard(masked).tokens.size();
+        stepped.engine().step();
+        in_a_row = stepped.heard(masked).tokens.size() > before ? in_a_row + 1 : 0;
+        most_in_a_row = std::max(most_in_a_row, in_a_row);
+        ASSERT_EQ(stepped.heard(counted).tokens.size(), counted_before + step);
+        ASSERT_EQ(stepped.heard(free).tokens.size(), free_before + step);
+      }
     }
-    EXPECT_GE(most_in_a_row, 5);
+    EXPECT_GE(most_in_a_row, kEnough);
   }
 }
 
