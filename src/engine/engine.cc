@@ -353,7 +353,9 @@ bool Engine::Impl::take_step() {
   taken.clear();
   elsewhere = {};
   const auto drafting = scheduler.drafting();
-  Batch batch = scheduler.plan(std::move(spare.batch));
+  Batch batch;
+  // Nothing behind a step that failed: its rows would stand on what is not there.
+  if (in_flight.empty() || in_flight.back().error.empty()) batch = scheduler.plan(std::move(spare.batch));
   elsewhere += std::chrono::duration_cast<Clock::duration>(scheduler.drafting() - drafting);
   if (!batch.empty()) {
     launch(std::move(batch));
@@ -399,7 +401,11 @@ void Engine::Impl::launch(Batch batch) {
 // While the device computes its rows: the tokens before them are read, and give the masks that it draws under.
 void Engine::Impl::prepare_draws(Step& step) {
   if (!step.error.empty()) return;
-  while (in_flight.size() > 1) settle_oldest();
+  while (in_flight.size() > 1) {
+    settle_oldest();
+    if (step.error.empty()) step.error = spare.error;
+  }
+  if (!step.error.empty()) return;
   scheduler.fill_in(step.batch);
   compute(step, [&] {
     begin_masks(step.batch, masks);

@@ -415,6 +415,49 @@ TEST_F(EngineTest, ADeviceThatFailsEndsEverybodyWhoIsToldWhatWasInFlight) {
     }
 }
 
+// Its rows would stand on what was not computed, and pages that they fill would look whole.
+TEST_F(EngineTest, NothingIsComputedBehindAStepThatFailed) {
+  class CountingDevice final : public StepDevice {
+   public:
+    CountingDevice(const StepDeviceParts& parts, int fails, std::vector<int64_t>& drawn)
+        : works_(make_step_device(parts)), fails_(fails), drawn_(drawn) {}
+    void launch(Step& step) override {
+      if (step.batch.step == fails_) throw std::runtime_error("no room for this one");
+      works_->launch(step);
+    }
+    void draw(Step& step) override {
+      drawn_.push_back(step.batch.step);
+      works_->draw(step);
+    }
+    void finish(Step& step) override { works_->finish(step); }
+
+   private:
+    std::unique_ptr<StepDevice> works_;
+    int64_t fails_;
+    std::vector<int64_t>& drawn_;
+  };
+  for (const int32_t depth : {0, 1, 2}) {
+    SCOPED_TRACE(cat(depth, " steps in flight"));
+    EngineOptions options = small_options();
+    options.steps_in_flight = depth;
+    options.prefill_chunk = options.mixed_chunk = 16;
+    Callers callers;
+    std::vector<int64_t> drawn;
+    Exec exec({.threads = 1});
+    Engine engine(model(), options, exec,
+                  [&](const StepDeviceParts& parts) { return std::make_unique<CountingDevice>(parts, 2, drawn); });
+    engine.submit(greedy(ids(80, 1), 5), callers.listener());
+    while (engine.step()) {
+    }
+    EXPECT_EQ(callers.wait_for_ends(1).begin()->second.error, "no room for this one");
+    EXPECT_EQ(drawn, (std::vector<int64_t>{1}));
+    engine.submit(greedy(ids(80, 1), 5), callers.listener());
+    while (engine.step()) {
+    }
+    EXPECT_EQ(callers.wait_for_ends(2).rbegin()->second.finish, Finish::length);
+  }
+}
+
 // Who steps it hears of the failure, and the engine ends without asking the device again.
 TEST_F(EngineTest, AnEngineWhoseDeviceFailedInAStepOfOnesOwnEnds) {
   class GoneDevice final : public StepDevice {

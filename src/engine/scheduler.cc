@@ -721,8 +721,9 @@ void Scheduler::fill_in(Batch& batch) const {
   check(batch.step == launched_ && batch.step == settled_ + 1, "step ", batch.step, " is to be filled in after step ",
         settled_, " of ", launched_);
   for (Share& share : batch.shares) {
-    if (!share.by_history) continue;
     const auto found = sequences_.find(share.id);
+    share.followed = share.followed && found != sequences_.end() && found->second->followed;
+    if (!share.by_history) continue;
     share.sits_out = found == sequences_.end();
     if (share.sits_out || share.history.count == 0) continue;
     const auto history = batch.history.begin() + share.history.begin;

@@ -161,7 +161,7 @@ class Scheduler {
   // step in flight is settled. recycled: any batch, for its memory.
   Batch plan(Batch recycled = {});
   void advance(const Batch& batch);  // the planned batch, which is not empty
-  void fill_in(Batch& batch) const;  // the only one in flight: tokens that were pending, and who has ended meanwhile
+  void fill_in(Batch& batch) const;  // the only one in flight: tokens that were pending, who has ended, who was left
   void sit_out(Share& share);        // of that one: its mask is late, it draws nothing
   void settle(const Batch& batch, StepResults& results);     // the oldest in flight; results are moved from
   void fail(const Batch& batch, const std::string& reason);  // the oldest in flight

@@ -1655,6 +1655,36 @@ TEST(DraftsAtOnce, WhoIsLeftWhileItsTokenIsDrawnKeepsThePagesOfRowsInFlight) {
   }
 }
 
+// The step before is settled between its launch and its draws: it gets pages that have no slots, and what the model
+// would make of the rows behind them would look whole.
+TEST(DraftsAtOnce, WhoIsLeftBeforeTheDrawsOfAStepIsNotFollowedInIt) {
+  SchedulerLimits limits = limits_with_drafts(3, 600, 1);
+  limits.draft_model = limits.drafts_at_once = limits.draws_at_once = true;
+  limits.prefill_chunk = 48;
+  World world(limits, 1, 1, 0);
+  ModelOfItsOwnPages model;
+  world.scheduler().set_draft_model(model);
+  Tokens second = text(15);  // fewer tokens in common than are waited for
+  const Tokens own = text(45, 3);
+  second.insert(second.end(), own.begin(), own.end());
+  world.add({.prompt = text(16), .max_new_tokens = 20, .mask = std::make_shared<Unused>()});
+  const RequestId left = world.add({.prompt = second, .max_new_tokens = 20});
+  world.step();
+  Batch batch = world.plan();
+  ASSERT_EQ(batch.shares.size(), 2u);
+  EXPECT_TRUE(batch.shares[0].by_history && batch.shares[1].followed);
+  world.scheduler().advance(batch);
+  world.model().launch(batch, world.scheduler().table());
+  world.settle_oldest();
+  world.scheduler().fill_in(batch);
+  EXPECT_FALSE(batch.shares[1].followed);
+  world.model().draw(batch);
+  StepResults results = world.model().answer();
+  world.scheduler().settle(batch, results);
+  world.drain();
+  world.expect_right(left);
+}
+
 // While somebody is followed the next step is planned when all tokens are known, for those beside it too; when it is
 // left, since nothing is gained, steps overlap.
 TEST(DraftsAtOnce, StepsOverlapWhenNobodyIsFollowed) {
