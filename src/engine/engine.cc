@@ -179,8 +179,7 @@ EngineOptions with_pool(EngineOptions options, const model::Model& model, Exec& 
       free = free_beside_device(options, demand.token_bytes, model, exec, make_device);
       demand.branches = 0;  // the device has them
     }
-    options.max_total_tokens =
-        pool_tokens_on_gpu(demand, {free, cuda::free_at_start(), options.mem_fraction_static});
+    options.max_total_tokens = pool_tokens_on_gpu(demand, {free, cuda::free_at_start(), options.mem_fraction_static});
     return options;
   }
   std::optional<int64_t> memory = available_memory();

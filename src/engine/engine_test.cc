@@ -748,7 +748,8 @@ TEST_F(EngineTest, AMaskThatTakesLongHoldsUpItsOwnRequestOnly) {
 // Who draws by its text is in every step, however late the device answers, and holds up nobody beside it. A mask that
 // is late on a busy machine misses some.
 TEST_F(EngineTest, EverybodyHasATokenInEachStepUnderAMaskOrNot) {
-  constexpr int kEnough = 5, kAttempts = 50;  // on a machine with other work its mask may be late in every step for a while
+  constexpr int kEnough = 5,
+                kAttempts = 50;  // on a machine with other work its mask may be late in every step for a while
   for (const int32_t depth : {0, 1, 2}) {
     SCOPED_TRACE(cat(depth, " steps in flight"));
     int most_in_a_row = 0;
