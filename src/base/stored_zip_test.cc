@@ -55,7 +55,8 @@ TEST_F(StoredZip, WithAndWithoutZip64) {
       ZipBytes zip;
       zip.zip64 = zip64;
       zip.sizes_elsewhere = sizes_elsewhere;
-      const std::vector<ZipEntry> entries = read_zip(zip.entry("x", "data").entry("y", "more").str());
+      const std::string bytes = zip.entry("x", "data").entry("y", "more").str();
+      const std::vector<ZipEntry> entries = read_zip(bytes);
       ASSERT_EQ(entries.size(), 2u);
       EXPECT_EQ(text_of(entries[1]), "more");
     }
