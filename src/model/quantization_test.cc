@@ -320,8 +320,8 @@ TEST(Fp8Model, ADummyHasItsTypes) {
     EXPECT_EQ(files.tensors().output->type, BlockType::bf16) << "tied to the embedding";
     const Model model(path, exec, {}, LoadFormat::dummy);
     testing::Requests requests(model, exec, {});
-    for (const float logit : requests.extend(0, testing::random_ids(5, kFp8Vocabulary, 1)).back())
-      ASSERT_TRUE(std::isfinite(logit));
+    const std::vector<std::vector<float>> logits = requests.extend(0, testing::random_ids(5, kFp8Vocabulary, 1));
+    for (const float logit : logits.back()) ASSERT_TRUE(std::isfinite(logit));
     if (!fp8) expect_refused([&] { Model(path, exec); }, "only as a dummy");
   }
 }
