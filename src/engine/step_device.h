@@ -1,8 +1,7 @@
 // What computes the engine's steps: its one door to a device.
 //
 //   launch(step)   in order. What the step needs of the host (its rows, the page table as it is now) is taken here.
-//   draw(step)     behind it, before the next launch: its tokens. Steps before it may have been finished in between,
-//   and
+//   draw(step)     behind it, before the next launch: its tokens. Steps before it may have been finished in between;
 //                  where it draws by history they all are: its masks are ready then, and its history is whole.
 //   finish(step)   in the same order, each after its draws: step.results are there when it returns.
 //
