@@ -406,8 +406,7 @@ PackedMatrix EagleHead::Impl::packed(std::vector<WeightView> views, PackedMatrix
     if (exec.device() == Device::cpu) break;
     std::vector<uint16_t>& rows = widened.emplace_back(static_cast<size_t>(view.outputs * view.inputs));
     for (int64_t i = 0; i < view.outputs; ++i) ops::read_bf16_row(view, i, rows.data() + i * view.inputs);
-    view.type = BlockType::bf16;
-    view.data = reinterpret_cast<const std::byte*>(rows.data());
+    view = {BlockType::bf16, reinterpret_cast<const std::byte*>(rows.data()), view.outputs, view.inputs};
   }
   PackedMatrix matrix = errors_about(about, [&] { return PackedMatrix(views, join, exec); });
   weight_bytes += matrix.bytes();
@@ -416,20 +415,11 @@ PackedMatrix EagleHead::Impl::packed(std::vector<WeightView> views, PackedMatrix
 
 // `width` inputs of each, from `first` on.
 PackedMatrix EagleHead::Impl::columns(std::initializer_list<FileTensor> tensors, int64_t first, Exec& exec) {
-  std::vector<std::vector<std::byte>> memory;
   std::vector<WeightView> views;
   const std::string about = cat(path, ": the tensor ", tensors.begin()->name);
   for (const FileTensor& tensor : tensors) {
-    const auto bytes = [&](int64_t inputs) {
-      return errors_about(about, [&] { return bytes_of(tensor.type, inputs); });
-    };
-    const int64_t row = bytes(tensor.dims[1]), begin = bytes(first), size = bytes(spec.width);
-    std::vector<std::byte>& part = memory.emplace_back();
-    for (int64_t i = 0; i < tensor.dims[0]; ++i) {
-      const auto from = tensor.data.begin() + i * row + begin;
-      part.insert(part.end(), from, from + size);
-    }
-    views.push_back({.type = tensor.type, .data = part.data(), .outputs = tensor.dims[0], .inputs = spec.width});
+    const WeightView whole = {tensor.type, tensor.data.data(), tensor.dims[0], tensor.dims[1]};
+    views.push_back(errors_about(about, [&] { return some_inputs(whole, first, spec.width); }));
   }
   return packed(views, PackedMatrix::Join::stack, about, exec);
 }

@@ -55,7 +55,7 @@ void check_args(const EmbedArgs& args) {
 
 void cpu::embed(const EmbedArgs& args, Exec& exec) {
   check_args(args);
-  const EmbedOp op{args, bytes_of(args.table.type, args.table.inputs)};
+  const EmbedOp op{args, args.table.row_stride()};
   launch_by_row(op, args.live_rows, args.out.rows, args.out.dim, exec);
 }
 

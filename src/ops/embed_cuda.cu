@@ -163,7 +163,7 @@ void embed(const EmbedArgs& args, Exec& exec) {
   check_args(args);
   const BlockShape block = shape_of(args.table.type);
   const Embed embed{.args = args,
-                    .row_bytes = bytes_of(args.table.type, args.table.inputs),
+                    .row_bytes = args.table.row_stride(),
                     .block_elements = block.elements,
                     .block_bytes = block.bytes,
                     .vectors = has_vectors(args.out)};

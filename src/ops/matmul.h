@@ -55,23 +55,33 @@ namespace quire::ops {
 struct WeightScales {
   const float* data = nullptr;
   int64_t block_outputs = 0, block_inputs = 0;
+  int64_t stride = 0;  // numbers from a row of blocks to the next; 0: rows lie dense
 };
 
-// A matrix as its file holds it, [outputs, inputs], rows dense.
+// A matrix as its file holds it, [outputs, inputs], or a part of one.
 struct WeightView {
   BlockType type;
   const std::byte* data;
   int64_t outputs;
   int64_t inputs;
   WeightScales scales = {};  // of F8_E4M3 alone; without data: 1
+  int64_t stride = 0;        // bytes from a row to the next; 0: rows lie dense
 
+  int64_t row_stride() const { return stride ? stride : bytes_of(type, inputs); }
+  int64_t scales_stride() const {
+    return scales.stride ? scales.stride : (inputs + scales.block_inputs - 1) / scales.block_inputs;
+  }
   float scale(int64_t output, int64_t input) const {
     if (!scales.data) return 1;
-    const int64_t across = (inputs + scales.block_inputs - 1) / scales.block_inputs;
-    return scales.data[output / scales.block_outputs * across + input / scales.block_inputs];
+    return scales.data[output / scales.block_outputs * scales_stride() + input / scales.block_inputs];
   }
 };
 std::string to_string(const WeightView& weights);
+// The part of a matrix that one of several GPUs has, or one of several products: `count` outputs, or inputs, from
+// `first` on, where they lie. Throws CheckError printing the matrix when there are none such, or they begin or end
+// within a block of numbers, or begin within a block of scales and end in another.
+WeightView some_outputs(const WeightView& weights, int64_t first, int64_t count);
+WeightView some_inputs(const WeightView& weights, int64_t first, int64_t count);
 // The row's inputs from `first` on as the numbers that they stand for, scales included; whole blocks of its type.
 void read_weights(const WeightView& weights, int64_t output, int64_t first, std::span<float> out);
 

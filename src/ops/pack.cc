@@ -14,7 +14,7 @@ constexpr std::byte kNoBlock[256] = {};  // as many zeros as the largest block h
 // The 16 columns of a tile; those that do not exist repeat a block of zeros.
 struct Columns {
   Columns(const WeightView& weights, int64_t first) {
-    const int64_t row_bytes = bytes_of(weights.type, weights.inputs), block_bytes = shape_of(weights.type).bytes;
+    const int64_t row_bytes = weights.row_stride(), block_bytes = shape_of(weights.type).bytes;
     for (int64_t c = 0; c < kTileColumns; ++c) {
       const bool exists = first + c < weights.outputs;
       column[c] = exists ? weights.data + (first + c) * row_bytes : kNoBlock;

@@ -103,7 +103,7 @@ void put_scales_of_q6_k(const std::byte* block, int32_t output, std::byte* head)
 void pack_tile_of_panel(const WeightView& weights, int64_t first, std::byte* tile) {
   const DeviceLayout layout = device_layout(weights.type);
   const BlockShape shape = shape_of(weights.type);
-  const int64_t row_bytes = bytes_of(weights.type, weights.inputs), runs = weights.inputs / kRun;
+  const int64_t row_bytes = weights.row_stride(), runs = weights.inputs / kRun;
   for (int32_t output = 0; output < kTileOutputs && first + output < weights.outputs; ++output) {
     const std::byte* row = weights.data + (first + output) * row_bytes;
     for (int64_t run = 0; run < runs; ++run) {

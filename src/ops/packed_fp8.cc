@@ -56,7 +56,7 @@ bool pack_fp8_strip(std::span<const WeightView> parts, Join join, int64_t strip,
   for (int64_t in_strip = 0; in_strip < kRowGroup; ++in_strip) {
     const RowSource source = source_of_row(parts, join, strip * kRowGroup + in_strip);
     if (!source.part) continue;
-    const std::byte* row = source.part->data + source.output * source.part->inputs;
+    const std::byte* row = source.part->data + source.output * source.part->row_stride();
     const bool leads = in_strip % kHalfGroup == 0;
     for (int64_t piece = 0; piece < pieces; ++piece) {
       std::byte* at = to + piece * kFp8PieceBytes;

@@ -70,7 +70,7 @@ void check_fp8_numbers(std::span<const WeightView> views, Exec& exec) {
     if (view.type != BlockType::f8_e4m3) continue;
     std::atomic<bool> numbers = true;
     exec.parallel(view.outputs, [&](int64_t output, int) {
-      const std::span row(view.data + output * view.inputs, static_cast<size_t>(view.inputs));
+      const std::span row(view.data + output * view.row_stride(), static_cast<size_t>(view.inputs));
       if (std::any_of(row.begin(), row.end(), is_nan)) numbers = false;
     });
     check(numbers, "there is a NaN among the weights of ", view);
@@ -91,10 +91,15 @@ std::vector<WeightView> widened(std::span<const WeightView> views, std::deque<st
   return result;
 }
 
+// Do blocks of so many fit what begins at `first` as they fit the whole?
+bool is_cut_by_scales(int64_t first, int64_t count, int64_t block) {
+  return first % block == 0 || first % block + count <= block;
+}
+
 }  // namespace
 
 void read_weights(const WeightView& weights, int64_t output, int64_t first, std::span<float> out) {
-  const std::byte* row = weights.data + output * bytes_of(weights.type, weights.inputs);
+  const std::byte* row = weights.data + output * weights.row_stride();
   dequantise(weights.type, row + bytes_of(weights.type, first), out);
   if (!weights.scales.data) return;
   for (size_t i = 0; i < out.size(); ++i) out[i] *= weights.scale(output, first + static_cast<int64_t>(i));
@@ -102,6 +107,38 @@ void read_weights(const WeightView& weights, int64_t output, int64_t first, std:
 
 std::string to_string(const WeightView& weights) {
   return cat(weights.type, " [", weights.outputs, ", ", weights.inputs, "]");
+}
+
+WeightView some_outputs(const WeightView& weights, int64_t first, int64_t count) {
+  const WeightScales& scales = weights.scales;
+  check(first >= 0 && count > 0 && count <= weights.outputs - first, "there are no outputs ", first, " to ",
+        first + count, " of ", weights);
+  check(!scales.data || is_cut_by_scales(first, count, scales.block_outputs), "outputs ", first, " to ", first + count,
+        " of ", weights, " begin within a block of ", scales.block_outputs, " with one scale");
+  WeightView part = weights;
+  part.data += first * weights.row_stride();
+  part.outputs = count;
+  if (scales.data) part.scales.data += first / scales.block_outputs * weights.scales_stride();
+  return part;
+}
+
+WeightView some_inputs(const WeightView& weights, int64_t first, int64_t count) {
+  const WeightScales& scales = weights.scales;
+  check(first >= 0 && count > 0 && count <= weights.inputs - first, "there are no inputs ", first, " to ",
+        first + count, " of ", weights);
+  const int64_t elements = shape_of(weights.type).elements;
+  check(first % elements == 0 && count % elements == 0, "inputs ", first, " to ", first + count, " of ", weights,
+        " are no whole blocks of ", elements);
+  check(!scales.data || is_cut_by_scales(first, count, scales.block_inputs), "inputs ", first, " to ", first + count,
+        " of ", weights, " begin within a block of ", scales.block_inputs, " with one scale");
+  WeightView part = weights;
+  part.stride = weights.row_stride();
+  part.data += bytes_of(weights.type, first);
+  part.inputs = count;
+  if (!scales.data) return part;
+  part.scales.stride = weights.scales_stride();
+  part.scales.data += first / scales.block_inputs;
+  return part;
 }
 
 int64_t PackedMatrix::Part::tile_count() const { return tile_count_of(outputs); }

@@ -49,7 +49,7 @@ void read_bf16_row(const WeightView& weights, int64_t output, uint16_t* to) {
   const int64_t inputs = weights.inputs;
   if (weights.type == BlockType::bf16) {
     const auto bytes = static_cast<size_t>(inputs) * sizeof(*to);
-    return std::memcpy(to, weights.data + output * static_cast<int64_t>(bytes), bytes), void();
+    return std::memcpy(to, weights.data + output * weights.row_stride(), bytes), void();
   }
   float values[kAtOnce];
   for (int64_t first = 0; first < inputs; first += kAtOnce) {
