@@ -62,7 +62,8 @@ std::vector<Kind> kinds() {
                        .context = 512,
                        .type = BlockType::bf16};
   TinyModel large = tiny, quantised = tiny, of_256 = tiny, normed = tiny, after = tiny;
-  large.width = 1024, large.ffn_width = 3072;  // products by a ring of bulk copies
+  // Products by rings of bulk copies; gates and ups are a tile for each of 132 multiprocessors.
+  large.width = 1024, large.ffn_width = 8448;
   quantised.type = BlockType::q4_1;
   of_256.width = of_256.ffn_width = 256, of_256.type = BlockType::q4_k;
   normed.architecture = "qwen3", normed.type = BlockType::q8_0;

@@ -181,6 +181,19 @@ inline __device__ void tma_load(uint32_t to, const CUtensorMap* map, Barrier* ba
       : "memory");
 #endif
 }
+// The same of what is read once: it leaves the second cache before anything else does.
+inline __device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
+                                     [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
+                                     [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot),
+      "l"(evict_first_policy())
+      : "memory");
+#endif
+}
 // The same box into the second cache, with a policy for it (evict_first_policy() and such).
 inline __device__ void tma_prefetch_by_policy([[maybe_unused]] const CUtensorMap* map, [[maybe_unused]] int32_t column,
                                               [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot,
@@ -245,6 +258,13 @@ __device__ void wgmma_wait() {
   QUIRE_NAMES_32                                                                     \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES_40 QUIRE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define QUIRE_NAMES_48 QUIRE_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define QUIRE_NAMES_56 QUIRE_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define QUIRE_NAMES_80 QUIRE_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define QUIRE_NAMES_96 QUIRE_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define QUIRE_NAMES_112 \
+  QUIRE_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define QUIRE_NAMES_128                                                                          \
   QUIRE_NAMES_64                                                                                 \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
@@ -255,7 +275,13 @@ __device__ void wgmma_wait() {
 #define QUIRE_SUMS_8(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4)
 #define QUIRE_SUMS_16(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4), QUIRE_SUMS_4(i + 8), QUIRE_SUMS_4(i + 12)
 #define QUIRE_SUMS_32(i) QUIRE_SUMS_16(i), QUIRE_SUMS_16(i + 16)
+#define QUIRE_SUMS_40(i) QUIRE_SUMS_32(i), QUIRE_SUMS_8(i + 32)
+#define QUIRE_SUMS_48(i) QUIRE_SUMS_32(i), QUIRE_SUMS_16(i + 32)
+#define QUIRE_SUMS_56(i) QUIRE_SUMS_48(i), QUIRE_SUMS_8(i + 48)
 #define QUIRE_SUMS_64(i) QUIRE_SUMS_32(i), QUIRE_SUMS_32(i + 32)
+#define QUIRE_SUMS_80(i) QUIRE_SUMS_64(i), QUIRE_SUMS_16(i + 64)
+#define QUIRE_SUMS_96(i) QUIRE_SUMS_64(i), QUIRE_SUMS_32(i + 64)
+#define QUIRE_SUMS_112(i) QUIRE_SUMS_64(i), QUIRE_SUMS_48(i + 64)
 #define QUIRE_SUMS_128(i) QUIRE_SUMS_64(i), QUIRE_SUMS_64(i + 64)
 
 // COUNT: COLUMNS / 2. FACTORS and ADD name what follows the sums, the inputs.
@@ -289,18 +315,29 @@ __device__ void wgmma_qk([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a,
 #endif
 }
 
-// c (+)= A B^T of 16 columns of each, all bf16: 64 rows of weights, kN rows of tokens.
+// c (+)= A B^T of 16 columns of each, all bf16: 64 rows of weights and kN rows of tokens, or the other way round.
 template <int32_t kN>
 __device__ void wgmma_weights([[maybe_unused]] float* c, [[maybe_unused]] uint64_t a, [[maybe_unused]] uint64_t b,
                               [[maybe_unused]] int32_t add) {
 #if QUIRE_HOPPER
-  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128);
   if constexpr (kN == 8)
     QUIRE_WGMMA("8", 4, "bf16", "%4, %5, p, 1, 1, 0, 0", "%6", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 16)
     QUIRE_WGMMA("16", 8, "bf16", "%8, %9, p, 1, 1, 0, 0", "%10", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 32)
     QUIRE_WGMMA("32", 16, "bf16", "%16, %17, p, 1, 1, 0, 0", "%18", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 80)
+    QUIRE_WGMMA("80", 40, "bf16", "%40, %41, p, 1, 1, 0, 0", "%42", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 96)
+    QUIRE_WGMMA("96", 48, "bf16", "%48, %49, p, 1, 1, 0, 0", "%50", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 112)
+    QUIRE_WGMMA("112", 56, "bf16", "%56, %57, p, 1, 1, 0, 0", "%58", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 160)
+    QUIRE_WGMMA("160", 80, "bf16", "%80, %81, p, 1, 1, 0, 0", "%82", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 192)
+    QUIRE_WGMMA("192", 96, "bf16", "%96, %97, p, 1, 1, 0, 0", "%98", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 224)
+    QUIRE_WGMMA("224", 112, "bf16", "%112, %113, p, 1, 1, 0, 0", "%114", "l"(a), "l"(b), "r"(add));
   else
     wgmma_qk<__nv_bfloat16, kN>(c, a, b, add);
 #endif
@@ -359,13 +396,25 @@ __device__ void wgmma_pv_wide([[maybe_unused]] float* c, [[maybe_unused]] const 
 #undef QUIRE_NAMES_8
 #undef QUIRE_NAMES_16
 #undef QUIRE_NAMES_32
+#undef QUIRE_NAMES_40
+#undef QUIRE_NAMES_48
+#undef QUIRE_NAMES_56
 #undef QUIRE_NAMES_64
+#undef QUIRE_NAMES_80
+#undef QUIRE_NAMES_96
+#undef QUIRE_NAMES_112
 #undef QUIRE_NAMES_128
 #undef QUIRE_SUMS_4
 #undef QUIRE_SUMS_8
 #undef QUIRE_SUMS_16
 #undef QUIRE_SUMS_32
+#undef QUIRE_SUMS_40
+#undef QUIRE_SUMS_48
+#undef QUIRE_SUMS_56
 #undef QUIRE_SUMS_64
+#undef QUIRE_SUMS_80
+#undef QUIRE_SUMS_96
+#undef QUIRE_SUMS_112
 #undef QUIRE_SUMS_128
 
 // --- clusters: thread blocks on neighbouring multiprocessors, which reach each other's shared memory

@@ -24,11 +24,12 @@
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
 // the kernel's, which is chosen by the weights' shape and the room: with room for up to 8 rows, and 16 with small
 // matrices, a row's bits depend on neither the number of rows nor the other rows; with more on how many rows there is
-// room for. Rooms of more than most_own_rows() are served by cuBLASLt where its library is found; gates and ups are
-// then rounded to bf16 before silu, where the results are bf16 too. With `deterministic` the weights' shape alone says
-// which kernel serves a room, and a row's bits depend on the row alone. The live rows are counted where the kernel
-// runs, except by cuBLASLt, which computes the whole room: there rows of out past the live ones are overwritten with
-// what has no meaning. So give views of as many rows as the step has room for, not of all memory.
+// room for. Rooms of more than most_own_rows() are served by cuBLASLt where its library is found; gates and ups, where
+// no kernel of quire's takes them for up to 256 rows, are then rounded to bf16 before silu if the results are bf16 too.
+// With `deterministic` the weights' shape alone says which kernel serves a room, and a row's bits depend on the row
+// alone. The live rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room: there rows
+// of out past the live ones are overwritten with what has no meaning. So give views of as many rows as the step has
+// room for, not of all memory.
 //
 // Memory   a product keeps nothing that it allocates; on a CPU it uses the threads' scratch, on a GPU what was set
 //          apart for exec's stream when the weights were laid out, so it may be captured.

@@ -1,5 +1,5 @@
-// Which kernel computes a product on a GPU, in words: "small", "tiles", "stream", "ring", "fp8", "blocks",
-// "dequantised", or cuBLASLt's algorithm, its tile, stages and splits.
+// Which kernel computes a product on a GPU, in words: "small", "tiles", "stream", "gates", "split_k", "ring", "fp8",
+// "blocks", "dequantised", or cuBLASLt's algorithm, its tile, stages and splits.
 #pragma once
 #include <string>
 

@@ -188,6 +188,19 @@ int64_t most_small_rows(const PackedMatrix& weights) {
   return row_count(weights.join(), weights.outputs()) <= kMostTilesOutputs ? kMostTilesRows : kMostHundredRows;
 }
 
+bool takes_gates(const Product& p, bool deterministic) {
+  return p.room > kMostStreamRows && p.room <= kMostGatesRows && !deterministic && is_narrow_silu(p) &&
+         suits_ring(p.join, p.outputs, p.inputs) && suits_gates(p.weight_rows());
+}
+
+bool takes_split_k(const Product& p, bool deterministic) {
+  const bool in_fours = reinterpret_cast<uintptr_t>(p.out) % sizeof(float4) == 0 && p.out_stride % 4 == 0 &&
+                        p.outputs % 4 == 0 && reinterpret_cast<uintptr_t>(p.bias) % sizeof(float4) == 0;
+  return p.room > kMostStreamRows && p.room <= kMostSplitKRows && !deterministic &&
+         p.join == PackedMatrix::Join::stack && !p.bf16_out && in_fours && suits_ring(p.join, p.outputs, p.inputs) &&
+         suits_split_k(p.weight_rows());
+}
+
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
 
 }  // namespace
@@ -218,6 +231,8 @@ std::string kernel_of(const MatmulArgs& args, Exec& exec) {
   if (args.weights->forms().q8) return suits_dequantised(args) && !args.deterministic ? "dequantised" : "blocks";
   const Product p = product_of(args);
   const cudaStream_t stream = quire::cuda::stream_of(exec);
+  if (takes_gates(p, args.deterministic)) return "gates";
+  if (takes_split_k(p, args.deterministic)) return "split_k";
   if (p.room > most_own_rows(*args.weights) && !args.deterministic)
     return cublaslt_choice(is_plain(p) ? plain_product(p) : Unfinished(p, stream).product(p, 0));
   if (!suits_ring(p.join, p.outputs, p.inputs)) return takes_tiles(p, args.deterministic) ? "tiles" : "small";
@@ -265,6 +280,8 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   if (p.room == 0) return;
   const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
   if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
+  if (takes_gates(p, args.deterministic)) return multiply_gates(p, stream);
+  if (takes_split_k(p, args.deterministic)) return multiply_split_k(p, stream);
   if (!own) return multiply_by_library(p, stream);
   if (!suits_ring(p.join, p.outputs, p.inputs))
     return (takes_tiles(p, args.deterministic) ? multiply_tiles : multiply_small)(p, stream);

@@ -1,7 +1,7 @@
 // Inside matmul on a GPU: one product as its kernels take it, and the way from finished sums to memory.
 //
-// matmul_cuda.cu chooses who computes a product; matmul_{small,tiles,stream,ring}_cuda.cu are the kernels, cublaslt.h
-// the library for many rows.
+// matmul_cuda.cu chooses who computes a product; matmul_{small,tiles,stream,gates,split_k,ring}_cuda.cu are the
+// kernels, cublaslt.h the library for many rows.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -160,7 +160,14 @@ void multiply_tiles(const Product& product, cudaStream_t stream);  // of what do
 inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostStreamRows = 8;
 inline constexpr int32_t kMostTilesRows = 256, kMostHundredRows = 128;  // of up to kMostTilesOutputs, and of more
 inline constexpr int32_t kMostTilesOutputs = 4096;
-void multiply_stream(const Product& product, cudaStream_t stream);  // up to kMostStreamRows, of what suits the ring
+inline constexpr int32_t kMostGatesRows = 256;
+bool suits_gates(int64_t weight_rows);  // and the device
+void multiply_gates(const Product& product,
+                    cudaStream_t stream);  // of what suits the ring, down to silu's results in bf16
+inline constexpr int32_t kMostSplitKRows = 64;
+bool suits_split_k(int64_t weight_rows);                             // and the device
+void multiply_split_k(const Product& product, cudaStream_t stream);  // of what suits the ring, to rows of f32
+void multiply_stream(const Product& product, cudaStream_t stream);   // up to kMostStreamRows, of what suits the ring
 // Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
 void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);
 // By cuBLASLt into memory of its own where `finish` has something to do, else straight to out.

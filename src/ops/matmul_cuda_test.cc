@@ -6,12 +6,14 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/cuda.h"
 #include "base/testing/expect_refused.h"
 #include "ops/matmul.h"
+#include "ops/matmul_choice.h"
 #include "ops/matmul_testing.h"
 #include "ops/packed_rows.h"
 #include "ops/rms_norm.h"
@@ -437,6 +439,12 @@ TEST_F(MatmulCuda, ARowsBitsDependOnNoOtherRowWithWeightsOfF8) {
   }
 }
 
+TEST_F(MatmulCuda, DeterministicRowsHaveTheirBitsInEveryRoomWithWeightsOfF8) {
+  expect_own_bits(fp8_stack(200, 640, 400, 128, 128), Store::set);
+  expect_own_bits(fp8_stack(664, 4096, 300, 1, 4096), Store::add);
+  expect_own_bits(fp8_pair(328, 14336, 140, 128, 128), Store::silu_mul);
+}
+
 TEST_F(MatmulCuda, WeightsOfF8ReplayWithTheLiveRowsOfTheirTime) {
   const CudaProduct product = fp8_pair(72, 640, 8, 128, 128);
   const CudaOutput direct = product_on_gpu(product, 8, Store::silu_mul), replayed(8, 72);
@@ -502,6 +510,95 @@ TEST_F(MatmulCuda, GatesAndUpsOfManyRowsAreBf16) {
       }
     EXPECT_EQ(rows[(room - 1) * kColumns], kCudaUntouched) << "a dead row";
   }
+}
+
+// Of large matrices with some tens to hundreds of rows nothing is rounded before the result is.
+TEST_F(MatmulCuda, GatesAndUpsOfLargeMatricesAreMultipliedAsTheyAre) {
+  struct Shape {
+    int64_t columns, inputs;
+  };
+  // On 132 multiprocessors: a tile for each, of every height, the last one not whole, or its cluster's other block
+  // without one; then three for each. One step of 64 inputs and some.
+  int taken = 0;
+  for (const auto& [columns, inputs] : {Shape{8136, 192}, Shape{10488, 448}, Shape{12152, 256}, Shape{14336, 320},
+                                        Shape{14008, 704}, Shape{29688, 64}}) {
+    constexpr int64_t kMost = 256;
+    const CudaProduct product = pair_of(columns, inputs, kMost);
+    Buffer memory(static_cast<size_t>(kMost * columns) * sizeof(float), Place::pinned);
+    auto* rows = reinterpret_cast<float*>(memory.data());
+    for (const int64_t room : {9, 33, 64, 65, 128, 129, 256}) {
+      SCOPED_TRACE(cat(columns, " columns, ", inputs, " inputs, ", room, " rows"));
+      product.live() = static_cast<int32_t>(room - 1);
+      std::fill_n(rows, room * columns, kCudaUntouched);
+      MatmulArgs args = product.args({rows, room, columns, columns}, Store::silu_mul);
+      args.fusions.bf16_out = true;
+      if (cuda::kernel_of(args, product_gpu()) != "gates") continue;
+      ++taken;
+      matmul(args, product_gpu());
+      product_gpu().wait();
+      const CudaOutput exact = product_on_gpu(product, room, Store::silu_mul);
+      for (int64_t row = 0; row + 1 < room; ++row) {
+        for (int64_t c = 0; c < columns; ++c) {
+          const float got = to_float(bf16{reinterpret_cast<const uint16_t*>(rows + row * columns)[c]});
+          const float expected = exact.view().row(row)[c];
+          ASSERT_NEAR(got, expected, std::abs(expected) * 0x1.04p-8f + 1e-5f * inputs) << row << ", " << c;
+        }
+        for (int64_t c = columns / 2; c < columns; ++c)
+          ASSERT_EQ(rows[row * columns + c], kCudaUntouched) << "behind row " << row;
+      }
+      for (int64_t c = 0; c < columns; ++c) ASSERT_EQ(rows[(room - 1) * columns + c], kCudaUntouched) << "a dead row";
+    }
+  }
+  if (taken == 0) GTEST_SKIP() << "no matrix here is cut into tiles for all multiprocessors of this GPU";
+}
+
+// Rows in pinned memory, all of a value that no product writes, a whole number of fours apart.
+struct RowsOfFours {
+  RowsOfFours(int64_t count, int64_t width)
+      : memory(static_cast<size_t>(count * (width + 4)) * sizeof(float), Place::pinned),
+        view{reinterpret_cast<float*>(memory.data()), count, width, width + 4} {
+    std::fill_n(view.data, count * view.stride, kCudaUntouched);
+  }
+  Buffer memory;
+  Rows<float> view;
+};
+
+// Stretches of the inputs, and then their sums, give what one stretch does.
+TEST_F(MatmulCuda, SumsOfLargeMatricesAreThoseOfStretches) {
+  struct Shape {
+    int64_t outputs, inputs;
+  };
+  // On 132 multiprocessors tiles of every height, the last one not whole; stretches of unequal length, the last one
+  // with half a stage, and such as are one stage or none.
+  int taken = 0;
+  for (const auto& [outputs, inputs] : {Shape{3584, 832}, Shape{4000, 1344}, Shape{4552, 576}, Shape{5120, 640},
+                                        Shape{6132, 512}, Shape{6720, 448}, Shape{6720, 384}}) {
+    CudaProduct product = stack_of(outputs, inputs, 64);
+    for (const int64_t room : {9, 16, 33, 64})
+      for (const auto& [store, biased, scale] :
+           {std::tuple(Store::set, true, 1.0f), {Store::add, false, -2.0f}, {Store::add, true, 0.25f}}) {
+        SCOPED_TRACE(cat(outputs, " outputs, ", inputs, " inputs, ", room, " rows"));
+        product.live() = static_cast<int32_t>(room - 1);
+        const RowsOfFours split(room, outputs), whole(room, outputs);
+        product.deterministic = false;
+        const MatmulArgs args = product.args(split.view, store, biased, scale);
+        if (cuda::kernel_of(args, product_gpu()) != "split_k") continue;
+        ++taken;
+        matmul(args, product_gpu());
+        product.deterministic = true;
+        matmul(product.args(whole.view, store, biased, scale), product_gpu());
+        product_gpu().wait();
+        for (int64_t row = 0; row < room; ++row)
+          for (int64_t c = 0; c < split.view.stride; ++c) {
+            const float got = split.view.row(row)[c], expected = whole.view.row(row)[c];
+            if (row + 1 == room || c >= outputs)
+              ASSERT_EQ(got, kCudaUntouched) << row << ", " << c;
+            else
+              ASSERT_NEAR(got, expected, 1e-6f * static_cast<float>(inputs) + 1e-3f) << row << ", " << c;
+          }
+      }
+  }
+  if (taken == 0) GTEST_SKIP() << "no matrix here is cut into tiles for clusters that this GPU has room for";
 }
 
 // Rows that lie apart give the bits of those that do not.
