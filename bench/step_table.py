@@ -4,7 +4,7 @@
     python3 bench/step_table.py trace.txt
 
 A step begins with the kernel that fetches its inputs, and where there are steps that decode alone, only those count. Of
-the steps with the most usual number of kernels the last two thirds count, and every figure is the median over them.
+the steps with the most usual kernels and grids the last two thirds count, and every figure is the median over them.
 Kernels overlap (programmatic dependent launch), so a kernel's own time says little: `adds` is from the latest end
 before it to its own end, `begins` how long after that end it begins.
 """
@@ -37,10 +37,14 @@ def steps_of(kernels):
     begins = [i for i, kernel in enumerate(kernels) if kernel[3] in (OF_PROMPTS, OF_DECODE)]
     steps = [kernels[begin:end] for begin, end in zip(begins, begins[1:])]
     first = OF_DECODE if any(step[0][3] == OF_DECODE for step in steps) else OF_PROMPTS
-    usual = collections.Counter(len(step) for step in steps if step[0][3] == first).most_common(1)[0][0]
+
+    def launches(step):
+        return tuple((name, grid) for _, _, grid, name in step)
+
+    usual = collections.Counter(launches(step) for step in steps if step[0][3] == first).most_common(1)[0][0]
 
     def is_usual(step):
-        return step[0][3] == first and len(step) == usual
+        return launches(step) == usual
 
     pairs = zip(steps, steps[1:])
     alike = [(step, following[0][0]) for step, following in pairs if is_usual(step) and is_usual(following)]

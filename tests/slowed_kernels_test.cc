@@ -62,8 +62,10 @@ std::vector<Kind> kinds() {
                        .context = 512,
                        .type = BlockType::bf16};
   TinyModel large = tiny, quantised = tiny, of_256 = tiny, normed = tiny, after = tiny;
-  // Products by rings of bulk copies; gates and ups are a tile for each of 132 multiprocessors.
-  large.width = 1024, large.ffn_width = 8448;
+  // Products by rings of bulk copies; with some tens of rows by clusters, which rotate and store heads, too, and gates
+  // and ups are a tile for most multiprocessors.
+  large.architecture = "qwen2";
+  large.width = 2048, large.ffn_width = 6784, large.heads = 24, large.kv_heads = 4;
   quantised.type = BlockType::q4_1;
   of_256.width = of_256.ffn_width = 256, of_256.type = BlockType::q4_k;
   normed.architecture = "qwen3", normed.type = BlockType::q8_0;
@@ -97,7 +99,7 @@ std::vector<std::vector<uint32_t>> heard_from(const std::string& path, int32_t l
                    .top_logprobs = 1,
                    .prompt_logprobs_from = length > 64 ? -1 : 0};
   };
-  for (const int32_t length : {1, 9, 60, 130, 400}) heard.push_back(bits_of(side.finish(request(length, length))));
+  for (const int32_t length : {1, 9, 60, 100, 130, 400}) heard.push_back(bits_of(side.finish(request(length, length))));
   std::vector<RequestId> together;
   for (uint64_t seed = 0; seed < 5; ++seed) together.push_back(side.submit(request(11, seed)));
   side.drain();

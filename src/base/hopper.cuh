@@ -194,6 +194,20 @@ inline __device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unuse
       : "memory");
 #endif
 }
+// The same of a tensor of four dimensions.
+inline __device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
+                                     [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
+                                     [[maybe_unused]] int32_t row, [[maybe_unused]] int32_t part,
+                                     [[maybe_unused]] int32_t panel) {
+#if QUIRE_HOPPER
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(part), "r"(panel),
+      "l"(evict_first_policy())
+      : "memory");
+#endif
+}
 // The same box into the second cache, with a policy for it (evict_first_policy() and such).
 inline __device__ void tma_prefetch_by_policy([[maybe_unused]] const CUtensorMap* map, [[maybe_unused]] int32_t column,
                                               [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot,
@@ -253,7 +267,8 @@ __device__ void wgmma_wait() {
 #define QUIRE_NAMES_4 "%0, %1, %2, %3"
 #define QUIRE_NAMES_8 QUIRE_NAMES_4 ", %4, %5, %6, %7"
 #define QUIRE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define QUIRE_NAMES_32 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define QUIRE_NAMES_24 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define QUIRE_NAMES_32 QUIRE_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64                                                               \
   QUIRE_NAMES_32                                                                     \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
@@ -274,6 +289,7 @@ __device__ void wgmma_wait() {
 #define QUIRE_SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define QUIRE_SUMS_8(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4)
 #define QUIRE_SUMS_16(i) QUIRE_SUMS_4(i), QUIRE_SUMS_4(i + 4), QUIRE_SUMS_4(i + 8), QUIRE_SUMS_4(i + 12)
+#define QUIRE_SUMS_24(i) QUIRE_SUMS_16(i), QUIRE_SUMS_8(i + 16)
 #define QUIRE_SUMS_32(i) QUIRE_SUMS_16(i), QUIRE_SUMS_16(i + 16)
 #define QUIRE_SUMS_40(i) QUIRE_SUMS_32(i), QUIRE_SUMS_8(i + 32)
 #define QUIRE_SUMS_48(i) QUIRE_SUMS_32(i), QUIRE_SUMS_16(i + 32)
@@ -326,6 +342,8 @@ __device__ void wgmma_weights([[maybe_unused]] float* c, [[maybe_unused]] uint64
     QUIRE_WGMMA("16", 8, "bf16", "%8, %9, p, 1, 1, 0, 0", "%10", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 32)
     QUIRE_WGMMA("32", 16, "bf16", "%16, %17, p, 1, 1, 0, 0", "%18", "l"(a), "l"(b), "r"(add));
+  else if constexpr (kN == 48)
+    QUIRE_WGMMA("48", 24, "bf16", "%24, %25, p, 1, 1, 0, 0", "%26", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 80)
     QUIRE_WGMMA("80", 40, "bf16", "%40, %41, p, 1, 1, 0, 0", "%42", "l"(a), "l"(b), "r"(add));
   else if constexpr (kN == 96)
@@ -395,6 +413,7 @@ __device__ void wgmma_pv_wide([[maybe_unused]] float* c, [[maybe_unused]] const 
 #undef QUIRE_NAMES_4
 #undef QUIRE_NAMES_8
 #undef QUIRE_NAMES_16
+#undef QUIRE_NAMES_24
 #undef QUIRE_NAMES_32
 #undef QUIRE_NAMES_40
 #undef QUIRE_NAMES_48
@@ -407,6 +426,7 @@ __device__ void wgmma_pv_wide([[maybe_unused]] float* c, [[maybe_unused]] const 
 #undef QUIRE_SUMS_4
 #undef QUIRE_SUMS_8
 #undef QUIRE_SUMS_16
+#undef QUIRE_SUMS_24
 #undef QUIRE_SUMS_32
 #undef QUIRE_SUMS_40
 #undef QUIRE_SUMS_48
@@ -424,6 +444,22 @@ inline __device__ void cluster_sync() {
 #if QUIRE_HOPPER
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #endif
+}
+// Sixteen bytes of the shared memory of the block of that rank, where `here` lies in this one's.
+inline __device__ float4 load_shared_of([[maybe_unused]] uint32_t here, [[maybe_unused]] int32_t rank) {
+  float4 x = {};
+#if QUIRE_HOPPER
+  asm volatile(
+      "{\n"
+      "  .reg .b32 there;\n"
+      "  mapa.shared::cluster.u32 there, %4, %5;\n"
+      "  ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+      "}"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+      : "r"(here), "r"(rank)
+      : "memory");
+#endif
+  return x;
 }
 // At the barrier of the block of that rank, which lies there as this one's does here.
 inline __device__ void arrive_at([[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t rank) {

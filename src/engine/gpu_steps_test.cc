@@ -20,6 +20,7 @@
 #include "base/testing/expect_refused.h"
 #include "engine/engine.h"
 #include "engine/testing_side.h"
+#include "model/blocks.h"
 #include "model/testing.h"
 #include "ops/packed_layout.h"
 
@@ -133,16 +134,37 @@ TEST_F(GpuEngine, TextsGrowOutOfAGraphsContext) {
   }
 }
 
+// Products by the kernels of large matrices, as a model of some billions of parameters has them.
+TinyModel large(const std::string& architecture) {
+  TinyModel shape = tiny(architecture);
+  shape.layers = 2, shape.width = 2048, shape.ffn_width = 6784, shape.heads = 24, shape.kv_heads = 4;
+  shape.spread *= 0.25f;  // sums of sixteen times as many numbers are as large
+  return shape;
+}
+
 TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
-  const std::pair<const char*, BlockType> kinds[] = {
-      {"llama", BlockType::bf16},   {"qwen2", BlockType::bf16}, {"qwen3", BlockType::bf16}, {"olmo2", BlockType::bf16},
-      {"granite", BlockType::bf16}, {"llama", BlockType::q8_0}, {"qwen3", BlockType::q4_1}};
-  for (const auto& [architecture, type] : kinds) {
-    SCOPED_TRACE(cat(architecture, " of ", to_string(type)));
-    const float tolerance = type == BlockType::bf16 ? kTolerance : kToleranceOfBlocks;
-    const TinyFile file(tiny(architecture, type));
-    Side gpu(file.path(), options_of(4), stream_.get()), cpu(file.path(), options_of(4), nullptr);
-    for (const int32_t length : {1, 7, 64, 150}) {
+  const TinyModel kinds[] = {tiny("llama"),
+                             tiny("qwen2"),
+                             tiny("qwen3"),
+                             tiny("olmo2"),
+                             tiny("granite"),
+                             tiny("llama", BlockType::q8_0),
+                             tiny("qwen3", BlockType::q4_1),
+                             large("qwen2"),  // a layer is five kernels
+                             large("qwen3"),
+                             large("olmo2"),
+                             large("granite")};
+  for (const TinyModel& kind : kinds) {
+    SCOPED_TRACE(cat(kind.architecture, " of ", to_string(kind.type), ", ", kind.width, " wide"));
+    const float tolerance = kind.type == BlockType::bf16 ? kTolerance : kToleranceOfBlocks;
+    const TinyFile file(kind);
+    EngineOptions options = options_of(4);
+    options.prefill_chunk = 128;
+    Side gpu(file.path(), options, stream_.get()), cpu(file.path(), options, nullptr);
+    if (kind.width > 128 && cuda::device_name() == "NVIDIA H200") {  // its tiles are those of 132 multiprocessors
+      EXPECT_EQ(model::most_fused_rows(gpu.model().layers()[0]), 128);
+    }
+    for (const int32_t length : {1, 7, 64, 100, 150}) {
       Request request = greedy(random_ids(length, 320, length), 24);
       request.prompt_logprobs_from = 0;
       request.logprob_ids = {3, 319};

@@ -52,6 +52,7 @@ class Side {
   }
   const Heard& heard(RequestId id) { return heard_[id]; }
   Engine& engine() { return engine_; }
+  const model::Model& model() const { return model_; }
 
  private:
   Exec exec_;

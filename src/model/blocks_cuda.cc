@@ -70,8 +70,8 @@ void qkv(const QkvBlock& block, Exec& exec) {
                        .live_rows = block.rows.live_rows};
   const bool plain_heads = block.spec->attention.qk_norm == QkNorm::none && !block.kv.latent();
   const ops::HeadTargets heads = head_targets(block);
-  const bool stores = plain_heads && !block.rows.deterministic && ops::cuda::stores_heads(block.weights->qkv, heads) &&
-                      block.rows.x.rows <= ops::cuda::most_fused_rows(block.weights->qkv);
+  const bool stores = plain_heads && !block.rows.deterministic &&
+                      ops::cuda::stores_heads(block.weights->qkv, heads, block.rows.x.rows);
   if (stores) args.fusions.heads = &heads;
   multiply_normed(args, block.weights->attention_norm, block.rows, exec);
   if (!stores) rotate_and_store(block, exec);

@@ -12,6 +12,7 @@
 #include "model/blocks_cuda.h"
 #include "model/rope_store.h"
 #include "ops/matmul_testing.h"
+#include "ops/packed_rows.h"
 #include "ops/rms_norm.h"
 #include "ops/testing_rows.h"
 
@@ -451,6 +452,7 @@ struct HeadsCase {
   bool adjacent;
   Dtype type;
   int32_t rows = kRows;
+  bool fused = true;                                   // on Hopper
   int32_t pages() const { return 3 * rows / 16 + 2; }  // of 16 slots, every third of which is written
 };
 struct HeadsWorld {
@@ -484,6 +486,10 @@ struct HeadsWorld {
     const kv::LayerKv kv = store.layer(0);
     std::fill_n(kv.keys, key_bytes(), std::byte{0xa5});
     std::fill_n(kv.values, value_bytes(), std::byte{0xa5});
+    auto* stream = reinterpret_cast<uint16_t*>(GpuLayer::pinned(memory[6], of.rows * of.width, 50));
+    for (int64_t i = 0; i < of.rows * of.width; ++i) stream[i] = ops::rounded_to_bf16(x[i]);
+    float* squares = GpuLayer::pinned(memory[7], of.rows * of.width / 16, 51);
+    for (int64_t i = 0; i < of.rows * of.width / 16; ++i) squares[i] = std::abs(squares[i]);
     block = {.spec = &spec,
              .weights = &weights,
              .rows = {.x = {x, of.rows, of.width, of.width},
@@ -491,10 +497,12 @@ struct HeadsWorld {
                       .precise = false,
                       .norm_eps = kEps,
                       .activations = &activations,
-                      .result = nullptr},
+                      .result = nullptr,
+                      .stream = stream,
+                      .stream_squares = squares},
              .rope = {.rotary = of.rotary, .adjacent_pairs = of.adjacent, .theta = 1e4, .scaling = {}},
              .cos = cos,
-             .sin = cos + 1,
+             .sin = cos + of.rows * of.key_dim / 2,
              .qkv = {qkv, of.rows, heads.qkv_width(), heads.qkv_width()},
              .q = {reinterpret_cast<std::byte*>(q), of.type == Dtype::f8e4m3 ? Dtype::bf16 : of.type, of.rows, of.heads,
                    of.key_dim, heads.q_width()},
@@ -513,7 +521,7 @@ struct HeadsWorld {
   LayerWeights weights;
   kv::KvStore store;
   ops::ActivationBuffer activations;
-  Buffer memory[6];
+  Buffer memory[8];
   float *x, *qkv, *q, *cos;
   int32_t* live;
   TokenSlot* slots;
@@ -523,33 +531,69 @@ struct HeadsWorld {
 TEST(BlocksCuda, AProductLeavesHeadsAsRopeStoreDoes) {
   if (quire::cuda::devices() == 0) GTEST_SKIP() << "this machine has no GPU, or quire was built without CUDA";
   constexpr HeadsCase kCases[] = {
-      {64, 3, 1, 64, 64, 64, false, Dtype::bf16},      {576, 4, 2, 32, 16, 16, false, Dtype::f16},
-      {64, 4, 2, 32, 48, 32, true, Dtype::bf16},       {64, 4, 2, 16, 16, 0, false, Dtype::f32},
-      {64, 4, 2, 16, 16, 12, false, Dtype::bf16},      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3},
+      {64, 3, 1, 64, 64, 64, false, Dtype::bf16},
+      {576, 4, 2, 32, 16, 16, false, Dtype::f16},
+      {64, 4, 2, 32, 48, 32, true, Dtype::bf16},
+      {64, 4, 2, 16, 16, 0, false, Dtype::f32},
+      {64, 4, 2, 16, 16, 12, false, Dtype::bf16, kRows, false},
+      {64, 4, 2, 16, 16, 16, false, Dtype::f8e4m3, kRows, false},
       {2048, 8, 2, 128, 128, 128, false, Dtype::bf16},  // from here on large enough for the stream
-      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},   {2048, 8, 2, 128, 128, 128, true, Dtype::bf16},
+      {2048, 8, 2, 128, 128, 64, false, Dtype::f16},
+      {2048, 8, 2, 128, 128, 128, true, Dtype::bf16, kRows, false},
       {640, 56, 8, 64, 64, 64, false, Dtype::bf16},    // three tiles a block
       {64, 3, 1, 64, 64, 64, false, Dtype::bf16, 65},  // by tiles, a row's inputs in one block and in a cluster
-      {576, 4, 2, 32, 16, 16, false, Dtype::f16, 40},  {1536, 4, 2, 32, 16, 16, false, Dtype::bf16, 127}};
-  for (const HeadsCase& of : kCases) {
-    SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary, of.adjacent ? ", adjacent" : "",
-                     ", ", to_string(of.type), ", ", of.rows, " rows"));
-    HeadsWorld expected(of), got(of);
-    ops::matmul({.weights = &expected.weights.qkv,
-                 .in = composed::normed_input(expected.weights.qkv, expected.weights.attention_norm,
-                                              expected.block.rows, GpuLayer::exec()),
-                 .out = expected.block.qkv,
-                 .bias = expected.weights.qkv_bias.data(),
-                 .live_rows = expected.live},
-                GpuLayer::exec());
+      {576, 4, 2, 32, 16, 16, false, Dtype::f16, 40},
+      {1536, 4, 2, 32, 16, 16, false, Dtype::bf16, 127},
+      // by clusters, in tiles of 32, 64, 96 and 128, with 8 to 64 pairs side by side
+      {1280, 24, 4, 64, 64, 64, false, Dtype::bf16, 16},
+      {1280, 24, 4, 64, 64, 64, false, Dtype::f16, 100},
+      {1024, 24, 4, 80, 80, 80, false, Dtype::bf16, 17},
+      {1152, 14, 2, 128, 128, 128, false, Dtype::f16, 128},
+      {640, 56, 8, 64, 64, 64, false, Dtype::f32, 100},
+      {640, 40, 8, 128, 128, 128, false, Dtype::bf16, 20},
+      {640, 40, 8, 128, 128, 128, false, Dtype::bf16, 65},
+      // not by them: heads that turn in part, pairs of neighbours, values of another size
+      {1024, 24, 4, 128, 128, 64, false, Dtype::bf16, 20, false},
+      {1024, 24, 4, 128, 128, 128, true, Dtype::bf16, 20, false},
+      {1024, 24, 4, 128, 64, 128, false, Dtype::bf16, 20, false}};
+  const auto expect_same_heads = [](const HeadsCase& of, HeadsWorld& expected, HeadsWorld& got, bool streamed) {
+    const BlockRows& rows = expected.block.rows;
+    ops::MatmulArgs args{.weights = &expected.weights.qkv,
+                         .in = {},
+                         .out = expected.block.qkv,
+                         .bias = expected.weights.qkv_bias.data(),
+                         .live_rows = expected.live};
+    if (streamed) {
+      args.in = {.forms = {.bf16 = true}, .rows = of.rows, .dim = of.width, .f32 = nullptr, .bf16 = rows.stream};
+      args.fusions.squares = rows.stream_squares;
+      args.fusions.norm_eps = kEps;
+    } else {
+      args.in = composed::normed_input(expected.weights.qkv, expected.weights.attention_norm, rows, GpuLayer::exec());
+    }
+    ops::matmul(args, GpuLayer::exec());
     cuda::rope_store(expected.block, GpuLayer::exec());
+    got.block.rows.streamed = streamed;
+    const auto sums = static_cast<size_t>(of.rows * got.block.qkv.stride);
+    const std::vector<float> untouched(got.qkv, got.qkv + sums);
     cuda::qkv(got.block, GpuLayer::exec());
     GpuLayer::exec().wait();
+    if (quire::cuda::compute_capability() == 90) {
+      EXPECT_EQ(std::memcmp(got.qkv, untouched.data(), sums * sizeof(float)) == 0, of.fused);
+    }
     const kv::LayerKv a = got.store.layer(0), b = expected.store.layer(0);
     EXPECT_EQ(std::memcmp(a.keys, b.keys, got.key_bytes()), 0);
     EXPECT_EQ(std::memcmp(a.values, b.values, got.value_bytes()), 0);
     const auto q_bytes = static_cast<size_t>(of.rows * got.spec.attention.q_width()) * sizeof(float);
     EXPECT_EQ(std::memcmp(got.q, expected.q, q_bytes), 0);
+  };
+  for (const HeadsCase& of : kCases) {
+    HeadsWorld expected(of), got(of);
+    for (const bool streamed : {false, true}) {
+      SCOPED_TRACE(cat(of.width, " wide, heads of ", of.key_dim, ", rotary ", of.rotary,
+                       of.adjacent ? ", adjacent" : "", ", ", to_string(of.type), ", ", of.rows, " rows",
+                       streamed ? ", streamed" : ""));
+      expect_same_heads(of, expected, got, streamed);
+    }
   }
 }
 

@@ -72,7 +72,8 @@ class TinyWriter {
     if (is_olmo2) norm(prefix + "post_ffw_norm.weight", tiny_.width);
   }
   void matrix(const std::string& name, int64_t outputs, int64_t inputs) {
-    file_.tensor(name, tiny_.type, {outputs, inputs}, random_weights(tiny_.type, outputs * inputs, 0.1f, random_));
+    file_.tensor(name, tiny_.type, {outputs, inputs},
+                 random_weights(tiny_.type, outputs * inputs, tiny_.spread, random_));
   }
   void bias(const std::string& name, int64_t size) {
     file_.tensor(name, BlockType::f32, {size}, random_weights(BlockType::f32, size, 0.1f, random_));

@@ -33,6 +33,7 @@ struct TinyModel {
   int32_t context = 1024;
   int32_t window = 0;               // 0: none; else tokens that a row sees, itself included
   BlockType type = BlockType::f32;  // of the matrices
+  float spread = 0.1f;              // of their numbers
   bool tied = false;
   uint64_t seed = 1;
   std::function<void(GgufWriter&)> change = {};  // before the file is written

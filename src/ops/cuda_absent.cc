@@ -26,7 +26,7 @@ void matmul(const MatmulArgs&, Exec&) { refuse(); }
 std::string kernel_of(const MatmulArgs&, Exec&) { refuse(); }
 int64_t most_own_rows(const PackedMatrix&) { return 0; }
 int64_t most_fused_rows(const PackedMatrix&) { return 0; }
-bool stores_heads(const PackedMatrix&, const HeadTargets&) { return false; }
+bool stores_heads(const PackedMatrix&, const HeadTargets&, int64_t) { return false; }
 bool quantises_rows(const PackedMatrix&, int64_t) { return false; }
 void prepare_matmul(Exec&) { refuse(); }
 void prepare_quantised_matmul(Exec&) { refuse(); }

@@ -24,8 +24,9 @@
 // parts are bf16, whatever the file has, and sums are f32; bias, scale and store are as above. The order of a sum is
 // the kernel's, which is chosen by the weights' shape and the room: with room for up to 8 rows, and 16 with small
 // matrices, a row's bits depend on neither the number of rows nor the other rows; with more on how many rows there is
-// room for. Rooms of more than most_own_rows() are served by cuBLASLt where its library is found; gates and ups, where
-// no kernel of quire's takes them for up to 256 rows, are then rounded to bf16 before silu if the results are bf16 too.
+// room for. Rooms of more than most_own_rows() are served by cuBLASLt where its library is found, but those of large
+// matrices that quire's kernels serve sooner: up to 128 rows, gates and ups up to 256. Gates and ups that cuBLASLt
+// makes are rounded to bf16 before silu if the results are bf16 too.
 // With `deterministic` the weights' shape alone says which kernel serves a room, and a row's bits depend on the row
 // alone. The live rows are counted where the kernel runs, except by cuBLASLt, which computes the whole room: there rows
 // of out past the live ones are overwritten with what has no meaning. So give views of as many rows as the step has
@@ -219,9 +220,11 @@ MatmulFn matmul;  // by exec's instruction set
 namespace cuda {
 MatmulFn matmul;
 int64_t most_own_rows(const PackedMatrix& weights);    // room up to which quire's own kernels multiply them
-int64_t most_fused_rows(const PackedMatrix& weights);  // room up to which they fuse more than bf16_out
-// Whether their kernels' tiles of 16 outputs hold whole pairs of these.
-bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads);
+// Room up to which they fuse more than bf16_out. For more than 8 rows of a large matrix out, bias and the next stream
+// must lie in whole fours of numbers, and gates and ups leave bf16.
+int64_t most_fused_rows(const PackedMatrix& weights);
+// Whether the kernel for a room of so many rows puts such heads in their places.
+bool stores_heads(const PackedMatrix& weights, const HeadTargets& heads, int64_t rows);
 bool quantises_rows(const PackedMatrix& weights, int64_t rows);
 }  // namespace cuda
 MatmulFn matmul;  // for callers; records while exec captures

@@ -45,9 +45,9 @@ void check_rows(const Product& p) {
   check(!p.bf16_out || p.store != Store::add, "a product does not add to rows of bf16");
 }
 
-void check_fusions(const Product& p, int64_t most_rows) {
+void check_fusions(const Product& p, bool fuses) {
   if (!p.squares && !p.next.weight && !p.has_heads) return;
-  check(p.room <= most_rows, "a product of ", p.outputs, " outputs with room for ", p.room, " rows fuses nothing");
+  check(fuses, "a product of ", p.outputs, " outputs with room for ", p.room, " rows fuses nothing");
   check(!p.squares || p.inputs % kRowGroup == 0, "squares of ", p.inputs, " numbers are no whole groups");
   check(!p.next.weight || (p.store == Store::add && p.join == PackedMatrix::Join::stack && p.outputs % kRowGroup == 0),
         "a product of ", p.outputs, " outputs leaves no stream for the next norm");
@@ -193,12 +193,15 @@ bool takes_gates(const Product& p, bool deterministic) {
          suits_ring(p.join, p.outputs, p.inputs) && suits_gates(p.weight_rows());
 }
 
+bool is_in_fours(const void* numbers) { return reinterpret_cast<uintptr_t>(numbers) % sizeof(float4) == 0; }
+
+// Heads alone lie where they were checked to.
 bool takes_split_k(const Product& p, bool deterministic) {
-  const bool in_fours = reinterpret_cast<uintptr_t>(p.out) % sizeof(float4) == 0 && p.out_stride % 4 == 0 &&
-                        p.outputs % 4 == 0 && reinterpret_cast<uintptr_t>(p.bias) % sizeof(float4) == 0;
-  return p.room > kMostStreamRows && p.room <= kMostSplitKRows && !deterministic &&
-         p.join == PackedMatrix::Join::stack && !p.bf16_out && in_fours && suits_ring(p.join, p.outputs, p.inputs) &&
-         suits_split_k(p.weight_rows());
+  const bool in_fours = p.has_heads || (is_in_fours(p.out) && p.out_stride % 4 == 0 && p.outputs % 4 == 0 &&
+                                        is_in_fours(p.next.weight) && is_in_fours(p.next.rows));
+  return p.room > kMostStreamRows && p.room <= kMostFusedRows && !deterministic &&
+         p.join == PackedMatrix::Join::stack && !p.bf16_out && in_fours && is_in_fours(p.bias) &&
+         suits_ring(p.join, p.outputs, p.inputs) && suits_split_k(p.weight_rows(), p.inputs);
 }
 
 bool is_plain(const Product& p) { return p.join == PackedMatrix::Join::stack && !p.bias && !p.bf16_out; }
@@ -260,13 +263,24 @@ int64_t most_own_rows(const PackedMatrix& weights) {
 int64_t most_fused_rows(const PackedMatrix& weights) {
   if (weights.is_fp8()) return kMostStreamRows;
   if (!is_dense(weights.parts()[0].type)) return 0;
-  return suits_ring(weights.join(), weights.outputs(), weights.inputs()) ? kMostStreamRows : most_small_rows(weights);
+  if (!suits_ring(weights.join(), weights.outputs(), weights.inputs())) return most_small_rows(weights);
+  const int64_t rows = row_count(weights.join(), weights.outputs());
+  const bool suits =
+      weights.join() == PackedMatrix::Join::stack ? suits_split_k(rows, weights.inputs()) : suits_gates(rows);
+  return suits ? kMostFusedRows : kMostStreamRows;
 }
 
-bool stores_heads(const PackedMatrix& weights, const HeadTargets& h) {
-  const bool in_boxes = suits_ring(weights.join(), weights.outputs(), weights.inputs());  // of 8 rows side by side
-  return !weights.is_fp8() && h.key_dim % kRowGroup == 0 && h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 &&
-         h.kv_type != Dtype::f8e4m3 && !(in_boxes && h.adjacent_pairs);
+int64_t width_of(const HeadTargets& h) {
+  return int64_t{h.heads} * h.key_dim + int64_t{h.kv_heads} * (h.key_dim + h.value_dim);
+}
+
+bool stores_heads(const PackedMatrix& weights, const HeadTargets& h, int64_t rows) {
+  const bool is_large =
+      suits_ring(weights.join(), weights.outputs(), weights.inputs());  // in boxes of rows side by side
+  if (is_large && rows > kMostStreamRows && !stores_heads_by_split_k(h)) return false;
+  return rows <= most_fused_rows(weights) && !weights.is_fp8() && h.key_dim % kRowGroup == 0 &&
+         h.value_dim % kRowGroup == 0 && h.half % kHalfGroup == 0 && h.kv_type != Dtype::f8e4m3 &&
+         !(is_large && h.adjacent_pairs);
 }
 
 void matmul(const MatmulArgs& args, Exec& exec) {
@@ -274,14 +288,20 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   if (args.weights->forms().q8) return multiply_quantised(args, quire::cuda::stream_of(exec));
   const Product p = product_of(args);
   check_rows(p);
-  check_fusions(p, args.deterministic ? 0 : most_fused_rows(*args.weights));
-  check(!p.has_heads || stores_heads(*args.weights, p.heads), "a product does not store heads of ", p.heads.key_dim);
+  const bool gates = takes_gates(p, args.deterministic), split_k = takes_split_k(p, args.deterministic);
+  const bool is_large = suits_ring(p.join, p.outputs, p.inputs);
+  check_fusions(p, !args.deterministic && p.room <= most_fused_rows(*args.weights) &&
+                       (gates || split_k || !is_large || p.room <= kMostStreamRows));
+  check(!p.has_heads || stores_heads(*args.weights, p.heads, p.room), "a product of ", p.room,
+        " rows does not store heads of ", p.heads.key_dim);
+  check(!p.has_heads || p.outputs == width_of(p.heads), "a product of ", p.outputs, " outputs stores no heads of ",
+        width_of(p.heads), " numbers");
   const cudaStream_t stream = quire::cuda::stream_of(exec);
   if (p.room == 0) return;
   const bool own = p.room <= most_own_rows(*args.weights) || args.deterministic;
   if (args.weights->is_fp8()) return multiply_fp8(p, *args.weights, own, stream);
-  if (takes_gates(p, args.deterministic)) return multiply_gates(p, stream);
-  if (takes_split_k(p, args.deterministic)) return multiply_split_k(p, stream);
+  if (gates) return multiply_gates(p, stream);
+  if (split_k) return multiply_split_k(p, stream);
   if (!own) return multiply_by_library(p, stream);
   if (!suits_ring(p.join, p.outputs, p.inputs))
     return (takes_tiles(p, args.deterministic) ? multiply_tiles : multiply_small)(p, stream);

@@ -145,6 +145,9 @@ class RowFactor {
 CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
                        int32_t panels);
 
+// The same panels in boxes of one, of `unit` rows and the `unit` rows that lie `half` further on.
+CUtensorMap pairs_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t half, int32_t unit);
+
 // Whole rows of bf16 by blocks of 64 columns, [rows, blocks, 64], in boxes of `blocks` of `box` rows, row by row.
 CUtensorMap rows_map(const uint16_t* data, int64_t rows, int64_t columns, int32_t box, int32_t blocks);
 
@@ -160,13 +163,14 @@ void multiply_tiles(const Product& product, cudaStream_t stream);  // of what do
 inline constexpr int32_t kFewSmallRows = 16, kMostSmallRows = 64, kMostStreamRows = 8;
 inline constexpr int32_t kMostTilesRows = 256, kMostHundredRows = 128;  // of up to kMostTilesOutputs, and of more
 inline constexpr int32_t kMostTilesOutputs = 4096;
-inline constexpr int32_t kMostGatesRows = 256;
-bool suits_gates(int64_t weight_rows);  // and the device
+inline constexpr int32_t kMostFusedRows = 128;  // of large matrices
+inline constexpr int32_t kMostGatesRows = 256;  // with up to kMostFusedRows of them factors, too
+bool suits_gates(int64_t weight_rows);          // and the device
 void multiply_gates(const Product& product,
                     cudaStream_t stream);  // of what suits the ring, down to silu's results in bf16
-inline constexpr int32_t kMostSplitKRows = 64;
-bool suits_split_k(int64_t weight_rows);                             // and the device
-void multiply_split_k(const Product& product, cudaStream_t stream);  // of what suits the ring, to rows of f32
+bool suits_split_k(int64_t weight_rows, int64_t inputs);  // and the device
+bool stores_heads_by_split_k(const HeadTargets& heads);
+void multiply_split_k(const Product& product, cudaStream_t stream);  // of what suits the ring, to rows of f32 or heads
 void multiply_stream(const Product& product, cudaStream_t stream);   // up to kMostStreamRows, of what suits the ring
 // Of F8_E4M3, whose strips are in `weights`; product.weights is not read. own: not by cuBLASLt.
 void multiply_fp8(const Product& product, const PackedMatrix& weights, bool own, cudaStream_t stream);

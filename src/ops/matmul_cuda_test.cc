@@ -151,27 +151,50 @@ struct CudaProduct {
   Buffer in_memory, live_memory, bias_memory;
 };
 
-// Outputs that the GPU writes and this side reads, rows some way apart.
+// Outputs that the GPU writes and this side reads, rows some way apart: by default so that they are no whole fours,
+// which some kernels want.
+constexpr int64_t kGap = 3, kGapOfFours = 4;
 struct CudaOutput {
-  static constexpr int64_t kGap = 3;
-  CudaOutput(int64_t count, int64_t width)
+  CudaOutput(int64_t count, int64_t width, int64_t apart = kGap)
       : rows(count),
         columns(width),
-        memory(static_cast<size_t>(count * (width + kGap)) * sizeof(float), Place::pinned) {
-    std::fill_n(data(), rows * (columns + kGap), kCudaUntouched);
+        gap(apart),
+        memory(static_cast<size_t>(count * (width + apart)) * sizeof(float), Place::pinned) {
+    std::fill_n(data(), rows * (columns + gap), kCudaUntouched);
   }
   float* data() const { return reinterpret_cast<float*>(memory.data()); }
-  Rows<float> view() const { return {data(), rows, columns, columns + kGap}; }
-  int64_t rows, columns;
+  Rows<float> view() const { return {data(), rows, columns, columns + gap}; }
+  int64_t rows, columns, gap;
   Buffer memory;
 };
 
-CudaOutput product_on_gpu(const CudaProduct& product, int64_t room, Store store, bool biased = false, float scale = 1) {
-  CudaOutput out(room, product.columns(store));
+CudaOutput product_on_gpu(const CudaProduct& product, int64_t room, Store store, bool biased = false, float scale = 1,
+                          int64_t gap = kGap) {
+  CudaOutput out(room, product.columns(store), gap);
   matmul(product.args(out.view(), store, biased, scale), product_gpu());
   product_gpu().wait();
   return out;
 }
+
+// Random numbers in memory that both sides address.
+template <class T>
+struct PinnedNumbers {
+  PinnedNumbers(int64_t size, float spread, uint32_t seed)
+      : count(size), memory(static_cast<size_t>(size) * sizeof(T), Place::pinned) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < size; ++i) {
+      const float x = normal(random) * spread;
+      if constexpr (sizeof(T) == 2)
+        data()[i] = to_bf16(x).bits;
+      else
+        data()[i] = x;
+    }
+  }
+  T* data() const { return reinterpret_cast<T*>(memory.data()); }
+  int64_t count;
+  Buffer memory;
+};
 
 struct ExactSum {
   double value, magnitude;
@@ -211,8 +234,8 @@ void expect_product(const CudaProduct& product, const CudaOutput& out, Store sto
     return ExactSum{sum.value * scale, sum.magnitude * std::abs(scale)};
   };
   for (int64_t row = 0; row < out.rows; ++row)
-    for (int64_t column = 0; column < out.columns + CudaOutput::kGap; ++column) {
-      const float got = out.data()[row * (out.columns + CudaOutput::kGap) + column];
+    for (int64_t column = 0; column < out.columns + out.gap; ++column) {
+      const float got = out.data()[row * (out.columns + out.gap) + column];
       if (column >= out.columns || row >= product.live()) {
         ASSERT_EQ(got, kCudaUntouched) << row << ", " << column;
         continue;
@@ -362,9 +385,11 @@ TEST_F(MatmulCuda, ColumnsDoNotDependOnTheNumberOfOutputs) {
 TEST_F(MatmulCuda, StreamsSeveralTilesOfABlock) {
   const auto expect_streamed = [](const CudaProduct& product, Store store, bool biased) {
     SCOPED_TRACE(cat(product.weights.outputs(), " x ", product.weights.inputs()));
-    if (cuda::most_fused_rows(product.weights) > 8) GTEST_SKIP() << "the stream is Hopper's";
     product.live() = 2;
-    expect_product(product, product_on_gpu(product, product.room, store, biased), store, biased, 1);
+    const CudaOutput out = product_on_gpu(product, product.room, store, biased);
+    if (cuda::kernel_of(product.args(out.view(), store, biased), product_gpu()) != "stream")
+      GTEST_SKIP() << "the stream is Hopper's";
+    expect_product(product, out, store, biased, 1);
   };
   for (const int64_t inputs : {640, 1280, 4160}) {
     const int64_t times = inputs < 1024 ? 32 : 16;  // 266 tiles, or 133
@@ -388,19 +413,42 @@ TEST_F(MatmulCuda, DeadRowsAreNeitherReadNorWritten) {
       }
 }
 
+TEST_F(MatmulCuda, DeadRowsOfLargeMatricesAreNeitherReadNorWritten) {
+  for (const int64_t room : {16, 100})
+    for (const int32_t live : {0, 6}) {
+      SCOPED_TRACE(cat(live, " of ", room, " rows"));
+      CudaProduct product = stack_of(2096, 1280, room);
+      product.live() = live;
+      const uint16_t nan = to_bf16(std::numeric_limits<float>::quiet_NaN()).bits;
+      std::fill_n(product.in() + live * 1280, (room - live) * 1280, nan);
+      const CudaOutput out = product_on_gpu(product, room, Store::set, true, 1, kGapOfFours);
+      if (cuda::kernel_of(product.args(out.view(), Store::set, true), product_gpu()) != "split_k")
+        GTEST_SKIP() << "this GPU has no room for clusters";
+      expect_product(product, out, Store::set, true, 1);
+    }
+}
+
+void expect_replays(CudaProduct& product, Store store) {
+  const CudaOutput direct = product_on_gpu(product, product.room, store, false, 1, kGapOfFours);
+  const CudaOutput replayed(product.room, product.columns(store), kGapOfFours);
+  product.live() = 0;
+  gpu_stream().begin_capture();
+  matmul(product.args(replayed.view(), store), product_gpu());
+  const auto graph = gpu_stream().end_capture();
+  product.live() = static_cast<int32_t>(product.room);
+  gpu_stream().launch(*graph);
+  product_gpu().wait();
+  EXPECT_EQ(std::memcmp(direct.data(), replayed.data(), direct.memory.size()), 0);
+}
+
 TEST_F(MatmulCuda, ReplaysWithTheLiveRowsOfItsTime) {
   for (const int64_t room : {16, 160}) {
-    CudaProduct product = pair_of(72, 576, room);
-    const CudaOutput direct = product_on_gpu(product, room, Store::silu_mul), replayed(room, 72);
-    product.live() = 0;
-    gpu_stream().begin_capture();
-    matmul(product.args(replayed.view(), Store::silu_mul), product_gpu());
-    const auto graph = gpu_stream().end_capture();
-    product.live() = static_cast<int32_t>(room);
-    gpu_stream().launch(*graph);
-    product_gpu().wait();
-    for (int64_t row = 0; row < room; ++row)
-      EXPECT_EQ(std::memcmp(direct.view().row(row), replayed.view().row(row), 72 * sizeof(float)), 0) << row;
+    CudaProduct pair = pair_of(72, 576, room);
+    expect_replays(pair, Store::silu_mul);
+  }
+  for (const int64_t room : {16, 100}) {
+    CudaProduct large = stack_of(2096, 1280, room);
+    expect_replays(large, Store::set);
   }
 }
 
@@ -512,6 +560,28 @@ TEST_F(MatmulCuda, GatesAndUpsOfManyRowsAreBf16) {
   }
 }
 
+// The squares of rows, summed by 16 inputs, as whoever wrote the rows leaves them; and the norm's factor that they
+// make.
+class NormSquares {
+ public:
+  NormSquares(int64_t rows, int64_t inputs) : inputs_(inputs), squares_(rows * inputs / 16, 50, 11) {
+    for (int64_t i = 0; i < squares_.count; ++i) squares_.data()[i] = std::abs(squares_.data()[i]);
+  }
+  void fuse_into(MatmulArgs& args) {
+    args.fusions.squares = squares_.data();
+    args.fusions.norm_eps = 0.5f;
+  }
+  double factor(int64_t row) {
+    double sum = 0;
+    for (int64_t i = 0; i < inputs_ / 16; ++i) sum += squares_.data()[row * (inputs_ / 16) + i];
+    return 1 / std::sqrt(sum / static_cast<double>(inputs_) + 0.5);
+  }
+
+ private:
+  const int64_t inputs_;
+  PinnedNumbers<float> squares_;
+};
+
 // Of large matrices with some tens to hundreds of rows nothing is rounded before the result is.
 TEST_F(MatmulCuda, GatesAndUpsOfLargeMatricesAreMultipliedAsTheyAre) {
   struct Shape {
@@ -547,50 +617,53 @@ TEST_F(MatmulCuda, GatesAndUpsOfLargeMatricesAreMultipliedAsTheyAre) {
           ASSERT_EQ(rows[row * columns + c], kCudaUntouched) << "behind row " << row;
       }
       for (int64_t c = 0; c < columns; ++c) ASSERT_EQ(rows[(room - 1) * columns + c], kCudaUntouched) << "a dead row";
+      if (room > cuda::most_fused_rows(product.weights)) continue;
+      NormSquares squares(room, inputs);
+      squares.fuse_into(args);
+      matmul(args, product_gpu());
+      const CudaOutput plain = product_on_gpu(product, room, Store::set);
+      for (int64_t row = 0; row + 1 < room; ++row) {
+        const double factor = squares.factor(row);
+        for (int64_t c = 0; c < columns; ++c) {
+          const double gate = plain.view().row(row)[c] * factor, up = plain.view().row(row)[columns + c] * factor;
+          const double expected = gate / (1 + std::exp(-gate)) * up;
+          const float got = to_float(bf16{reinterpret_cast<const uint16_t*>(rows + row * columns)[c]});
+          ASSERT_NEAR(got, expected, std::abs(expected) * 0x1.04p-8 + 1e-5 * static_cast<double>(inputs))
+              << row << ", " << c;
+        }
+      }
     }
   }
   if (taken == 0) GTEST_SKIP() << "no matrix here is cut into tiles for all multiprocessors of this GPU";
 }
-
-// Rows in pinned memory, all of a value that no product writes, a whole number of fours apart.
-struct RowsOfFours {
-  RowsOfFours(int64_t count, int64_t width)
-      : memory(static_cast<size_t>(count * (width + 4)) * sizeof(float), Place::pinned),
-        view{reinterpret_cast<float*>(memory.data()), count, width, width + 4} {
-    std::fill_n(view.data, count * view.stride, kCudaUntouched);
-  }
-  Buffer memory;
-  Rows<float> view;
-};
 
 // Stretches of the inputs, and then their sums, give what one stretch does.
 TEST_F(MatmulCuda, SumsOfLargeMatricesAreThoseOfStretches) {
   struct Shape {
     int64_t outputs, inputs;
   };
-  // On 132 multiprocessors tiles of every height, the last one not whole; stretches of unequal length, the last one
-  // with half a stage, and such as are one stage or none.
+  // On 132 multiprocessors tiles of every height, 32 to 128, the last one not whole, whose stages are filled several
+  // times; fewer inputs than stages, and stretches of unequal length.
   int taken = 0;
-  for (const auto& [outputs, inputs] : {Shape{3584, 832}, Shape{4000, 1344}, Shape{4552, 576}, Shape{5120, 640},
-                                        Shape{6132, 512}, Shape{6720, 448}, Shape{6720, 384}}) {
-    CudaProduct product = stack_of(outputs, inputs, 64);
-    for (const int64_t room : {9, 16, 33, 64})
+  for (const auto& [outputs, inputs] : {Shape{2096, 4160}, Shape{4000, 4160}, Shape{5120, 4160}, Shape{6720, 4160},
+                                        Shape{4552, 576}, Shape{6132, 512}}) {
+    CudaProduct product = stack_of(outputs, inputs, 128);
+    for (const int64_t room : {9, 33, 64, 65, 128})
       for (const auto& [store, biased, scale] :
            {std::tuple(Store::set, true, 1.0f), {Store::add, false, -2.0f}, {Store::add, true, 0.25f}}) {
         SCOPED_TRACE(cat(outputs, " outputs, ", inputs, " inputs, ", room, " rows"));
         product.live() = static_cast<int32_t>(room - 1);
-        const RowsOfFours split(room, outputs), whole(room, outputs);
+        CudaOutput split(room, outputs, kGapOfFours);
         product.deterministic = false;
-        const MatmulArgs args = product.args(split.view, store, biased, scale);
+        const MatmulArgs args = product.args(split.view(), store, biased, scale);
         if (cuda::kernel_of(args, product_gpu()) != "split_k") continue;
         ++taken;
         matmul(args, product_gpu());
         product.deterministic = true;
-        matmul(product.args(whole.view, store, biased, scale), product_gpu());
-        product_gpu().wait();
+        const CudaOutput whole = product_on_gpu(product, room, store, biased, scale, kGapOfFours);
         for (int64_t row = 0; row < room; ++row)
-          for (int64_t c = 0; c < split.view.stride; ++c) {
-            const float got = split.view.row(row)[c], expected = whole.view.row(row)[c];
+          for (int64_t c = 0; c < outputs + kGapOfFours; ++c) {
+            const float got = split.view().row(row)[c], expected = whole.view().row(row)[c];
             if (row + 1 == room || c >= outputs)
               ASSERT_EQ(got, kCudaUntouched) << row << ", " << c;
             else
@@ -599,6 +672,53 @@ TEST_F(MatmulCuda, SumsOfLargeMatricesAreThoseOfStretches) {
       }
   }
   if (taken == 0) GTEST_SKIP() << "no matrix here is cut into tiles for clusters that this GPU has room for";
+}
+
+TEST_F(MatmulCuda, RowsOfLargeMatricesThatDoNotLieInFoursAreMultipliedToo) {
+  CudaProduct product = stack_of(4000, 1344, 40);
+  const CudaOutput odd = product_on_gpu(product, 40, Store::add, true);
+  const CudaOutput fours = product_on_gpu(product, 40, Store::add, true, 1, kGapOfFours);
+  for (int64_t row = 0; row < 40; ++row)
+    for (int64_t c = 0; c < 4000; ++c)
+      ASSERT_NEAR(odd.view().row(row)[c], fours.view().row(row)[c], 3e-3f) << row << ", " << c;
+  PinnedNumbers<float> squares(40 * 1344 / 16, 1, 1);
+  MatmulArgs args = product.args(odd.view(), Store::set);
+  args.fusions.squares = squares.data();
+  if (cuda::most_fused_rows(product.weights) < 40) GTEST_SKIP() << "with 40 rows this GPU fuses nothing";
+  const auto expect_nothing_fused = [&] {
+    quire::expect_refused([&] { matmul(args, product_gpu()); },
+                          "a product of 4000 outputs with room for 40 rows fuses nothing");
+  };
+  expect_nothing_fused();
+  args = product.args(fours.view(), Store::add);
+  args.fusions.next = {.weight = squares.data() + 1, .rows = product.in(), .squares = squares.data()};
+  expect_nothing_fused();
+  args.fusions.next = {.weight = squares.data(), .rows = product.in() + 2, .squares = squares.data()};
+  expect_nothing_fused();
+  args = product.args(fours.view(), Store::add);
+  EXPECT_EQ(cuda::kernel_of(args, product_gpu()), "split_k");
+  args.bias = product.bias() + 1;
+  EXPECT_NE(cuda::kernel_of(args, product_gpu()), "split_k");
+  args = product.args(fours.view(), Store::set);
+  args.fusions.bf16_out = true;
+  EXPECT_NE(cuda::kernel_of(args, product_gpu()), "split_k");
+  const CudaProduct odd_outputs = stack_of(4002, 1344, 40);
+  const CudaOutput wide(40, 4002, 2);
+  EXPECT_NE(cuda::kernel_of(odd_outputs.args(wide.view(), Store::set), product_gpu()), "split_k");
+}
+
+// More outputs than tiles of 128 for clusters that run at once.
+TEST_F(MatmulCuda, MatricesOfManyOutputsFuseNothingWithTensOfRows) {
+  const Weights part(BlockType::bf16, 1000, 320, 1);
+  const CudaProduct product(std::vector<Weights>(18, part), Join::stack, 16);
+  if (cuda::most_fused_rows(product.weights) > 8) GTEST_SKIP() << "this GPU has room for them";
+  const CudaOutput out(16, 18000, kGapOfFours);
+  EXPECT_NE(cuda::kernel_of(product.args(out.view(), Store::set), product_gpu()), "split_k");
+  PinnedNumbers<float> squares(16 * 320 / 16, 1, 1);
+  MatmulArgs args = product.args(out.view(), Store::set);
+  args.fusions.squares = squares.data();
+  quire::expect_refused([&] { matmul(args, product_gpu()); },
+                        "a product of 18000 outputs with room for 16 rows fuses nothing");
 }
 
 // Rows that lie apart give the bits of those that do not.
@@ -620,59 +740,29 @@ TEST_F(MatmulCuda, ReadsRowsThatLieApart) {
     }
 }
 
-// Random numbers in memory that both sides address.
-template <class T>
-struct PinnedNumbers {
-  PinnedNumbers(int64_t size, float spread, uint32_t seed)
-      : count(size), memory(static_cast<size_t>(size) * sizeof(T), Place::pinned) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < size; ++i) {
-      const float x = normal(random) * spread;
-      if constexpr (sizeof(T) == 2)
-        data()[i] = to_bf16(x).bits;
-      else
-        data()[i] = x;
-    }
-  }
-  T* data() const { return reinterpret_cast<T*>(memory.data()); }
-  int64_t count;
-  Buffer memory;
-};
-
 // Rooms that products fuse for, with those that fall between two kernels' sizes.
-constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 17, 33, 64, 65, 129, 256}, kMostFusedRoom = 256;
+constexpr int64_t kFusedRooms[] = {1, 2, 5, 8, 9, 16, 17, 33, 64, 65, 128, 129, 256}, kMostFusedRoom = 256;
 // outputs, inputs: of the small kernel (one round, two, a loop), with more rows by tiles (one block or a cluster for a
 // row's inputs), and at up to 8 rows of the stream
-constexpr int64_t kFusedShapes[][3] = {{48, 48, 0},     {80, 576, 0},    {96, 1536, 0},  {48, 4096, 0}, {656, 4096, 0},
-                                       {208, 14336, 0}, {1296, 2112, 0}, {4240, 640, 0},  // three tiles a block
-                                       {96, 640, 1},    {32, 14336, 1}};  // the last number: weights of F8_E4M3
+constexpr int64_t kFusedShapes[][3] = {{48, 48, 0},
+                                       {80, 576, 0},
+                                       {96, 1536, 0},
+                                       {48, 4096, 0},
+                                       {656, 4096, 0},
+                                       {208, 14336, 0},
+                                       {1296, 2112, 0},
+                                       {4240, 640, 0},  // three tiles a block
+                                       // with more rows by clusters, in tiles of 32 to 128
+                                       {2096, 4160, 0},
+                                       {3584, 832, 0},
+                                       {4560, 576, 0},
+                                       {6720, 448, 0},
+                                       {96, 640, 1},
+                                       {32, 14336, 1}};  // the last number: weights of F8_E4M3
 CudaProduct fused_product(int64_t outputs, int64_t inputs, bool is_fp8) {
   if (!is_fp8) return stack_of(outputs, inputs, kMostFusedRoom);
   return CudaProduct({testing::fp8_weights(outputs, inputs, 1, 128, 128)}, Join::stack, kMostFusedRoom);
 }
-
-// The squares of rows, summed by 16 inputs, as whoever wrote the rows leaves them; and the norm's factor that they
-// make.
-class NormSquares {
- public:
-  NormSquares(int64_t rows, int64_t inputs) : inputs_(inputs), squares_(rows * inputs / 16, 50, 11) {
-    for (int64_t i = 0; i < squares_.count; ++i) squares_.data()[i] = std::abs(squares_.data()[i]);
-  }
-  void fuse_into(MatmulArgs& args) {
-    args.fusions.squares = squares_.data();
-    args.fusions.norm_eps = 0.5f;
-  }
-  double factor(int64_t row) {
-    double sum = 0;
-    for (int64_t i = 0; i < inputs_ / 16; ++i) sum += squares_.data()[row * (inputs_ / 16) + i];
-    return 1 / std::sqrt(sum / static_cast<double>(inputs_) + 0.5);
-  }
-
- private:
-  const int64_t inputs_;
-  PinnedNumbers<float> squares_;
-};
 
 double largest_of(const float* numbers, int64_t count) {
   double largest = 0;
@@ -687,8 +777,8 @@ TEST_F(MatmulCuda, ScalesSumsByTheFactorOfTheirRow) {
       if (room > cuda::most_fused_rows(product.weights)) break;
       SCOPED_TRACE(cat(outputs, " x ", inputs, ", ", room, " rows"));
       NormSquares squares(room, inputs);
-      const CudaOutput plain = product_on_gpu(product, room, Store::set);
-      CudaOutput out(room, outputs);
+      const CudaOutput plain = product_on_gpu(product, room, Store::set, false, 1, kGapOfFours);
+      CudaOutput out(room, outputs, kGapOfFours);
       MatmulArgs args = product.args(out.view(), Store::set);
       squares.fuse_into(args);
       matmul(args, product_gpu());
@@ -811,8 +901,8 @@ TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
       const PinnedNumbers<float> weight(outputs, 1, 12), poisoned(room * outputs / 16, 1, 13);
       const PinnedNumbers<float> squares(room * outputs / 16, 1, 13);
       const PinnedNumbers<uint16_t> rows(room * outputs, 1, 14), untouched(room * outputs, 1, 14);
-      const CudaOutput expected = product_on_gpu(product, room, Store::add, false, 0.25f);
-      CudaOutput out(room, outputs);
+      const CudaOutput expected = product_on_gpu(product, room, Store::add, false, 0.25f, kGapOfFours);
+      CudaOutput out(room, outputs, kGapOfFours);
       MatmulArgs args = product.args(out.view(), Store::add, false, 0.25f);
       args.fusions.next = {.weight = weight.data(), .rows = rows.data(), .squares = squares.data()};
       matmul(args, product_gpu());
@@ -839,12 +929,14 @@ TEST_F(MatmulCuda, LeavesTheStreamOfTheNextNorm) {
   }
 }
 
-// Up to 16 rows a row's bits, factor and stream included, are those of the row alone.
+// Up to 16 rows, of large matrices 8, a row's bits, factor and stream included, are those of the row alone.
 TEST_F(MatmulCuda, FusedRowsDependOnNoOtherRow) {
   for (const auto& [outputs, inputs, is_fp8] : kFusedShapes) {
     SCOPED_TRACE(cat(outputs, " x ", inputs));
     const CudaProduct product = fused_product(outputs, inputs, is_fp8);
-    const int64_t most = std::min<int64_t>(16, cuda::most_fused_rows(product.weights));
+    CudaOutput one(1, outputs);
+    const bool streams = cuda::kernel_of(product.args(one.view(), Store::set), product_gpu()) == "stream";
+    const int64_t most = std::min<int64_t>(streams ? 8 : 16, cuda::most_fused_rows(product.weights));
     PinnedNumbers<float> factors(most * inputs / 16, 50, 15);
     for (int64_t i = 0; i < factors.count; ++i) factors.data()[i] = std::abs(factors.data()[i]);
     const PinnedNumbers<float> weight(outputs, 1, 16), squares(2 * most * outputs / 16, 1, 17);

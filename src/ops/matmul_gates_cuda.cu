@@ -5,8 +5,10 @@
 //
 //   two warpgroups   multiply by wgmma, tokens as its rows, weights as its columns: each has half of the tokens, or
 //                    where these are 64 half of the weights
-//   one thread       asks TMA for stages of 64 inputs: weights before the kernel waits for the one before it, and half
-//                    of the tokens, which go to both blocks of a cluster; then for the next when all have read one
+//   one thread       of theirs asks TMA for stages of 64 inputs: weights before the kernel waits for the one before it,
+//                    and half of the tokens, which go to both blocks of a cluster; then for the next when all have read
+//                    one
+//   a third          with up to kMostFusedRows rows finds the factors of the norm that they come without (RowFactor)
 //
 // Weights of a tile are this block's alone, tokens are the same for all; two blocks that load them for each other halve
 // what the second cache has to give.
@@ -25,7 +27,7 @@ using namespace quire::cuda::hopper;
 using quire::cuda::check_cuda;
 using quire::cuda::shared_address;
 
-constexpr int32_t kGroups = 2, kThreads = kGroups * kWarpgroup, kWarps = kThreads / 32;
+constexpr int32_t kGroups = 2, kConsumers = kGroups * kWarpgroup, kWarps = kConsumers / 32;
 constexpr int32_t kCluster = 2;
 constexpr uint16_t kBothBlocks = 0b11;
 constexpr int32_t kHeight = 64;  // tokens of one wgmma
@@ -44,9 +46,11 @@ struct Sizes {
   static constexpr int32_t kColumns = kSplitsRows ? kRows / kGroups : kRows;  // of one wgmma
   static constexpr int32_t kWeightBytes = kRows * kLineBytes;                 // of a stage
   static constexpr int32_t kStageBytes = kWeightBytes + kTokens * kLineBytes;
-  static constexpr int32_t kStages =
-      std::min(kMostStages, (kMostShared - static_cast<int32_t>(sizeof(GatesBarriers))) / kStageBytes);
-  static constexpr int32_t kShared = kStages * kStageBytes + static_cast<int32_t>(sizeof(GatesBarriers));
+  static constexpr bool kFactors = kTokens <= kMostFusedRows;
+  static constexpr int32_t kThreads = kConsumers + (kFactors ? kWarpgroup : 0);
+  static constexpr int32_t kExtraBytes = sizeof(GatesBarriers) + (kFactors ? kTokens * sizeof(float) : 0);
+  static constexpr int32_t kStages = std::min(kMostStages, (kMostShared - kExtraBytes) / kStageBytes);
+  static constexpr int32_t kShared = kStages * kStageBytes + kExtraBytes;
   static_assert(kColumns % kRowsOfGroup == 0, "a gate and its up are one thread's");
 };
 
@@ -145,7 +149,7 @@ __device__ void multiply(const R& ring, float (&sums)[S::kHeights][S::kColumns /
 // Of 64 tokens: a lane has two gates and ups of every group of eight, for two tokens. Four lanes that have a token
 // together give each other's pairs of four groups, so that each has eight results side by side.
 template <int32_t kColumns>
-__device__ void store_results(const Product& p, int32_t live, int32_t token, int32_t column,
+__device__ void store_results(const Product& p, int32_t live, int32_t token, int32_t column, const float2& factors,
                               const float (&sums)[kColumns / 2]) {
   constexpr int32_t kGroupsOfRows = kColumns / kRowsOfGroup, kQuad = 4;
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
@@ -154,13 +158,15 @@ __device__ void store_results(const Product& p, int32_t live, int32_t token, int
   for (int32_t first = 0; first < kGroupsOfRows; first += kQuad)
 #pragma unroll
     for (int32_t lower = 0; lower < 2; ++lower) {
+      const float factor = lower ? factors.y : factors.x;
       uint32_t words[kQuad] = {};
 #pragma unroll
       for (int32_t i = 0; i < kQuad; ++i) {
         if (first + i >= kGroupsOfRows) continue;
         const float* gate = sums + (first + i) * 8 + lower * 2;
         const float* up = gate + 4;
-        words[i] = quire::cuda::pair<__nv_bfloat16>(silu(gate[0]) * up[0], silu(gate[1]) * up[1]);
+        words[i] = quire::cuda::pair<__nv_bfloat16>(silu(gate[0] * factor) * (up[0] * factor),
+                                                    silu(gate[1] * factor) * (up[1] * factor));
       }
       quire::cuda::transpose_quad(words);
       const int32_t group = first + lane % kQuad, at = column + group * kHalf;
@@ -170,28 +176,52 @@ __device__ void store_results(const Product& p, int32_t live, int32_t token, int
     }
 }
 
+// All that multiply wait for those that find factors, who do not wait.
+constexpr int32_t kFactorsAreThere = 1;  // a named barrier
+
 // One warpgroup's part of a tile.
 template <int32_t kOwn, class R, class S = typename R::S>
-__device__ void compute(const GatesProduct& t, const R& ring, int32_t first_row) {
+__device__ void compute(const GatesProduct& t, const R& ring, int32_t first_row, const float* factors) {
   float sums[S::kHeights][S::kColumns / 2];
   multiply<kOwn>(ring, sums);
   const Product& p = t.product;
   const int32_t live = live_rows_of(p);
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4;
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 % 4, lane = static_cast<int32_t>(threadIdx.x) % 32;
   const int32_t column = (first_row + (S::kSplitsRows ? kOwn * S::kColumns : 0)) / kRowsOfGroup * kHalf;
+  const bool scaled = S::kFactors && p.squares;
+  if (scaled) quire::cuda::named_barrier_sync(kFactorsAreThere, S::kThreads);
 #pragma unroll
-  for (int32_t m = 0; m < S::kHeights; ++m)
-    store_results<S::kColumns>(p, live, ((S::kSplitsRows ? 0 : kOwn * S::kHeights) + m) * kHeight + warp * kRowsOfGroup,
-                               column, sums[m]);
+  for (int32_t m = 0; m < S::kHeights; ++m) {
+    const int32_t token = ((S::kSplitsRows ? 0 : kOwn * S::kHeights) + m) * kHeight + warp * kRowsOfGroup;
+    const float* own = factors + token + lane / 4;
+    store_results<S::kColumns>(p, live, token, column, scaled ? float2{own[0], own[8]} : float2{1, 1}, sums[m]);
+  }
+}
+
+// By one warpgroup.
+template <int32_t kTokens>
+__device__ void find_factors(const Product& p, float* factors) {
+  if (!p.squares) return;
+  quire::cuda::griddep_wait();
+  constexpr int32_t kAhead = 8, kFinders = kWarpgroup / 32;  // rows of 4096; warps
+#pragma unroll 2
+  for (int32_t token = static_cast<int32_t>(threadIdx.x) / 32 - kWarps; token < kTokens; token += kFinders) {
+    const float factor = RowFactor<kAhead>(p, token).value(p);
+    if (threadIdx.x % 32 == 0) factors[token] = factor;
+  }
+  named_barrier_arrive(kFactorsAreThere, kConsumers + kWarpgroup);
 }
 
 // grid: tiles of kRows weight rows, a whole number of clusters
 template <int32_t kTokens, int32_t kRows>
-__global__ void __launch_bounds__(kThreads, 1) gates_kernel(const __grid_constant__ GatesProduct t) {
+__global__ void __launch_bounds__(Sizes<kTokens, kRows>::kThreads, 1)
+    gates_kernel(const __grid_constant__ GatesProduct t) {
+  using S = Sizes<kTokens, kRows>;
   extern __shared__ __align__(1024) std::byte shared[];
   const Ring<kTokens, kRows> ring(t, shared);
+  auto* factors = reinterpret_cast<float*>(shared + S::kStages * S::kStageBytes + sizeof(GatesBarriers));
   const int32_t warp = quire::cuda::uniform(static_cast<int32_t>(threadIdx.x) / 32);
-  const int32_t ahead = min(ring.steps(), Sizes<kTokens, kRows>::kStages);
+  const int32_t ahead = min(ring.steps(), S::kStages);
   if (warp == 0 && elect_one()) {
     prefetch_tensor_map(&t.weights);
     prefetch_tensor_map(&t.in);
@@ -205,9 +235,11 @@ __global__ void __launch_bounds__(kThreads, 1) gates_kernel(const __grid_constan
     for (int32_t i = 0; i < ahead; ++i) ring.load_tokens(i, i);
   __syncwarp();
   if (warp < kWarps / kGroups)
-    compute<0>(t, ring, static_cast<int32_t>(blockIdx.x) * kRows);
-  else
-    compute<1>(t, ring, static_cast<int32_t>(blockIdx.x) * kRows);
+    compute<0>(t, ring, static_cast<int32_t>(blockIdx.x) * kRows, factors);
+  else if (warp < kWarps)
+    compute<1>(t, ring, static_cast<int32_t>(blockIdx.x) * kRows, factors);
+  else if constexpr (S::kFactors)
+    find_factors<kTokens>(t.product, factors);
   cluster_sync();  // until nobody tells this block's barriers anything
 }
 
@@ -249,7 +281,7 @@ void launch_gates(const Product& p, cudaStream_t stream) {
                        .product = p,
                        .loaded = loaded};
   const int32_t clusters = up_to_whole(p.weight_rows(), kRows * kCluster);
-  quire::cuda::launch_after(gates_kernel<kTokens, kRows>, dim3(static_cast<uint32_t>(clusters * kCluster)), kThreads,
+  quire::cuda::launch_after(gates_kernel<kTokens, kRows>, dim3(static_cast<uint32_t>(clusters * kCluster)), S::kThreads,
                             S::kShared, stream, "matmul", t, kCluster);
 }
 
@@ -263,7 +295,7 @@ void launch_by_tokens(const Product& p, cudaStream_t stream) {
 }  // namespace
 
 bool suits_gates(int64_t weight_rows) {
-  constexpr double kLeastShare = 0.85;  // of all multiprocessors' turns, that have a tile
+  constexpr double kLeastShare = 0.8;  // of all multiprocessors' turns, that have a tile
   const Cut cut = cut_of(static_cast<int32_t>(weight_rows));
   return static_cast<double>(weight_rows) >= kLeastShare * cut.rows * cut.turns * multiprocessors();
 }

@@ -20,7 +20,7 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 
@@ -247,22 +247,6 @@ __device__ int32_t unit_of(int32_t m, int32_t eight) {
          eight;
 }
 
-// Sixteen bytes of the shared memory of the block of that rank, where `here` lies in this one's.
-__device__ float4 load_shared_of([[maybe_unused]] uint32_t here, [[maybe_unused]] int32_t rank) {
-  float4 x = {};
-#if QUIRE_HOPPER
-  asm volatile(
-      "{\n"
-      "  .reg .b32 there;\n"
-      "  mapa.shared::cluster.u32 there, %4, %5;\n"
-      "  ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-      "}"
-      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-      : "r"(here), "r"(rank)
-      : "memory");
-#endif
-  return x;
-}
 __device__ void store_shared(uint32_t to, const float4& x) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
@@ -502,18 +486,26 @@ void launch_by_rows(const Product& p, cudaStream_t stream) {
   launch_ring<kMostTokens, kJoin, true>(p, stream);
 }
 
-// Lines of 64 columns, counted in two dimensions whose sizes, distances in bytes and share of a box are given.
-CUtensorMap map_of(const uint16_t* data, std::array<int64_t, 2> lines, std::array<int64_t, 2> distances,
-                   std::array<int32_t, 2> box, CUtensorMapSwizzle swizzle) {
-  const cuuint64_t sizes[] = {kPanelColumns, static_cast<cuuint64_t>(lines[0]), static_cast<cuuint64_t>(lines[1])};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(distances[0]), static_cast<cuuint64_t>(distances[1])};
-  const cuuint32_t box_sizes[] = {kPanelColumns, static_cast<cuuint32_t>(box[0]), static_cast<cuuint32_t>(box[1])},
-                   steps[] = {1, 1, 1};
+// Lines of 64 columns, counted in further dimensions whose sizes, distances in bytes and share of a box are given.
+struct LineDimension {
+  int64_t size, distance;
+  int32_t box;
+};
+CUtensorMap map_of(const uint16_t* data, std::initializer_list<LineDimension> lines, CUtensorMapSwizzle swizzle) {
+  constexpr size_t kMostDimensions = 4;
+  cuuint64_t sizes[kMostDimensions] = {kPanelColumns}, strides[kMostDimensions - 1];
+  cuuint32_t box[kMostDimensions] = {kPanelColumns}, steps[kMostDimensions] = {1, 1, 1, 1}, count = 1;
+  for (const LineDimension& dimension : lines) {
+    sizes[count] = static_cast<cuuint64_t>(dimension.size);
+    strides[count - 1] = static_cast<cuuint64_t>(dimension.distance);
+    box[count++] = static_cast<cuuint32_t>(dimension.box);
+  }
   CUtensorMap map;
-  const CUresult result = map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<uint16_t*>(data), sizes,
-                                        strides, box_sizes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", lines[0], " by ", lines[1], " lines: error ",
+  const CUresult result =
+      map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, count, const_cast<uint16_t*>(data), sizes, strides, box,
+                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check(result == CUDA_SUCCESS, "the driver makes no tensor map of ", sizes[1], " by ", sizes[2], " lines: error ",
         static_cast<int>(result));
   return map;
 }
@@ -532,12 +524,18 @@ bool has_wgmma() {
 
 CUtensorMap panels_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t stride, int32_t box,
                        int32_t panels) {
-  return map_of(data, {rows, columns / kPanelColumns}, {stride * 2, kLineBytes}, {box, panels},
+  return map_of(data, {{rows, stride * 2, box}, {columns / kPanelColumns, kLineBytes, panels}},
+                CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap pairs_map(const uint16_t* data, int64_t rows, int64_t columns, int64_t half, int32_t unit) {
+  return map_of(data,
+                {{rows, columns * 2, unit}, {2, half * columns * 2, 2}, {columns / kPanelColumns, kLineBytes, 1}},
                 CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 CUtensorMap rows_map(const uint16_t* data, int64_t rows, int64_t columns, int32_t box, int32_t blocks) {
-  return map_of(data, {columns / kPanelColumns, rows}, {kLineBytes, columns * 2}, {blocks, box},
+  return map_of(data, {{columns / kPanelColumns, kLineBytes, blocks}, {rows, columns * 2, box}},
                 CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 

@@ -74,20 +74,6 @@ struct StreamShared {
   Barrier full[kMostStages], empty[kMostStages];
 };
 
-// As tma_load, of what is read once: it leaves L2 before anything else does.
-__device__ void tma_load_once([[maybe_unused]] uint32_t to, [[maybe_unused]] const CUtensorMap* map,
-                              [[maybe_unused]] Barrier* barrier, [[maybe_unused]] int32_t column,
-                              [[maybe_unused]] int32_t head, [[maybe_unused]] int32_t slot) {
-#if QUIRE_HOPPER
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(head), "r"(slot),
-      "l"(quire::cuda::evict_first_policy())
-      : "memory");
-#endif
-}
-
 // Blocks of 64 inputs that a warp has of a piece.
 template <bool kBoxes>
 constexpr int32_t kBlocksOfWarp = (kBoxes ? kBoxInputs : kLongestRow) / kBlock / kStreamWarps;

@@ -82,7 +82,7 @@ __device__ void multiply_share(float (&sums)[kTokens / 2], uint32_t at, int32_t 
   wgmma_wait<0>();
 }
 
-__device__ float load_shared_of([[maybe_unused]] uint32_t here, [[maybe_unused]] int32_t rank) {
+__device__ float load_shared_float_of([[maybe_unused]] uint32_t here, [[maybe_unused]] int32_t rank) {
   float x = 0;
 #if QUIRE_HOPPER
   asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
@@ -104,7 +104,7 @@ __device__ float add_up(const TilesProduct& t, const std::byte* memory, int32_t 
 #pragma unroll
     for (int32_t w = 0; w < kWorkers; ++w) {
       const std::byte* part = at + min(w, t.workers - 1) * Share<kTokens>::kSumsBytes;
-      parts[w] = kCluster ? load_shared_of(shared_address(part), rank) : *reinterpret_cast<const float*>(part);
+      parts[w] = kCluster ? load_shared_float_of(shared_address(part), rank) : *reinterpret_cast<const float*>(part);
     }
 #pragma unroll
     for (int32_t w = 0; w < kWorkers; ++w)
