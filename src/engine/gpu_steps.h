@@ -5,7 +5,8 @@
 //   with masks                  the same without sampling; meanwhile the host reads the step before and computes masks;
 //                               sampling
 //   with drafts                 the same, by the rows of all and of each
-//   with chunks of prompts      the same, by the rows of all; operation by operation where they are more than 1024
+//   with chunks of prompts      the same, by the rows of all; operation by operation where they are more than 1024, unless
+//                               one prompt fills the step
 //
 // All rows are drawn and scored on the GPU, those of drafts too, each as if all drafts before it had come: which of
 // them count is found out when they are read (drafter.h). With a head what it computes of the step, and the drafts for

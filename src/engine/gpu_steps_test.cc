@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "attn/gpu_choice.h"
 #include "base/cuda_memory.h"
 #include "base/gguf.h"
 #include "base/testing/expect_refused.h"
@@ -180,6 +181,32 @@ TEST_F(GpuEngine, TextsAreAsLikelyAsOnTheCpuInEveryFamily) {
       EXPECT_NEAR(on_gpu.logprobs[0].top[0].second, on_cpu.logprobs[0].top[0].second, tolerance);
       expect_likeliest(cpu, request, on_gpu, tolerance);
     }
+  }
+}
+
+// Prompts of more rows than steps of several are recorded for: those that fill a step alone are replayed.
+TEST_F(GpuEngine, APromptThatFillsAStepIsReplayed) {
+  TinyModel shape = tiny("llama");
+  shape.context = 2560;
+  const TinyFile file(shape);
+  EngineOptions options = options_of(2);
+  options.max_total_tokens = 4 * shape.context;
+  options.prefill_chunk = 1100;
+  options.prefix_cache = false;
+  Side gpu(file.path(), options, stream_.get()), cpu(file.path(), options, nullptr);
+  const auto attended = [] {  // by calls, which a replay is not
+    int64_t calls = 0;
+    for (const attn::GpuKernel kernel : attn::kGpuKernels) calls += attn::launches_of(kernel);
+    return calls;
+  };
+  for (const auto& [length, is_replayed] : {std::pair{2200, true}, {1500, true}, {1099, false}}) {
+    SCOPED_TRACE(cat(length, " tokens"));
+    const Request request = greedy(random_ids(length, 320, length), 4);
+    const int64_t before = attended();
+    const Heard heard = gpu.finish(request);
+    EXPECT_EQ(attended() == before, is_replayed);
+    EXPECT_EQ(heard.tokens.size(), 4u);
+    expect_likeliest(cpu, request, heard, kTolerance, shape.context);
   }
 }
 

@@ -58,15 +58,16 @@ Runner::Runner(const model::Model& model, const SchedulerLimits& limits, Dtype k
       sampler_(sampler),
       verified_rows_(exec.device() == Device::cuda ? limits.drafts + 1 : 1),
       draft_rows_(limits.draft_rows()),
-      extend_captured_(0) {
+      extend_captured_(0),
+      chunk_captured_(0) {
   if (exec.device() == Device::cuda) {
     table_.keep_journal();
     mirror_.emplace(table_.view());
   }
-  capture();
+  capture(limits.prefill_chunk);
 }
 
-void Runner::capture() {
+void Runner::capture(int32_t prefill_chunk) {
   const attn::Limits& limits = arena_.limits();
   for (const int32_t size : padded_sizes(limits.batch, exec_.device()))
     capture(decode_graphs_[size], forward_.decode_contexts(decode_shape(size, limits.context), arena_, store_, exec_),
@@ -81,6 +82,9 @@ void Runner::capture() {
   if (sizes.empty()) return;
   capture(extend_graphs_, sizes, [&](int rows) { return extend_shape(limits.batch, rows); });
   extend_captured_ = sizes.back();
+  if (prefill_chunk <= extend_captured_) return;
+  capture(chunk_graphs_, {prefill_chunk}, [&](int rows) { return extend_shape(1, rows); });
+  chunk_captured_ = prefill_chunk;
 }
 
 void Runner::capture(Graphs& graphs, const std::vector<int>& sizes,
@@ -153,8 +157,9 @@ const GraphSet* Runner::graphs_of(const attn::StepShape& shape, Part part) const
     return &(shape.ragged ? tree_graphs_ : chain_graphs_).graphs.at(shape.captured).at(shape.query_rows);
   if (shape.ragged) return nullptr;
   const bool is_decode = shape.mode == attn::Mode::decode;
-  if (!is_decode && shape.query_rows > extend_captured_) return nullptr;
-  const Graphs& graphs = is_decode ? decode_graphs_.at(shape.captured) : extend_graphs_;
+  const bool is_long = !is_decode && shape.query_rows > extend_captured_;
+  if (is_long && (shape.captured > 1 || shape.query_rows != chunk_captured_)) return nullptr;
+  const Graphs& graphs = is_decode ? decode_graphs_.at(shape.captured) : is_long ? chunk_graphs_ : extend_graphs_;
   return sampler_ && part == Part::forward ? &graphs.forward : &graphs.whole;
 }
 

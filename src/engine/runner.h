@@ -4,8 +4,8 @@
 // Steps in which every request brings one token replay a recorded graph of the smallest padded size that fits, and of
 // the shortest context that does, where attention to short sequences is chosen otherwise; on a GPU so do steps in which
 // none brings more than a token and its drafts, which may branch (draft_tree.h): these are verified as trees. Steps
-// with chunks of prompts run eagerly, on a GPU only those of many rows: it would be done with few sooner than they are
-// launched one by one. So do a CPU's with trees. A row's results are the same either way.
+// with chunks of prompts run eagerly, on a GPU only those of many rows that no prompt fills alone: it would be done
+// with few sooner than they are launched one by one. So do a CPU's with trees. A row's results are the same either way.
 //
 // A GPU reads the request table by a mirror of its own (kv/page_table_journal.h), and its outputs are in its memory
 // when its stream has come so far. With a sampler the step also looks up tokens that the host does not know yet, and
@@ -84,7 +84,7 @@ class Runner {
 
  private:
   void sample(int32_t most_rows);
-  void capture();
+  void capture(int32_t prefill_chunk);
   void record(const attn::StepShape& shape, Part part);
   void apply_journal(const attn::StepInputs& sent);
   void send_changes_ahead(const attn::StepInputBuffers& inputs);
@@ -131,6 +131,8 @@ class Runner {
   VerifyGraphs chain_graphs_{&Runner::verify_shape}, tree_graphs_{&Runner::tree_shape};
   Graphs extend_graphs_;     // by rows, up to extend_captured_
   int32_t extend_captured_;  // 0: no such graphs
+  Graphs chunk_graphs_;      // of one prompt that fills a step, where that has more rows
+  int32_t chunk_captured_;   // 0: no such graphs
 };
 
 }  // namespace quire::engine
