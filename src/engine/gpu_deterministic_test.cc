@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/testing.h"
+#include "engine/testing_steady_device.h"
 #include "model/testing.h"
 
 namespace quire::engine {
@@ -42,10 +43,11 @@ class GpuDeterministic : public ::testing::TestWithParam<Kind> {
     Finish finish = Finish::none;
   };
 
-  // An engine stepped by the test.
+  // An engine stepped by the test. How many drafts it verifies depends on no clock.
   class Stepped {
    public:
-    Stepped(const model::Model& model, const EngineOptions& options, Exec& exec) : engine_(model, options, exec) {}
+    Stepped(const model::Model& model, const EngineOptions& options, Exec& exec)
+        : engine_(model, options, exec, options.make_drafter ? testing::steady_device : StepDeviceMaker()) {}
 
     RequestId submit(const Request& request) {
       return engine_.submit(request, [this](const Output& output) { hear(output); });

@@ -428,12 +428,17 @@ TEST_F(MatmulCuda, DeadRowsOfLargeMatricesAreNeitherReadNorWritten) {
     }
 }
 
-void expect_replays(CudaProduct& product, Store store) {
-  const CudaOutput direct = product_on_gpu(product, product.room, store, false, 1, kGapOfFours);
+void expect_replays(CudaProduct& product, Store store, bool bf16_out = false) {
+  const CudaOutput direct(product.room, product.columns(store), kGapOfFours);
   const CudaOutput replayed(product.room, product.columns(store), kGapOfFours);
+  MatmulArgs args = product.args(direct.view(), store);
+  args.fusions.bf16_out = bf16_out;
+  matmul(args, product_gpu());
+  product_gpu().wait();
   product.live() = 0;
+  args.out = replayed.view();
   gpu_stream().begin_capture();
-  matmul(product.args(replayed.view(), store), product_gpu());
+  matmul(args, product_gpu());
   const auto graph = gpu_stream().end_capture();
   product.live() = static_cast<int32_t>(product.room);
   gpu_stream().launch(*graph);
@@ -447,8 +452,9 @@ TEST_F(MatmulCuda, ReplaysWithTheLiveRowsOfItsTime) {
     expect_replays(pair, Store::silu_mul);
   }
   for (const int64_t room : {16, 100}) {
-    CudaProduct large = stack_of(2096, 1280, room);
+    CudaProduct large = stack_of(2096, 1280, room), large_pair = pair_of(6784, 256, room);
     expect_replays(large, Store::set);
+    expect_replays(large_pair, Store::silu_mul, true);
   }
 }
 
