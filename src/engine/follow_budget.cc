@@ -14,6 +14,7 @@ constexpr int32_t kMostCompared = 64;  // older ones count less and less: texts 
 constexpr double kFirstMet = 32;       // requests in steps, without drafts of their own, that are taken to have been
 constexpr double kMostMet = 1024;      // older ones count less and less, likewise
 constexpr int32_t kFewRows = 512;      // of a prompt that is followed only to learn
+constexpr std::chrono::minutes kRemembered{1};  // of steps, and of tries among them
 
 }  // namespace
 
@@ -62,12 +63,23 @@ FollowBudget::Choice FollowBudget::choose(const Beginning& request) {
   const Seconds price = request.prompt_rows * prompt_row_.value() + request.again * target_row_.value();
   Probe& probe = probes_[class_of(request.decoding)];
   if (gains(request.decoding) && (request.step.count() == 0 || saved >= price)) {
-    probe = {};
+    probe.passed_by = 0;
+    probe.after = kProbe;
     return Choice::followed;
   }
   if (request.prompt_rows > kFewRows || ++probe.passed_by < probe.after) return Choice::left;
-  probe = {.after = std::min(2 * probe.after, kRarestProbe)};
+  if (probe.tries > kTriesShare * probe.steps) return Choice::left;
+  probe.passed_by = 0;
+  probe.after = std::min(2 * probe.after, kRarestProbe);
   return Choice::tried;
+}
+
+void FollowBudget::stepped(int32_t decoding, Seconds time) {
+  Probe& probe = probes_[class_of(decoding)];
+  probe.steps += time;
+  if (probe.steps < kRemembered) return;
+  probe.steps /= 2;
+  probe.tries /= 2;
 }
 
 void FollowBudget::compare(int32_t decoding, std::span<const double> own, double with, double without) {

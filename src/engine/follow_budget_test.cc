@@ -122,6 +122,31 @@ TEST(FollowBudget, OfThoseThatAreNotFollowedOneInSomeIsTried) {
 }
 
 // Texts that repeat themselves have good drafts of their own, and leave nothing to a model.
+// A step of 16 requests takes 10 ms, a pass for one of them 1.
+TEST(FollowBudget, TriesTakeAHundredthOfTheTime) {
+  FollowBudget budget;
+  see(budget, 16, 0.9);
+  FollowBudget::Seconds steps = {}, tries = {};
+  int tried = 0, passed_by = 0;
+  for (int answers = 0; answers < 4000; ++answers) {
+    const Choice choice = budget.choose(beginning(16));
+    for (int i = 0; choice == Choice::tried && i < FollowBudget::kTried; ++i) {
+      budget.tried(16, 1ms);
+      tries += 1ms;
+    }
+    (choice == Choice::tried ? tried : passed_by) += 1;
+    for (int i = 0; i < 6; ++i) {  // a sixteenth of the steps of an answer
+      budget.stepped(16, 10ms);
+      steps += 10ms;
+    }
+    if (answers % 1000 == 0) see(budget, 16, 1.2), see(budget, 16, 0.8);  // it seems to gain now and then
+  }
+  EXPECT_GT(tried, 5);
+  EXPECT_GT(passed_by, 3900);
+  EXPECT_LT(tries, FollowBudget::kTriesShare * steps + FollowBudget::kTried * 1ms);
+  EXPECT_EQ(budget.choose(beginning(1)), Choice::followed) << "of others nothing was tried";
+}
+
 TEST(FollowBudget, IsAskedBesideOwnDraftsThatLeaveItSomething) {
   FollowBudget budget;
   see(budget, 1, 1.3, 200, 1, 0);

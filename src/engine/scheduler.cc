@@ -390,11 +390,12 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   int32_t passes = draft_by_model(step, asked);
   for (const Planned* planned : asked)
     passes = std::max(passes, planned->sequence->passes);  // they took their time, wanted or not
+  const auto cost = draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding);
+  if (!gains) follow_budget_.tried(step.decoding, cost);
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
-  const double cost = (draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding)).count();
-  follow_budget_.compare(step.decoding, own, with.tokens / (with.time + (unit > 0 ? cost / unit : 0)),
+  follow_budget_.compare(step.decoding, own, with.tokens / (with.time + (unit > 0 ? cost.count() / unit : 0)),
                          without.tokens / without.time);
 }
 
@@ -770,6 +771,7 @@ void Scheduler::measure(const Batch& batch, const StepResults& results) {
   prefill_budget_.measured(decoding, prompt_rows, results.time);
   if (limits_.drafts == 0 || prompt_rows > 0) return;
   draft_budget_.measured(decoding, results.time - results.following);
+  follow_budget_.stepped(static_cast<int32_t>(batch.shares.size()), results.time);
   if (batch.is_followed()) follow_budget_.followed_step(static_cast<int32_t>(batch.shares.size()), results.following);
 }
 
