@@ -63,23 +63,20 @@ FollowBudget::Choice FollowBudget::choose(const Beginning& request) {
   const Seconds price = request.prompt_rows * prompt_row_.value() + request.again * target_row_.value();
   Probe& probe = probes_[class_of(request.decoding)];
   if (gains(request.decoding) && (request.step.count() == 0 || saved >= price)) {
-    probe.passed_by = 0;
-    probe.after = kProbe;
+    probe = {};
     return Choice::followed;
   }
   if (request.prompt_rows > kFewRows || ++probe.passed_by < probe.after) return Choice::left;
-  if (probe.tries > kTriesShare * probe.steps) return Choice::left;
-  probe.passed_by = 0;
-  probe.after = std::min(2 * probe.after, kRarestProbe);
+  if (tries_ > kTriesShare * all_steps_) return Choice::left;
+  probe = {.after = std::min(2 * probe.after, kRarestProbe)};
   return Choice::tried;
 }
 
-void FollowBudget::stepped(int32_t decoding, Seconds time) {
-  Probe& probe = probes_[class_of(decoding)];
-  probe.steps += time;
-  if (probe.steps < kRemembered) return;
-  probe.steps /= 2;
-  probe.tries /= 2;
+void FollowBudget::stepped(Seconds time) {
+  all_steps_ += time;
+  if (all_steps_ < kRemembered) return;
+  all_steps_ /= 2;
+  tries_ /= 2;
 }
 
 void FollowBudget::compare(int32_t decoding, std::span<const double> own, double with, double without) {

@@ -18,7 +18,7 @@
 // What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps, and
 // fewer and fewer as long as none gains; and of the steps in which the model would not be asked, it is in one of
 // kAskedAgain. A pass takes as long for one request of many as for all, so tries among many would cost all of them:
-// what they take is a hundredth of the time at most.
+// what is measured of them, catching up and passes, is a hundredth of the time at most.
 #pragma once
 #include <array>
 #include <chrono>
@@ -62,10 +62,10 @@ class FollowBudget {
   // asked for. own: of each request for which it was.
   void compare(int32_t decoding, std::span<const double> own, double with, double without);
 
-  // After a step of so many requests that decode, and of none but those.
-  void stepped(int32_t decoding, Seconds time);
-  // In a step of so many the model was asked for nobody but those that are tried, and that took so long.
-  void tried(int32_t decoding, Seconds time) { probes_[class_of(decoding)].tries += time; }
+  // After a step in which somebody decodes.
+  void stepped(Seconds time);
+  // The model was asked for nobody but those that are tried, and that took so long.
+  void tried(Seconds time) { tries_ += time; }
 
   // After a step of so many requests that decode, and of none but those, the model took so long for those it follows.
   void followed_step(int32_t decoding, Seconds time) { steps_[class_of(decoding)].add(time); }
@@ -100,11 +100,11 @@ class FollowBudget {
   std::array<UsualTime, kClasses> steps_ = {}, catch_ups_ = {};
   UsualTime prompt_row_, target_row_;  // of prompts
   struct Probe {
-    int32_t passed_by = 0;           // requests since one was tried
-    int32_t after = kProbe;          // so many one is
-    Seconds steps = {}, tries = {};  // older ones count less
+    int32_t passed_by = 0;   // requests since one was tried
+    int32_t after = kProbe;  // so many one is
   };
   std::array<Probe, kClasses> probes_ = {};
+  Seconds all_steps_ = {}, tries_ = {};  // older ones count less
 };
 
 }  // namespace quire::engine

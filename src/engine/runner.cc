@@ -82,7 +82,7 @@ void Runner::capture(int32_t prefill_chunk) {
   if (sizes.empty()) return;
   capture(extend_graphs_, sizes, [&](int rows) { return extend_shape(limits.batch, rows); });
   extend_captured_ = sizes.back();
-  if (prefill_chunk <= extend_captured_) return;
+  if (prefill_chunk <= extend_captured_ || prefill_chunk >= limits.context) return;  // no prompt has so many
   capture(chunk_graphs_, {prefill_chunk}, [&](int rows) { return extend_shape(1, rows); });
   chunk_captured_ = prefill_chunk;
 }

@@ -391,7 +391,7 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
   for (const Planned* planned : asked)
     passes = std::max(passes, planned->sequence->passes);  // they took their time, wanted or not
   const auto cost = draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding);
-  if (!gains) follow_budget_.tried(step.decoding, cost);
+  if (!gains) follow_budget_.tried(cost);
   if (step.has_prompts) return;
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
   const double unit = draft_budget_.time_of(1).count();
@@ -767,11 +767,12 @@ void Scheduler::measure(const Batch& batch, const StepResults& results) {
   if (followed_prompts >= kMany) follow_budget_.followed_prompt(followed_prompts, results.following);
   const int32_t prompt_rows = batch.prompt_rows(), decoding = batch.rows() - prompt_rows;
   if (prompt_rows >= kMany) follow_budget_.computed_prompt(prompt_rows, results.time - results.following);
-  if (decoding == 0 || results.time.count() <= 0 || prompt_rows > limits_.mixed_chunk) return;
+  if (decoding == 0 || results.time.count() <= 0) return;
+  follow_budget_.stepped(results.time);
+  if (prompt_rows > limits_.mixed_chunk) return;
   prefill_budget_.measured(decoding, prompt_rows, results.time);
   if (limits_.drafts == 0 || prompt_rows > 0) return;
   draft_budget_.measured(decoding, results.time - results.following);
-  follow_budget_.stepped(static_cast<int32_t>(batch.shares.size()), results.time);
   if (batch.is_followed()) follow_budget_.followed_step(static_cast<int32_t>(batch.shares.size()), results.following);
 }
 

@@ -1,5 +1,6 @@
 // For tests: exec's device with another clock, by which every step took as long, whatever its rows, and nothing was
-// waited for. So drafts seem to cost nothing and are verified, however busy the machine is.
+// waited for. So a drafter's drafts seem to cost nothing and are verified, however busy the machine is. (A head's passes
+// are measured by the scheduler's clock.)
 #pragma once
 #include <chrono>
 #include <memory>
