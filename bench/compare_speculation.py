@@ -8,7 +8,8 @@ which is what a server does where nobody asks. The head is the one that comes wi
 names another. Each prompt of bench/texts/prompts.json (40 of five kinds) is answered in pairs, once by each server,
 while the other is idle; who is first changes from pair to pair. Both answers must be the same text; on a GPU, which
 rounds otherwise where a step has several rows, same_texts says how many were. Prompts are in the prefix caches before,
-so the time, by token, is that of decoding, and of HTTP. A kind's speedup is the geometric mean over its prompts of the
+so the time, by token, is that of decoding, and of HTTP. Servers that were begun answer a prompt of each kind first, which
+is not measured: memory that nobody has touched is slow, and what a step costs is not known yet. A kind's speedup is the geometric mean over its prompts of the
 median over the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
 accept_length is the tokens that a verification gave, by kind; ngram_drafts and head_drafts are how many drafts of each
 were verified, and ..._came how many of them came true.
@@ -18,7 +19,7 @@ since small models repeat themselves and loops are drafted for nothing; and temp
 pair is 16 answers at once.
 
 A run may be made in pieces: with --minutes M it ends after about so long, with exit code 75, and the same command
-goes on where it was, with servers that have to learn their prices again; code 0 says that all is measured. What is
+goes on where it was, with servers that are begun anew; code 0 says that all is measured. What is
 measured so far lies in a file beside the record, which is written when all is there. --ways and --kinds measure some of
 it, into the same file.
 """
@@ -88,6 +89,11 @@ def timed_answers(server, args, prompt, tokens, temperature):
         ]
         texts, tokens_of = zip(*(one.result() for one in asked), strict=True)
         return texts, (time.perf_counter() - begin) / sum(tokens_of)
+
+
+def warm_up(server, args):
+    for prompts in prompts_by_kind().values():
+        timed_answers(server, args, prompts[0], args.new_tokens, temperature=0)
 
 
 def counts(server):
@@ -242,6 +248,8 @@ def main():
     command += ["--max-total-tokens", 131072] if args.device == "cuda" else []  # there is room for both servers
     without, with_drafts = [*command, "--speculative-algorithm", "NONE"], [*command, *draft_options(args)]
     with Server(without) as plain, Server(with_drafts) as drafting:
+        for server in (plain, drafting):
+            warm_up(server, args)
         for way in args.ways:
             for kind in args.kinds:
                 for prompt in prompts_by_kind()[kind][len(progress.of(way, kind)) : args.prompts]:

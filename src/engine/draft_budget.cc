@@ -36,7 +36,7 @@ DraftBudget::Promise DraftBudget::promise(const StepAhead& step, std::span<std::
   const int32_t chosen = those_that_pay(step, 1);
   double tokens = step.decoding;
   for (int32_t i = 0; i < chosen; ++i) tokens += choices_[i].path;
-  return {.tokens = tokens, .time = times_.of(step.decoding + chosen)};
+  return {.tokens = tokens, .time = time_with(step, chosen)};
 }
 
 // One more token, of which so much comes, must not take longer than as much of a step without it. The draft that a pass
@@ -46,9 +46,9 @@ DraftBudget::Promise DraftBudget::promise(const StepAhead& step, std::span<std::
 double DraftBudget::least_path(const StepAhead& step, int32_t requests) const {
   constexpr double kWorth = 2.5;
   constexpr int32_t kFew = 4;
-  const double without = times_.of(step.decoding), row = (times_.of(step.decoding + kFew * requests) - without) / kFew;
+  const double without = time_with(step, 0), row = (time_with(step, kFew * requests) - without) / kFew;
   const double least = kWorth * step.decoding * (row + pass_price()) / requests / without;
-  return step.has_prompts ? std::max(least, kBesidePrompts) : least;
+  return step.prompt_rows > 0 ? std::max(least, kBesidePrompts) : least;
 }
 
 double DraftBudget::pass_price() const {
@@ -103,19 +103,26 @@ void DraftBudget::order_by_path(std::span<std::vector<DraftToken>* const> drafts
   if (std::ssize(choices_) > most) choices_.resize(most);
 }
 
+// Of the part of a step that is not its prompts', in steps of one row.
+double DraftBudget::time_with(const StepAhead& step, int32_t drafts) const {
+  const int32_t rows = step.decoding + step.prompt_rows;
+  return times_.of(rows + drafts) - (times_.of(rows) - times_.of(step.decoding));
+}
+
 // price: of the rows that drafts add, and of the turn, as a part of what they cost.
 int32_t DraftBudget::those_that_pay(const StepAhead& step, double price) const {
-  const double without = times_.of(step.decoding);
-  const double turn = times_.seconds() > 0 ? turn_.value().count() / times_.seconds() : 0;
+  const bool has_prompts = step.prompt_rows > 0;
+  const double without = time_with(step, 0);
+  const double turn = times_.seconds() > 0 && !has_prompts ? turn_.value().count() / times_.seconds() : 0;
   double tokens = step.decoding, best = kLeastGain * tokens / without;
   int32_t chosen = 0;
   for (int32_t i = 0; i < std::ssize(choices_); ++i) {
+    if (has_prompts && choices_[i].path < kBesidePrompts) break;
     tokens += choices_[i].path;
-    const double time = times_.of(step.decoding + i + 1) + turn;
+    const double time = time_with(step, i + 1) + turn;
     if (step.has_others && time > kMostStretch * without) break;
     const double rate = tokens / (without + price * (time - without));
-    const bool pays = step.has_prompts ? choices_[i].path >= kBesidePrompts : rate > best;
-    if (!pays) continue;
+    if (rate <= best) continue;
     best = rate;
     chosen = i + 1;
   }

@@ -10,7 +10,8 @@
 // order in the list of each request (draft_tree.h), so what is taken of a chain or a tree is its beginning.
 //
 //   - Beside a request that does not speculate, a step takes at most kMostStretch as long as without drafts.
-//   - Beside prompts, which are computed at their own pace, drafts are taken whose path is at least kBesidePrompts.
+//   - Beside prompts, which have a share of the time of their own (prefill_budget.h), a row costs what it adds to their
+//     rows, and drafts are taken whose path is at least kBesidePrompts.
 //   - Prices that nobody pays are not learned: of the steps without drafts, one in kProbe drafts at half the price, and
 //     fewer and fewer as long as none pays.
 #pragma once
@@ -38,10 +39,10 @@ class DraftBudget {
       : times_(most_rows, first_price), first_pass_(first_pass) {}
 
   struct StepAhead {
-    int32_t decoding;          // requests
-    int32_t most;              // drafts that there is room for
-    bool has_prompts = false;  // chunks of them
-    bool has_others = false;   // requests that decode and do not speculate
+    int32_t decoding;         // requests
+    int32_t most;             // drafts that there is room for
+    int32_t prompt_rows = 0;  // beside them
+    bool has_others = false;  // requests that decode and do not speculate
   };
   // Cuts the drafts of each request to what is verified of them.
   void cut(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts);
@@ -58,7 +59,8 @@ class DraftBudget {
   // requests whose drafts reach so far, of which the first ones need no pass.
   int32_t passes(const StepAhead& step, std::span<const DraftReach* const> reaches, int32_t most) const;
 
-  // What a step promises whose chains are cut as they pay: its tokens, and its time in steps of one row.
+  // What a step promises whose chains are cut as they pay: its tokens, and its time in steps of one row, less what its
+  // prompts take.
   struct Promise {
     double tokens, time;
   };
@@ -87,6 +89,7 @@ class DraftBudget {
   int32_t choose(const StepAhead& step, std::span<std::vector<DraftToken>* const> drafts);
   void order_by_path(std::span<std::vector<DraftToken>* const> drafts, int32_t most);
   int32_t those_that_pay(const StepAhead& step, double price) const;
+  double time_with(const StepAhead& step, int32_t drafts) const;
   double pass_price() const;  // in steps of one row
 
   StepTimes times_;

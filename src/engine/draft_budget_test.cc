@@ -96,8 +96,29 @@ TEST(DraftBudget, HoldsNobodyUpWhoDoesNotSpeculate) {
 }
 
 TEST(DraftBudget, BesidePromptsTakesWhatIsLikely) {
-  DraftBudget budget(64, 10);  // whatever rows cost
-  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64, .has_prompts = true}, {chain({0.9f, 0.8f, 0.8f})}), Lengths{2});
+  DraftBudget budget(64, 0.01);
+  EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64, .prompt_rows = 8}, {chain({0.9f, 0.8f, 0.8f})}), Lengths{2});
+}
+
+// A step of one row takes 1, further ones take 0.1 up to 8 and 0.5 from there on.
+TEST(DraftBudget, BesidePromptsARowCostsWhatItAddsToThem) {
+  DraftBudget budget(16, 0.1);
+  for (int i = 0; i < 2000; ++i)
+    for (int32_t rows = 1; rows <= 16; ++rows)
+      budget.measured(rows, std::chrono::duration<double>(1 + 0.1 * (rows - 1) + 0.4 * std::max(0, rows - 8)));
+  const auto drafts = [&](int32_t decoding, int32_t prompt_rows) {
+    return cut(budget, {.decoding = decoding, .most = 8, .prompt_rows = prompt_rows}, {chain({0.7f})})[0];
+  };
+  EXPECT_EQ(drafts(1, 2), 1u);
+  EXPECT_EQ(drafts(1, 10), 1u) << "0.7 of a token in half of a step";
+  EXPECT_EQ(drafts(4, 2), 1u);
+  EXPECT_EQ(drafts(4, 10), 0u) << "four tokens take 1.3, and this one 0.5";
+  const auto time = [&](int32_t prompt_rows, Chain given) {
+    std::vector<Chain*> chains = {&given};
+    return budget.promise({.decoding = 1, .most = 8, .prompt_rows = prompt_rows}, chains).time;
+  };
+  EXPECT_DOUBLE_EQ(time(10, {}), time(0, {})) << "what prompts take is theirs";
+  EXPECT_NEAR((time(10, chain({0.9f})) - time(10, {})) / (time(0, chain({0.9f})) - time(0, {})), 5, 0.5);
 }
 
 // The first row that a step adds may be all but free, and the next ones not.
@@ -146,7 +167,7 @@ TEST(DraftBudget, APassPaysWhereWhatItBringsIsWorthItsTime) {
   EXPECT_NEAR(budget.least_path({.decoding = 1, .most = 8}, 1), 2.5 * 0.3, 1e-9);
   // Four requests in a step of 1.3: each row is a tenth of a step of one, and the pass is shared.
   EXPECT_NEAR(budget.least_path({.decoding = 4, .most = 8}, 4), 2.5 * 4 * (0.1 + 0.05) / 1.3, 1e-9);
-  EXPECT_EQ(DraftBudget(32, 0, 0).least_path({.decoding = 1, .most = 8, .has_prompts = true}, 1),
+  EXPECT_EQ(DraftBudget(32, 0, 0).least_path({.decoding = 1, .most = 8, .prompt_rows = 8}, 1),
             DraftBudget::kBesidePrompts);
 }
 

@@ -58,8 +58,8 @@ class FollowBudget {
   // called once for each such request of a step, since it counts them.
   bool asks(int32_t decoding, double own);
 
-  // What a planned step without prompts promises, in tokens a second, with and without the drafts that the model was
-  // asked for. own: of each request for which it was.
+  // What a planned step promises, less what its prompts take, in tokens a second, with and without the drafts that the
+  // model was asked for. own: of each request for which it was.
   void compare(int32_t decoding, std::span<const double> own, double with, double without);
 
   // After a step in which somebody decodes.

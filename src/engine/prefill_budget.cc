@@ -6,6 +6,7 @@ namespace quire::engine {
 namespace {
 
 constexpr double kLeastSpread = 0.05;  // of rows, as a variance: one step in twenty had a row more
+constexpr double kAlone = 256;         // squared rows by which others vary that prompts alone count as much as
 
 }  // namespace
 
@@ -30,12 +31,15 @@ PrefillBudget::Moments PrefillBudget::moments() const {
           .rows_with_seconds = rows_seconds_ / weight_ - rows * seconds};
 }
 
-// Least squares; nothing where the rows do not vary by themselves. No row is free, and none takes longer than its step.
+// Least squares, beside what rows cost in steps of prompts alone; nothing where there were none and the rows do not
+// vary by themselves. No row is free, and none takes longer than its step.
 std::optional<double> PrefillBudget::row_of(const Moments& steps) const {
   const double shared = steps.decoding_varies() ? steps.decoding_with_rows / steps.decoding_spread : 0;
-  const double own_spread = steps.rows_spread - shared * steps.decoding_with_rows;
-  if (own_spread < kLeastSpread) return std::nullopt;
-  const double slope = (steps.rows_with_seconds - shared * steps.decoding_with_seconds) / own_spread;
+  const double own_spread = std::max(steps.rows_spread - shared * steps.decoding_with_rows, 0.0);
+  const double own_seconds = steps.rows_with_seconds - shared * steps.decoding_with_seconds;
+  const double row_alone = row_alone_.value().count(), alone = row_alone > 0 ? kAlone / weight_ : 0;
+  if (own_spread < kLeastSpread && alone == 0) return std::nullopt;
+  const double slope = (own_seconds + alone * row_alone) / (own_spread + alone);
   const double least = steps.seconds / (steps.decoding + steps.rows) / 50;
   return std::clamp(slope, least, std::max(least, steps.seconds / std::max(steps.rows, 1.0)));
 }
@@ -57,7 +61,12 @@ int32_t PrefillBudget::rows(int32_t decoding) const {
 }
 
 void PrefillBudget::measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> time) {
+  constexpr int32_t kLeastAlone = 16;  // of fewer rows most of the time is the step's own
   constexpr double kForgets = 0.98, kMostOverExpected = 3;
+  if (decoding == 0) {
+    if (prompt_rows >= kLeastAlone) row_alone_.add(time / prompt_rows);
+    return;
+  }
   const double x = decoding, y = prompt_rows;
   double seconds = time.count();
   if (row_) {

@@ -5,7 +5,10 @@
 //
 // A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
 // are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.
-// Until they are known a row of a prompt counts like a request that decodes, and every other step has none, to compare.
+// Steps with few rows of prompts say little of what a row costs: one that was held up by something else seems to say
+// that rows are dear, steps get a row each, and then none says anything else. So a row is taken to cost what it costs
+// in steps of prompts alone, and other steps count by how much their rows vary. Where no prompt was ever alone, a row
+// counts like a request that decodes until it is known, and every other step has none, to compare.
 //
 // A device that multiplies rows in tiles takes as long for a part of a tile as for a whole one. Its steps have whole
 // tiles where that leaves prompts at least half of their rows.
@@ -13,6 +16,8 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+
+#include "engine/usual_time.h"
 
 namespace quire::engine {
 
@@ -23,7 +28,7 @@ class PrefillBudget {
   explicit PrefillBudget(int32_t most, int32_t tile = 1) : most_(most), tile_(tile) {}
 
   int32_t rows(int32_t decoding) const;  // decoding: requests, at least 1
-  // A step in which somebody decoded.
+  // decoding: 0: a step of prompts alone.
   void measured(int32_t decoding, int32_t prompt_rows, std::chrono::duration<double> time);
 
  private:
@@ -35,7 +40,8 @@ class PrefillBudget {
   int32_t most_, tile_;
   std::optional<double> row_;  // seconds of a prompt's row, as they were last seen
   bool had_prompts_ = false;   // the last step
-  double weight_ = 0;          // sums that forget: of steps, and over them
+  UsualTime row_alone_;        // of steps of prompts alone
+  double weight_ = 0;          // sums that forget: of other steps, and over them
   double decoding_ = 0, rows_ = 0, seconds_ = 0;
   double decoding_squared_ = 0, rows_squared_ = 0, decoding_rows_ = 0;
   double decoding_seconds_ = 0, rows_seconds_ = 0;

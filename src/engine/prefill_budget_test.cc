@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "engine/scheduler.h"
 #include "engine/testing.h"
@@ -121,7 +122,78 @@ TEST(PrefillBudget, OneOddStepChangesLittle) {
   EXPECT_NEAR(budget.rows(16), before, before * 0.3);
 }
 
+// The first steps beside a prompt have few rows, and one of them was held up: rows seem dear, all steps have one, and
+// nothing tells what it costs.
+TEST(PrefillBudget, AnOddStepAtFirstStarvesNobody) {
+  const Machine machine{.empty = 0.0016, .decode = 0.0004, .row = 0.0004};
+  const auto rows_after = [&](int32_t prompts_alone) {
+    PrefillBudget budget(64);
+    if (prompts_alone > 0) machine.take(budget, 0, prompts_alone);
+    for (const int32_t rows : {1, 0, 3, 1, 1}) {
+      const double held_up = rows == 3 ? 0.005 : 0;
+      budget.measured(1, rows, std::chrono::duration<double>(machine.step(1, rows) + held_up));
+    }
+    for (int i = 0; i < 10; ++i) machine.take(budget, 1, budget.rows(1));
+    return budget.rows(1);
+  };
+  EXPECT_EQ(rows_after(0), 1) << "no prompt was alone: the trap is there";
+  const int32_t rows = rows_after(124);
+  EXPECT_GE(rows, 3);
+  EXPECT_LE(machine.stretch(1, rows), 2);
+}
+
+// In memory that nobody has touched every other step takes two or three times as long, whoever computes in it.
+TEST(PrefillBudget, StepsThatAreHeldUpLeavePromptsTheirShare) {
+  const Machine machine{.empty = 0.0016, .decode = 0.00035, .row = 0.0004};
+  const Machine usual{.empty = machine.empty + 0.005, .decode = machine.decode, .row = machine.row};
+  std::mt19937 random(1);
+  PrefillBudget budget(64);
+  const auto take = [&](int32_t decoding, int32_t rows) {
+    const double held_up = 0.005 * static_cast<double>(random() % 2 * (1 + random() % 3));
+    budget.measured(decoding, rows, std::chrono::duration<double>(machine.step(decoding, rows) + held_up));
+  };
+  take(0, 44);
+  take(0, 124);
+  for (int burst = 0; burst < 4; ++burst) {
+    for (int32_t decoding = 1; decoding <= 16; ++decoding) {
+      const int32_t rows = budget.rows(decoding);
+      if (burst > 0) {
+        EXPECT_GE(machine.stretch(decoding, rows + 1), 1.25) << decoding << " of burst " << burst;
+        EXPECT_LE(usual.stretch(decoding, rows), 3) << decoding << " of burst " << burst;
+      }
+      take(decoding, rows);
+    }
+    for (int i = 0; i < 80; ++i) take(16, 0);
+    for (int32_t decoding = 15; decoding >= 1; --decoding) take(decoding, 0);
+  }
+}
+
+// Nor does the first step of all, which finds memory that nobody has touched.
+TEST(PrefillBudget, AnOddStepOfPromptsAloneChangesLittle) {
+  const Machine machine;
+  PrefillBudget budget(512), odd(512);
+  odd.measured(0, 1, std::chrono::duration<double>(0.3));
+  for (PrefillBudget* each : {&budget, &odd}) {
+    machine.take(*each, 0, 200);
+    machine.settled(*each, 4);
+  }
+  EXPECT_EQ(odd.rows(4), budget.rows(4));
+  for (int i = 0; i < 20; ++i) machine.take(odd, 0, 200);
+  odd.measured(0, 200, std::chrono::duration<double>(30));
+  EXPECT_NEAR(odd.rows(4), budget.rows(4), 1);
+}
+
 // --- with the scheduler: steps take as long as the machine says
+
+// Makes steps longer, and brings nothing.
+MakeDrafter sure_and_wrong() {
+  class SureAndWrong final : public Drafter {
+    void propose(std::span<const int32_t>, int32_t most, std::vector<DraftToken>& drafts) override {
+      drafts.assign(most, {.token = testing::kVocabulary, .hit = 0.99f});
+    }
+  };
+  return [](const Request&) { return std::make_unique<SureAndWrong>(); };
+}
 
 struct Simulated {
   double worst = 0;         // how far a step was stretched, once costs are known
@@ -130,7 +202,7 @@ struct Simulated {
 };
 
 // `decoding` requests decode all the time, and `prompts` more wait all the time, of which there is room for `room`.
-Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, int32_t room) {
+Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, int32_t room, int32_t drafts = 0) {
   constexpr int32_t kPrompt = 300, kSteps = 400;
   const SchedulerLimits limits{.context = 1000,
                                .pages = 4000,
@@ -138,8 +210,9 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
                                .running = decoding + room,
                                .prefill_chunk = 512,
                                .mixed_chunk = 512,
-                               .prefix_cache = false};
-  Scheduler scheduler(limits);
+                               .prefix_cache = false,
+                               .drafts = drafts};
+  Scheduler scheduler(limits, drafts > 0 ? sure_and_wrong() : MakeDrafter());
   testing::HashModel model(limits);
   RequestId last = 0;
   Simulated result;
@@ -154,9 +227,7 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
     while (step > 3 && scheduler.running() + scheduler.waiting() < decoding + prompts)
       add(kPrompt, 1, [&](const Output&) { ++result.prompts_done; });
     const Batch batch = scheduler.plan();
-    const auto decoders = static_cast<int32_t>(
-        std::count_if(batch.shares.begin(), batch.shares.end(), [](const Share& share) { return !share.prefills; }));
-    const int32_t rows = batch.rows() - decoders;
+    const int32_t rows = batch.prompt_rows(), decoders = batch.rows() - rows;
     const double time = machine.step(decoders, rows);
     if (decoders > 0 && step > 10) result.worst = std::max(result.worst, time / machine.step(decoders, 0));
     if (step > 10) {
@@ -182,6 +253,14 @@ TEST(PrefillBudget, NobodyFallsBelowHalfPaceHoweverManyPromptsWait) {
         EXPECT_GT(result.prompt_share, 0.3) << "prompts must get on, too";
         EXPECT_GT(result.prompts_done, 0);
       }
+}
+
+TEST(PrefillBudget, PromptsHaveTheirShareOfStepsWithDrafts) {
+  const Machine machine{.empty = 0.002, .decode = 0.0005, .row = 0.0005};
+  const Simulated without = simulate(machine, 1, 4, 2), with = simulate(machine, 1, 4, 2, 7);
+  EXPECT_GT(without.prompt_share, 0.4);
+  EXPECT_GT(with.prompt_share, 0.4) << "eight rows take 6 ms, one takes 2.5";
+  EXPECT_LE(with.worst, 2);
 }
 
 // --- requests that come together, on a device that computes many rows of prompts for less than few

@@ -191,11 +191,13 @@ Batch Scheduler::plan(Batch recycled) {
   return batch;
 }
 
-// Beside those that decode, which are planned already.
+// Beside those that decode, which are planned already, and the drafts that there will be for them.
 int32_t Scheduler::prompt_rows() const {
   int32_t uncut = limits_.prefill_chunk;
   for (const Planned& planned : planned_) uncut = std::min(uncut, waits_for(*planned.sequence));
-  return planned_.empty() ? uncut : std::max(uncut, prefill_budget_.rows(static_cast<int32_t>(planned_.size())));
+  if (planned_.empty()) return uncut;
+  const int32_t decoding = static_cast<int32_t>(planned_.size()) + static_cast<int32_t>(usual_drafts_);
+  return std::max(uncut, prefill_budget_.rows(decoding));
 }
 
 // Rows of prompts that it has to wait for, however long they take.
@@ -303,7 +305,7 @@ bool Scheduler::waits_for_tokens() {
   std::vector<std::vector<DraftToken>*> chains;
   chains_ahead_.resize(limits_.running);
   for (Sequence* const sequence : running_) {
-    step.has_prompts = step.has_prompts || sequence->prefills;
+    if (sequence->prefills) step.prompt_rows = std::min(limits_.mixed_chunk, step.prompt_rows + sequence->remaining());
     if (sequence->prefills || !sequence->can_launch()) continue;
     ++step.decoding;
     step.has_others = step.has_others || !sequence->speculates();
@@ -328,7 +330,7 @@ void Scheduler::plan_drafts() {
   std::vector<Planned*> drafting;
   for (Planned& planned : planned_) {
     Sequence& sequence = *planned.sequence;
-    step.has_prompts = step.has_prompts || sequence.prefills;
+    if (sequence.prefills) step.prompt_rows += planned.count;
     if (sequence.prefills) continue;
     ++step.decoding;
     step.has_others = step.has_others || !sequence.speculates();
@@ -341,7 +343,7 @@ void Scheduler::plan_drafts() {
   std::vector<std::vector<DraftToken>*> drafts;
   for (Planned* planned : drafting) drafts.push_back(&planned->drafts);
   if (draft_model_) draft_by_model(step, drafting, drafts);
-  if (step.has_prompts || !limits_.verifies_trees())
+  if (step.prompt_rows > 0 || !limits_.verifies_trees())
     for (Planned* planned : drafting) keep_best_path(planned->drafts);
   draft_budget_.cut(step, drafts);
   for (Planned* planned : drafting) {
@@ -392,11 +394,10 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     passes = std::max(passes, planned->sequence->passes);  // they took their time, wanted or not
   const auto cost = draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding);
   if (!gains) follow_budget_.tried(cost);
-  if (step.has_prompts) return;
+  const Seconds unit = draft_budget_.time_of(1);
+  if (unit.count() == 0) return;  // what a step takes is not known
   const DraftBudget::Promise with = draft_budget_.promise(step, chains);
-  const double unit = draft_budget_.time_of(1).count();
-  follow_budget_.compare(step.decoding, own, with.tokens / (with.time + (unit > 0 ? cost.count() / unit : 0)),
-                         without.tokens / without.time);
+  follow_budget_.compare(step.decoding, own, with.tokens / (with.time + cost / unit), without.tokens / without.time);
 }
 
 void Scheduler::stop_following(Sequence& sequence) { sequence.followed = sequence.drafted = false; }
@@ -767,13 +768,22 @@ void Scheduler::measure(const Batch& batch, const StepResults& results) {
   if (followed_prompts >= kMany) follow_budget_.followed_prompt(followed_prompts, results.following);
   const int32_t prompt_rows = batch.prompt_rows(), decoding = batch.rows() - prompt_rows;
   if (prompt_rows >= kMany) follow_budget_.computed_prompt(prompt_rows, results.time - results.following);
-  if (decoding == 0 || results.time.count() <= 0) return;
+  if (decoding > 0) learn_usual_drafts(batch);
+  if (results.time.count() <= 0) return;
+  if (decoding == 0) return prefill_budget_.measured(0, prompt_rows, results.time);
   follow_budget_.stepped(results.time);
   if (prompt_rows > limits_.mixed_chunk) return;
   prefill_budget_.measured(decoding, prompt_rows, results.time);
   if (limits_.drafts == 0 || prompt_rows > 0) return;
   draft_budget_.measured(decoding, results.time - results.following);
   if (batch.is_followed()) follow_budget_.followed_step(static_cast<int32_t>(batch.shares.size()), results.following);
+}
+
+void Scheduler::learn_usual_drafts(const Batch& batch) {
+  constexpr double kNew = 0.25;
+  int32_t drafts = 0;
+  for (const Share& share : batch.shares) drafts += share.drafts;
+  usual_drafts_ += kNew * (drafts - usual_drafts_);
 }
 
 void Scheduler::settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own) {

@@ -241,6 +241,7 @@ class Scheduler {
   int32_t pages_for_drafts() const;
 
   void measure(const Batch& batch, const StepResults& results);
+  void learn_usual_drafts(const Batch& batch);
   void settle_share(Sequence& sequence, const Share& share, const StepResults::OfShare& own);
   void settle_rows(Sequence& sequence, const Share& share, int32_t tokens);
   void count_drafts(Sequence& sequence, const Share& share, int32_t tokens);
@@ -273,6 +274,7 @@ class Scheduler {
   std::shared_ptr<DraftRates> greedy_rates_ = std::make_shared<DraftRates>();  // of the draft model's drafts, for
   std::shared_ptr<DraftRates> drawn_rates_ = std::make_shared<DraftRates>();   // requests that draw and that do not
   std::chrono::duration<double> drafting_{};
+  double usual_drafts_ = 0;  // of a step in which somebody decodes; older ones count less
   PrefillBudget prefill_budget_;
   DraftBudget draft_budget_;
   FollowBudget follow_budget_;
