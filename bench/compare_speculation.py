@@ -3,16 +3,16 @@
 
     python3 bench/compare_speculation.py --model FILE --threads 2 --drafts both --concurrency 1
 
-One server drafts, one does not. --drafts: `ngram`, by a text's own words; `head`, by an EAGLE head alone; `both`,
-which is what a server does where nobody asks. The head is the one that comes with the program for the model; --head
-names another. Each prompt of bench/texts/prompts.json (40 of five kinds) is answered in pairs, once by each server,
-while the other is idle; who is first changes from pair to pair. Both answers must be the same text; on a GPU, which
-rounds otherwise where a step has several rows, same_texts says how many were. Prompts are in the prefix caches before,
-so the time, by token, is that of decoding, and of HTTP. Servers that were begun answer a prompt of each kind first, which
-is not measured: memory that nobody has touched is slow, and what a step costs is not known yet. A kind's speedup is the geometric mean over its prompts of the
-median over the pairs; its lower bound is that of a 90 % interval of the mean logarithm over all pairs.
-accept_length is the tokens that a verification gave, by kind; ngram_drafts and head_drafts are how many drafts of each
-were verified, and ..._came how many of them came true.
+One server drafts, one does not. --drafts: `ngram`, by a text's own words; `head`, by an EAGLE head alone; `both`, which
+is what a server does where nobody asks. The head is the one that comes with the program for the model; --head names
+another. Each prompt of bench/texts/prompts.json (40 of five kinds) is answered in pairs, once by each server, while the
+other is idle; who is first changes from pair to pair. Both answers must be the same text; on a GPU, which rounds
+otherwise where a step has several rows, same_texts says how many were. Prompts are in the prefix caches before, so the
+time, by token, is that of decoding, and of HTTP. Servers that were begun answer a prompt of each kind first, which is
+not measured: memory that nobody has touched is slow, and what a step costs is not known yet. A kind's speedup is the
+geometric mean over its prompts of the median over the pairs; its lower bound is that of a 90 % interval of the mean
+logarithm over all pairs. accept_length is the tokens that a verification gave, by kind; ngram_drafts and head_drafts
+are how many drafts of each were verified, and ..._came how many of them came true.
 
 Three ways to draw: greedy; greedy with loops cut, each answer ending where a run of 12 tokens comes a second time,
 since small models repeat themselves and loops are drafted for nothing; and temperature 0.7. With --concurrency 16 each

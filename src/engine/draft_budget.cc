@@ -120,7 +120,7 @@ int32_t DraftBudget::those_that_pay(const StepAhead& step, double price) const {
     if (has_prompts && choices_[i].path < kBesidePrompts) break;
     tokens += choices_[i].path;
     const double time = time_with(step, i + 1) + turn;
-    if (step.has_others && time > kMostStretch * without) break;
+    if (step.has_others && times_.of(step.decoding + i + 1) + turn > kMostStretch * without) break;
     const double rate = tokens / (without + price * (time - without));
     if (rate <= best) continue;
     best = rate;

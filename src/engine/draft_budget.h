@@ -59,13 +59,15 @@ class DraftBudget {
   // requests whose drafts reach so far, of which the first ones need no pass.
   int32_t passes(const StepAhead& step, std::span<const DraftReach* const> reaches, int32_t most) const;
 
-  // What a step promises whose chains are cut as they pay: its tokens, and its time in steps of one row, less what its
-  // prompts take.
+  // What a step promises whose chains are cut as they pay: its tokens, and its time in units, less what its prompts
+  // take.
   struct Promise {
     double tokens, time;
   };
   Promise promise(const StepAhead& step, std::span<std::vector<DraftToken>* const> chains);
 
+  // What such a time of 1 is; 0: not measured.
+  std::chrono::duration<double> unit() const { return std::chrono::duration<double>(times_.seconds()); }
   // Of a step of so many rows, and of as many passes of a draft model; 0: not measured.
   std::chrono::duration<double> time_of(int32_t rows) const {
     return std::chrono::duration<double>(times_.of(rows) * times_.seconds());

@@ -95,6 +95,15 @@ TEST(DraftBudget, HoldsNobodyUpWhoDoesNotSpeculate) {
   EXPECT_EQ(cut(budget, {.decoding = 2, .most = 64, .has_others = true}, {sure}), Lengths{2}) << "1.75 of 1.25";
 }
 
+TEST(DraftBudget, HoldsNobodyUpBesidePromptsEither) {
+  DraftBudget budget(64, 0.25);
+  const Chain sure = chain({1, 1, 1, 1, 1, 1});
+  for (const int32_t prompt_rows : {4, 62, 500})
+    EXPECT_EQ(cut(budget, {.decoding = 2, .most = 64, .prompt_rows = prompt_rows, .has_others = true}, {sure}),
+              Lengths{2})
+        << "beside " << prompt_rows;
+}
+
 TEST(DraftBudget, BesidePromptsTakesWhatIsLikely) {
   DraftBudget budget(64, 0.01);
   EXPECT_EQ(cut(budget, {.decoding = 1, .most = 64, .prompt_rows = 8}, {chain({0.9f, 0.8f, 0.8f})}), Lengths{2});

@@ -14,7 +14,7 @@ constexpr int32_t kMostCompared = 64;  // older ones count less and less: texts 
 constexpr double kFirstMet = 32;       // requests in steps, without drafts of their own, that are taken to have been
 constexpr double kMostMet = 1024;      // older ones count less and less, likewise
 constexpr int32_t kFewRows = 512;      // of a prompt that is followed only to learn
-constexpr std::chrono::minutes kRemembered{1};  // of steps, and of tries among them
+constexpr std::chrono::minutes kSaved{1};  // of steps, at most, whose share is left for tries
 
 }  // namespace
 
@@ -67,16 +67,13 @@ FollowBudget::Choice FollowBudget::choose(const Beginning& request) {
     return Choice::followed;
   }
   if (request.prompt_rows > kFewRows || ++probe.passed_by < probe.after) return Choice::left;
-  if (tries_ > kTriesShare * all_steps_) return Choice::left;
+  if (for_tries_.count() < 0) return Choice::left;
   probe = {.after = std::min(2 * probe.after, kRarestProbe)};
   return Choice::tried;
 }
 
 void FollowBudget::stepped(Seconds time) {
-  all_steps_ += time;
-  if (all_steps_ < kRemembered) return;
-  all_steps_ /= 2;
-  tries_ /= 2;
+  for_tries_ = std::min<Seconds>(for_tries_ + kTriesShare * time, kTriesShare * kSaved);
 }
 
 void FollowBudget::compare(int32_t decoding, std::span<const double> own, double with, double without) {

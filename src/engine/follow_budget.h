@@ -18,7 +18,8 @@
 // What nobody tries is not learned: of the requests that are not followed, one in kProbe is, for kTried steps, and
 // fewer and fewer as long as none gains; and of the steps in which the model would not be asked, it is in one of
 // kAskedAgain. A pass takes as long for one request of many as for all, so tries among many would cost all of them:
-// what is measured of them, catching up and passes, is a hundredth of the time at most.
+// what is measured of them, catching up and passes, is a hundredth of the time at most: each step adds as much to what
+// they may take, and what a try took too long the next ones wait for.
 #pragma once
 #include <array>
 #include <chrono>
@@ -58,14 +59,14 @@ class FollowBudget {
   // called once for each such request of a step, since it counts them.
   bool asks(int32_t decoding, double own);
 
-  // What a planned step promises, less what its prompts take, in tokens a second, with and without the drafts that the
+  // What a planned step promises without its prompts, in tokens a second, with and without the drafts that the
   // model was asked for. own: of each request for which it was.
   void compare(int32_t decoding, std::span<const double> own, double with, double without);
 
   // After a step in which somebody decodes.
   void stepped(Seconds time);
   // The model was asked for nobody but those that are tried, and that took so long.
-  void tried(Seconds time) { tries_ += time; }
+  void tried(Seconds time) { for_tries_ -= time; }
 
   // After a step of so many requests that decode, and of none but those, the model took so long for those it follows.
   void followed_step(int32_t decoding, Seconds time) { steps_[class_of(decoding)].add(time); }
@@ -104,7 +105,7 @@ class FollowBudget {
     int32_t after = kProbe;  // so many one is
   };
   std::array<Probe, kClasses> probes_ = {};
-  Seconds all_steps_ = {}, tries_ = {};  // older ones count less
+  Seconds for_tries_ = {};  // that is left; less than none: they took too long
 };
 
 }  // namespace quire::engine

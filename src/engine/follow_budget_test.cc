@@ -146,6 +146,19 @@ TEST(FollowBudget, TriesTakeAHundredthOfTheTime) {
   EXPECT_LT(tries, FollowBudget::kTriesShare * steps + FollowBudget::kTried * 2ms);
 }
 
+TEST(FollowBudget, WhatATryTookTooLongTheNextOnesWaitFor) {
+  FollowBudget budget;
+  see(budget, 16, 0.8);
+  budget.tried(20s);
+  FollowBudget::Seconds steps = {};
+  while (budget.choose(beginning(16)) != Choice::tried) {
+    ASSERT_LT(steps, 3000s);
+    budget.stepped(100ms);
+    steps += 100ms;
+  }
+  EXPECT_GE(steps + 1s, 20s / FollowBudget::kTriesShare);
+}
+
 // Texts that repeat themselves have good drafts of their own, and leave nothing to a model.
 TEST(FollowBudget, IsAskedBesideOwnDraftsThatLeaveItSomething) {
   FollowBudget budget;

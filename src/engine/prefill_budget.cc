@@ -6,7 +6,7 @@ namespace quire::engine {
 namespace {
 
 constexpr double kLeastSpread = 0.05;  // of rows, as a variance: one step in twenty had a row more
-constexpr double kAlone = 256;         // squared rows by which others vary that prompts alone count as much as
+constexpr double kAlone = 256;         // squared rows by which other steps vary that prompts alone count as much as
 
 }  // namespace
 
@@ -17,6 +17,9 @@ struct PrefillBudget::Moments {
   double decoding_with_seconds, rows_with_seconds;
 
   bool decoding_varies() const { return decoding_spread >= kLeastSpread; }
+  // Of rows with the number of requests that decode, and how rows vary apart from it.
+  double shared() const { return decoding_varies() ? decoding_with_rows / decoding_spread : 0; }
+  double own_spread() const { return std::max(rows_spread - shared() * decoding_with_rows, 0.0); }
 };
 
 PrefillBudget::Moments PrefillBudget::moments() const {
@@ -34,12 +37,10 @@ PrefillBudget::Moments PrefillBudget::moments() const {
 // Least squares, beside what rows cost in steps of prompts alone; nothing where there were none and the rows do not
 // vary by themselves. No row is free, and none takes longer than its step.
 std::optional<double> PrefillBudget::row_of(const Moments& steps) const {
-  const double shared = steps.decoding_varies() ? steps.decoding_with_rows / steps.decoding_spread : 0;
-  const double own_spread = std::max(steps.rows_spread - shared * steps.decoding_with_rows, 0.0);
-  const double own_seconds = steps.rows_with_seconds - shared * steps.decoding_with_seconds;
-  const double row_alone = row_alone_.value().count(), alone = row_alone > 0 ? kAlone / weight_ : 0;
-  if (own_spread < kLeastSpread && alone == 0) return std::nullopt;
-  const double slope = (own_seconds + alone * row_alone) / (own_spread + alone);
+  const double own_spread = steps.own_spread(), alone = alone_counts_ / weight_;
+  if (own_spread < kLeastSpread && alone < kLeastSpread) return std::nullopt;
+  const double own_seconds = steps.rows_with_seconds - steps.shared() * steps.decoding_with_seconds;
+  const double slope = (own_seconds + alone * row_alone_.value().count()) / (own_spread + alone);
   const double least = steps.seconds / (steps.decoding + steps.rows) / 50;
   return std::clamp(slope, least, std::max(least, steps.seconds / std::max(steps.rows, 1.0)));
 }
@@ -52,8 +53,11 @@ double PrefillBudget::decoders_of(const Moments& steps, double decoding) const {
   return mean + std::clamp(slope, 0.0, mean / steps.decoding) * (decoding - steps.decoding);
 }
 
+// Whether a step without prompts is to say what they cost.
+bool PrefillBudget::is_to_compare() const { return had_prompts_ && (!row_ || moments().own_spread() < kLeastSpread); }
+
 int32_t PrefillBudget::rows(int32_t decoding) const {
-  if (!row_ && had_prompts_) return 0;
+  if (is_to_compare()) return 0;
   const double fit = kShare * (row_ ? decoders_of(moments(), decoding) / *row_ : decoding);
   const auto rows = static_cast<int32_t>(std::clamp<double>(fit, 1, most_));
   const int32_t of_whole_tiles = (decoding + rows) / tile_ * tile_ - decoding;
@@ -64,9 +68,12 @@ void PrefillBudget::measured(int32_t decoding, int32_t prompt_rows, std::chrono:
   constexpr int32_t kLeastAlone = 16;  // of fewer rows most of the time is the step's own
   constexpr double kForgets = 0.98, kMostOverExpected = 3;
   if (decoding == 0) {
-    if (prompt_rows >= kLeastAlone) row_alone_.add(time / prompt_rows);
+    if (prompt_rows < kLeastAlone) return;
+    row_alone_.add(time / prompt_rows);
+    alone_counts_ = kAlone;
     return;
   }
+  if (prompt_rows > 0) alone_counts_ *= kForgets;
   const double x = decoding, y = prompt_rows;
   double seconds = time.count();
   if (row_) {

@@ -6,9 +6,9 @@
 // A step is taken to cost a time of its own, one for each request that decodes and one for each row of a prompt. They
 // are learned from the steps themselves, because they depend on the machine, the model and the depth of the texts.
 // Steps with few rows of prompts say little of what a row costs: one that was held up by something else seems to say
-// that rows are dear, steps get a row each, and then none says anything else. So a row is taken to cost what it costs
-// in steps of prompts alone, and other steps count by how much their rows vary. Where no prompt was ever alone, a row
-// counts like a request that decodes until it is known, and every other step has none, to compare.
+// that rows are dear, steps get a row each, and then none says anything else. So a row costs at first what it costs in
+// steps of prompts alone, until others have said more, and where rows do not vary a step has none now and then. Where
+// no prompt was ever alone, a row counts like a request that decodes until it is known, and every other step has none.
 //
 // A device that multiplies rows in tiles takes as long for a part of a tile as for a whole one. Its steps have whole
 // tiles where that leaves prompts at least half of their rows.
@@ -34,6 +34,7 @@ class PrefillBudget {
  private:
   struct Moments;
   Moments moments() const;
+  bool is_to_compare() const;
   std::optional<double> row_of(const Moments& steps) const;
   double decoders_of(const Moments& steps, double decoding) const;
 
@@ -41,6 +42,7 @@ class PrefillBudget {
   std::optional<double> row_;  // seconds of a prompt's row, as they were last seen
   bool had_prompts_ = false;   // the last step
   UsualTime row_alone_;        // of steps of prompts alone
+  double alone_counts_ = 0;    // less with each step beside which somebody decodes
   double weight_ = 0;          // sums that forget: of other steps, and over them
   double decoding_ = 0, rows_ = 0, seconds_ = 0;
   double decoding_squared_ = 0, rows_squared_ = 0, decoding_rows_ = 0;

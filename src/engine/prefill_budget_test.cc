@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include "engine/scheduler.h"
 #include "engine/testing.h"
@@ -96,6 +97,22 @@ TEST(PrefillBudget, FollowsACostThatGrows) {
   machine.row *= 3;  // deep in a prompt
   for (int i = 0; i < 300; ++i) machine.take(budget, 4, i % 20 ? budget.rows(4) : 0);
   EXPECT_NEAR(machine.stretch(4, budget.rows(4)), 1 + PrefillBudget::kShare, 0.3);
+}
+
+// Prompts alone were short, and the one beside those who decode is deep; or the other way round.
+TEST(PrefillBudget, BesideOthersARowMayCostMoreThanAloneOrLess) {
+  for (const double alone : {0.0002, 0.002}) {
+    PrefillBudget budget(512);
+    for (int i = 0; i < 10; ++i) Machine{.row = alone}.take(budget, 0, 200);
+    const Machine machine;
+    for (int i = 0; i < 300; ++i) machine.take(budget, 4, budget.rows(4));
+    int32_t rows = 0;
+    for (int i = 0; i < 20; ++i) {
+      rows += budget.rows(4);
+      machine.take(budget, 4, budget.rows(4));
+    }
+    EXPECT_NEAR(machine.stretch(4, rows / 20), 1 + PrefillBudget::kShare, 0.3) << alone << " s a row alone";
+  }
 }
 
 TEST(PrefillBudget, RemembersWhatARowCostsWhileThereAreNone) {
@@ -261,6 +278,74 @@ TEST(PrefillBudget, PromptsHaveTheirShareOfStepsWithDrafts) {
   EXPECT_GT(without.prompt_share, 0.4);
   EXPECT_GT(with.prompt_share, 0.4) << "eight rows take 6 ms, one takes 2.5";
   EXPECT_LE(with.worst, 2);
+}
+
+// Fifteen requests come while the first one decodes, and the first steps with prompts are held up.
+TEST(PrefillBudget, ABurstDoesNotWaitBehindAnOddStep) {
+  const Machine machine{.empty = 0.0016, .decode = 0.0004, .row = 0.0004};
+  const SchedulerLimits limits{.context = 1000,
+                               .pages = 4000,
+                               .page_size = PageSize(16),
+                               .running = 16,
+                               .prefill_chunk = 512,
+                               .mixed_chunk = 64,
+                               .prefix_cache = false};
+  Scheduler scheduler(limits);
+  testing::HashModel model(limits);
+  int32_t begun = 0, steps = 0;
+  const auto add = [&](RequestId id, int32_t length) {
+    scheduler.add(id, {.prompt = std::vector<int32_t>(length, 1), .max_new_tokens = 500},
+                  [&begun, first = true](const Output&) mutable { begun += std::exchange(first, false); });
+  };
+  add(1, 124);
+  for (; begun < 16 && steps < 1000; ++steps) {
+    const Batch batch = scheduler.plan();
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    const int32_t rows = batch.prompt_rows(), decoding = batch.rows() - rows;
+    const bool held_up = decoding > 0 && rows > 0 && steps < 10;
+    results.time = std::chrono::duration<double>(machine.step(decoding, rows) + (held_up ? 0.005 : 0));
+    scheduler.settle(batch, results);
+    for (RequestId id = 2; steps == 0 && id <= 16; ++id) add(id, 12);
+  }
+  EXPECT_EQ(begun, 16);
+  EXPECT_LE(steps, 30) << "of 180 rows of prompts";
+}
+
+// Those whose drafts made steps long are gone.
+TEST(PrefillBudget, DraftsOfOthersAreNotCountedWhenTheyAreGone) {
+  const Machine machine{.empty = 0.002, .decode = 0.0005, .row = 0.0005};
+  const SchedulerLimits limits{.context = 1000,
+                               .pages = 4000,
+                               .page_size = PageSize(16),
+                               .running = 16,
+                               .prefill_chunk = 512,
+                               .mixed_chunk = 512,
+                               .prefix_cache = false,
+                               .drafts = 7};
+  Scheduler scheduler(limits, sure_and_wrong());
+  testing::HashModel model(limits);
+  const auto step = [&] {
+    const Batch batch = scheduler.plan();
+    scheduler.advance(batch);
+    StepResults results = model.run(batch, scheduler.table());
+    const int32_t rows = batch.prompt_rows(), decoding = batch.rows() - rows;
+    results.time = std::chrono::duration<double>(machine.step(decoding, rows));
+    scheduler.settle(batch, results);
+    return machine.stretch(decoding, rows);
+  };
+  const auto add = [&](RequestId id, int32_t length, int32_t answer, bool speculative) {
+    scheduler.add(id, {.prompt = std::vector<int32_t>(length, 1), .max_new_tokens = answer, .speculative = speculative},
+                  [](const Output&) {});
+  };
+  for (RequestId id = 1; id <= 7; ++id) add(id, 5, 900, true);
+  for (RequestId id = 8; id <= 11; ++id) add(id, 900, 1, true);  // prompts, so that rows have a price
+  for (int i = 0; i < 60; ++i) step();
+  add(12, 5, 900, false);
+  for (int i = 0; i < 4; ++i) step();
+  for (RequestId id = 1; id <= 11; ++id) scheduler.cancel(id);
+  add(13, 900, 1, false);
+  EXPECT_LE(step(), 2.1) << "of the one that is left";
 }
 
 // --- requests that come together, on a device that computes many rows of prompts for less than few

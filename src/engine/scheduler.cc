@@ -196,8 +196,12 @@ int32_t Scheduler::prompt_rows() const {
   int32_t uncut = limits_.prefill_chunk;
   for (const Planned& planned : planned_) uncut = std::min(uncut, waits_for(*planned.sequence));
   if (planned_.empty()) return uncut;
-  const int32_t decoding = static_cast<int32_t>(planned_.size()) + static_cast<int32_t>(usual_drafts_);
-  return std::max(uncut, prefill_budget_.rows(decoding));
+  int64_t drafts = 0;  // that there may be
+  for (const Planned& planned : planned_)
+    if (planned.sequence->speculates() && planned.sequence->pending == 0)
+      drafts += std::max(0, most_drafts(*planned.sequence));
+  drafts = std::min(drafts, static_cast<int64_t>(usual_drafts_));
+  return std::max(uncut, prefill_budget_.rows(static_cast<int32_t>(std::ssize(planned_) + drafts)));
 }
 
 // Rows of prompts that it has to wait for, however long they take.
@@ -320,7 +324,9 @@ bool Scheduler::waits_for_tokens() {
     chain.erase(chain.begin(), known);
     if (!chain.empty()) chain.front().hit *= path;
   }
-  return !chains.empty() && draft_budget_.pays(step, chains);
+  if (chains.empty()) return false;
+  step.prompt_rows = std::min(step.prompt_rows, prefill_budget_.rows(step.decoding));
+  return draft_budget_.pays(step, chains);
 }
 
 // Those that decode are planned, and so is everything else: what is left of the pool is left over.
@@ -383,7 +389,9 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
       ++sequence.steps_to_try;  // there were no passes for it: the next step tells what it gains with them
   }
   if (asked.empty()) return;
-  const DraftBudget::Promise without = draft_budget_.promise(step, chains);
+  DraftBudget::StepAhead alone = step;  // what it gains without prompts: beside them only likely drafts count
+  alone.prompt_rows = 0;
+  const DraftBudget::Promise without = draft_budget_.promise(alone, chains);
   const Clock::time_point start = Clock::now();
   draft_model_->catch_up(rows);
   const std::chrono::duration<double> time = Clock::now() - start;
@@ -394,9 +402,9 @@ void Scheduler::draft_by_model(const DraftBudget::StepAhead& step, std::span<Pla
     passes = std::max(passes, planned->sequence->passes);  // they took their time, wanted or not
   const auto cost = draft_budget_.time_of_passes(passes) + follow_budget_.step_cost(step.decoding);
   if (!gains) follow_budget_.tried(cost);
-  const Seconds unit = draft_budget_.time_of(1);
+  const Seconds unit = draft_budget_.unit();
   if (unit.count() == 0) return;  // what a step takes is not known
-  const DraftBudget::Promise with = draft_budget_.promise(step, chains);
+  const DraftBudget::Promise with = draft_budget_.promise(alone, chains);
   follow_budget_.compare(step.decoding, own, with.tokens / (with.time + cost / unit), without.tokens / without.time);
 }
 

@@ -181,12 +181,13 @@ struct Model::Impl {
 
   void copy_embedding(Exec& exec) {
     const std::byte* table = embedding.data;
-    const int64_t row_bytes = bytes_of(embedding.type, embedding.inputs);
+    const int64_t row_bytes = bytes_of(embedding.type, embedding.inputs), stride = embedding.row_stride();
     embedding_copy = ops::filled_on_device(embedding.outputs, row_bytes, exec, [&](int64_t row, std::byte* to) {
-      std::copy_n(table + row * row_bytes, row_bytes, to);
+      std::copy_n(table + row * stride, row_bytes, to);
     });
     files.forget(*files.tensors().embedding);
     embedding.data = embedding_copy.data();
+    embedding.stride = 0;
   }
 
   WeightFiles files;  // stays mapped for the embedding

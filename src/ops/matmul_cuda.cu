@@ -290,8 +290,8 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   check_rows(p);
   const bool gates = takes_gates(p, args.deterministic), split_k = takes_split_k(p, args.deterministic);
   const bool is_large = suits_ring(p.join, p.outputs, p.inputs);
-  check_fusions(p, !args.deterministic && p.room <= most_fused_rows(*args.weights) &&
-                       (gates || split_k || !is_large || p.room <= kMostStreamRows));
+  check_fusions(p, p.room == 0 || (!args.deterministic && p.room <= most_fused_rows(*args.weights) &&
+                                   (gates || split_k || !is_large || p.room <= kMostStreamRows)));
   check(!p.has_heads || stores_heads(*args.weights, p.heads, p.room), "a product of ", p.room,
         " rows does not store heads of ", p.heads.key_dim);
   check(!p.has_heads || p.outputs == width_of(p.heads), "a product of ", p.outputs, " outputs stores no heads of ",

@@ -666,6 +666,7 @@ TEST_F(MatmulCuda, SumsOfLargeMatricesAreThoseOfStretches) {
         ++taken;
         matmul(args, product_gpu());
         product.deterministic = true;
+        ASSERT_NE(cuda::kernel_of(product.args(split.view(), store, biased, scale), product_gpu()), "split_k");
         const CudaOutput whole = product_on_gpu(product, room, store, biased, scale, kGapOfFours);
         for (int64_t row = 0; row < room; ++row)
           for (int64_t c = 0; c < outputs + kGapOfFours; ++c) {
