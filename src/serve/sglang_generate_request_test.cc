@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "serve/api_error.h"
+#include "serve/call_limits.h"
 #include "serve/testing_service.h"
 
 namespace quire::serve {
