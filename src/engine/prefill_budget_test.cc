@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <utility>
 
@@ -212,6 +213,18 @@ MakeDrafter sure_and_wrong() {
   return [](const Request&) { return std::make_unique<SureAndWrong>(); };
 }
 
+// One step of the scheduler, which takes so long by its rows that decode and those of prompts.
+using SecondsOf = std::function<double(int32_t decoding, int32_t rows)>;
+Batch take_step(Scheduler& scheduler, testing::HashModel& model, const SecondsOf& seconds_of) {
+  const Batch batch = scheduler.plan();
+  scheduler.advance(batch);
+  StepResults results = model.run(batch, scheduler.table());
+  const int32_t rows = batch.prompt_rows();
+  results.time = std::chrono::duration<double>(seconds_of(batch.rows() - rows, rows));
+  scheduler.settle(batch, results);
+  return batch;
+}
+
 struct Simulated {
   double worst = 0;         // how far a step was stretched, once costs are known
   double prompt_share = 0;  // of the time
@@ -243,7 +256,8 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
   for (int32_t step = 0; step < kSteps; ++step) {
     while (step > 3 && scheduler.running() + scheduler.waiting() < decoding + prompts)
       add(kPrompt, 1, [&](const Output&) { ++result.prompts_done; });
-    const Batch batch = scheduler.plan();
+    const Batch batch =
+        take_step(scheduler, model, [&](int32_t decoders, int32_t rows) { return machine.step(decoders, rows); });
     const int32_t rows = batch.prompt_rows(), decoders = batch.rows() - rows;
     const double time = machine.step(decoders, rows);
     if (decoders > 0 && step > 10) result.worst = std::max(result.worst, time / machine.step(decoders, 0));
@@ -251,10 +265,6 @@ Simulated simulate(const Machine& machine, int32_t decoding, int32_t prompts, in
       whole += time;
       of_prompts += machine.row * rows;
     }
-    scheduler.advance(batch);
-    StepResults results = model.run(batch, scheduler.table());
-    results.time = std::chrono::duration<double>(time);
-    scheduler.settle(batch, results);
   }
   result.prompt_share = of_prompts / whole;
   return result;
@@ -299,13 +309,10 @@ TEST(PrefillBudget, ABurstDoesNotWaitBehindAnOddStep) {
   };
   add(1, 124);
   for (; begun < 16 && steps < 1000; ++steps) {
-    const Batch batch = scheduler.plan();
-    scheduler.advance(batch);
-    StepResults results = model.run(batch, scheduler.table());
-    const int32_t rows = batch.prompt_rows(), decoding = batch.rows() - rows;
-    const bool held_up = decoding > 0 && rows > 0 && steps < 10;
-    results.time = std::chrono::duration<double>(machine.step(decoding, rows) + (held_up ? 0.005 : 0));
-    scheduler.settle(batch, results);
+    take_step(scheduler, model, [&](int32_t decoding, int32_t rows) {
+      const bool held_up = decoding > 0 && rows > 0 && steps < 10;
+      return machine.step(decoding, rows) + (held_up ? 0.005 : 0);
+    });
     for (RequestId id = 2; steps == 0 && id <= 16; ++id) add(id, 12);
   }
   EXPECT_EQ(begun, 16);
@@ -326,13 +333,9 @@ TEST(PrefillBudget, DraftsOfOthersAreNotCountedWhenTheyAreGone) {
   Scheduler scheduler(limits, sure_and_wrong());
   testing::HashModel model(limits);
   const auto step = [&] {
-    const Batch batch = scheduler.plan();
-    scheduler.advance(batch);
-    StepResults results = model.run(batch, scheduler.table());
-    const int32_t rows = batch.prompt_rows(), decoding = batch.rows() - rows;
-    results.time = std::chrono::duration<double>(machine.step(decoding, rows));
-    scheduler.settle(batch, results);
-    return machine.stretch(decoding, rows);
+    const Batch batch =
+        take_step(scheduler, model, [&](int32_t decoding, int32_t rows) { return machine.step(decoding, rows); });
+    return machine.stretch(batch.rows() - batch.prompt_rows(), batch.prompt_rows());
   };
   const auto add = [&](RequestId id, int32_t length, int32_t answer, bool speculative) {
     scheduler.add(id, {.prompt = std::vector<int32_t>(length, 1), .max_new_tokens = answer, .speculative = speculative},

@@ -309,7 +309,7 @@ bool Scheduler::waits_for_tokens() {
   std::vector<std::vector<DraftToken>*> chains;
   chains_ahead_.resize(limits_.running);
   for (Sequence* const sequence : running_) {
-    if (sequence->prefills) step.prompt_rows = std::min(limits_.mixed_chunk, step.prompt_rows + sequence->remaining());
+    if (sequence->prefills) step.prompt_rows += sequence->remaining();
     if (sequence->prefills || !sequence->can_launch()) continue;
     ++step.decoding;
     step.has_others = step.has_others || !sequence->speculates();
