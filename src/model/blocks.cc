@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/blocks_composed.h"
 #include "model/blocks_cuda.h"
+#include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -159,10 +160,11 @@ void head(const HeadBlock& block, Exec& exec) {
                  .out = in,
                  .live_rows = block.rows.live_rows},
                 exec);
-  ops::matmul({.weights = block.weights,
+  ops::logits({.weights = block.weights,
                .in = in,
                .out = block.logits,
                .scale = block.logits_scale,
+               .scratch = block.scratch,
                .deterministic = block.rows.deterministic,
                .live_rows = block.logits_rows},
               exec);

@@ -23,6 +23,7 @@
 #include "model/config.h"
 #include "model/model.h"
 #include "ops/activations.h"
+#include "ops/logits.h"
 
 namespace quire::model {
 
@@ -80,6 +81,7 @@ struct HeadBlock {
   Rows<float> logits;          // [rows, vocabulary]
   const int32_t* logits_rows;  // [1] the first of the live rows, whose logits are wanted
   float logits_scale;
+  ops::LogitsScratch scratch = {};
 };
 
 template <class Block>

@@ -207,6 +207,9 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
     std::vector<float> logits = std::vector<float>(kRows * kVocabulary, -1);
   };
   const int32_t logits_rows = kRows - 1;
+  std::vector<float> rest(kRows * kVocabulary), largest(kRows);
+  std::vector<uint8_t> marks(kRows * ops::logit_groups(kVocabulary));
+  const ops::LogitsScratch scratch{{rest.data(), kRows, kVocabulary, kVocabulary}, marks.data(), largest.data()};
   const auto run = [&](float scale, bool precise) {
     World world;
     Outputs out;
@@ -217,15 +220,32 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
                    .normed = {out.normed.data(), kRows, kWidth, kWidth},
                    .logits = {out.logits.data(), kRows, kVocabulary, kVocabulary},
                    .logits_rows = &logits_rows,
-                   .logits_scale = scale},
+                   .logits_scale = scale,
+                   .scratch = scratch},
                   team());
     return out;
   };
   for (const bool precise : {false, true}) {
-    const Outputs plain = run(1, precise), scaled = run(kScale, precise);
+    const Outputs plain = run(1, precise);
+    Outputs scaled = run(kScale, precise);
     EXPECT_EQ(scaled.normed, plain.normed);
-    for (int64_t i = 0; i < logits_rows * kVocabulary; ++i)
-      EXPECT_FLOAT_EQ(scaled.logits[i], plain.logits[i] * kScale) << precise << ", " << i;
+    const ops::ActivationBuffer buffer(kRows, kWidth);
+    const ops::ActivationRows in = buffer.view(kWidth, precise ? ops::Forms{.q8x2 = true} : ops::Forms{.q8 = true});
+    ops::quantise({.in = {scaled.normed.data(), kRows, kWidth, kWidth}, .out = in, .live_rows = &logits_rows}, team());
+    std::vector<float> expected(kRows * kVocabulary);
+    ops::logits({.weights = &matrix,
+                 .in = in,
+                 .out = {expected.data(), kRows, kVocabulary, kVocabulary},
+                 .scale = kScale,
+                 .scratch = scratch,
+                 .live_rows = &logits_rows},
+                team());
+    for (int64_t i = 0; i < logits_rows * kVocabulary; ++i) {
+      EXPECT_EQ(scaled.logits[i], expected[i]) << precise << ", " << i;
+      if (!precise) {
+        EXPECT_FLOAT_EQ(scaled.logits[i], plain.logits[i] * kScale) << i;
+      }
+    }
     for (int64_t i = logits_rows * kVocabulary; i < kRows * kVocabulary; ++i)
       EXPECT_EQ(scaled.logits[i], -1) << "nobody wants the logits of the last row";
   }

@@ -31,6 +31,9 @@ int64_t most_angles(const ModelConfig& config) {  // of a row, in all tables
   return angles;
 }
 
+// Of logits, whose scratch a GPU does without.
+int64_t scratch_rows(const attn::Limits& limits) { return limits.device == Device::cpu ? limits.wanted_rows : 0; }
+
 const attn::Limits& checked(const attn::Limits& limits) {
   check(limits.query_rows > 0 && limits.wanted_rows > 0 && limits.wanted_rows <= limits.query_rows, "a step of up to ",
         limits.query_rows, " rows of which ", limits.wanted_rows, " are wanted");
@@ -136,6 +139,10 @@ struct Forward::Impl {
   Array<float> wanted_normed;    // [wanted_rows, width]
   Array<float> wanted_hidden;    // [wanted_rows, ffn width]
   Array<float> logits;           // [wanted_rows, vocabulary]
+  // ops::LogitsScratch, on a CPU.
+  Array<float> rest_of_logits;
+  Array<uint8_t> logit_marks;
+  Array<float> largest_logits;
 };
 
 Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool is_deterministic,
@@ -165,7 +172,10 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool
       wanted_attended(limits.wanted_rows * heads.out_width(), place),
       wanted_normed(int64_t{limits.wanted_rows} * config.width, place),
       wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width(), place),
-      logits(int64_t{limits.wanted_rows} * config.vocabulary, place) {}
+      logits(int64_t{limits.wanted_rows} * config.vocabulary, place),
+      rest_of_logits(scratch_rows(limits) * config.vocabulary, Place::host),
+      logit_marks(scratch_rows(limits) * ops::logit_groups(config.vocabulary), Place::host),
+      largest_logits(scratch_rows(limits), Place::host) {}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
@@ -354,7 +364,10 @@ HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) 
           .normed = dense_rows(wanted_normed.data(), wanted_room(call), config.width),
           .logits = dense_rows(logits.data(), wanted_room(call), config.vocabulary),
           .logits_rows = call.inputs.logits_count,
-          .logits_scale = config.logits_scale};
+          .logits_scale = config.logits_scale,
+          .scratch = {.rest = dense_rows(rest_of_logits.data(), wanted_room(call), config.vocabulary),
+                      .marks = logit_marks.data(),
+                      .largest = largest_logits.data()}};
 }
 
 // One table's part of the cosines or sines.

@@ -33,7 +33,25 @@ size_t checked_bytes(int64_t rows, int64_t dim) {
   return static_cast<size_t>(arrays_of(rows, dim).end);
 }
 
+// Every other row, from `first` on.
+ActivationRows every_other(const ActivationRows& rows, int64_t first) {
+  check(rows.forms.q8x2, "rows that are not at twice the precision have no halves");
+  const int64_t scales = rows.scales_of_row();
+  ActivationRows half = rows;
+  half.forms.q8x2 = false;
+  half.forms.q8 = true;
+  half.q += first * rows.q_stride;
+  half.scale += first * scales;
+  half.sums += first * scales * 2;
+  half.q_stride = 2 * rows.q_stride;
+  half.scale_stride = 2 * scales;
+  return half;
+}
+
 }  // namespace
+
+ActivationRows first_of_two(const ActivationRows& rows) { return every_other(rows, 0); }
+ActivationRows rest_of_two(const ActivationRows& rows) { return every_other(rows, 1); }
 
 ActivationBuffer::ActivationBuffer(int64_t rows, int64_t dim, Place place)
     : rows_(rows), dim_(dim), memory_(checked_bytes(rows, dim), place) {}

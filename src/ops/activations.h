@@ -49,7 +49,16 @@ struct ActivationRows {
   float* scale = nullptr;   // [rows, dim / 32]
   int32_t* sums = nullptr;  // [rows, dim / 16]
   int64_t bf16_stride = 0;  // from one row of bf16 to the next; 0: dim
+  // From one row of scale to the next, and half of that of sums; 0: dim / 32. Rows that are not dense are read on a CPU
+  // alone, and filled by nobody.
+  int64_t scale_stride = 0;
+
+  int64_t scales_of_row() const { return scale_stride ? scale_stride : dim / kActivationBlock; }
 };
+
+// Of rows at twice the precision (q8x2): the first of each row's two, or what that left over, as rows of 8 bits.
+ActivationRows first_of_two(const ActivationRows& rows);
+ActivationRows rest_of_two(const ActivationRows& rows);
 
 // The owner: room for `rows` rows of up to `dim` elements in every form; on the host address space until it is touched.
 class ActivationBuffer {

@@ -96,11 +96,19 @@ using RotateFn = void(const HeadsOfToken& heads);
 // target = x in the type, rounded to nearest even.
 using NarrowFn = void(const float* x, int64_t count, Dtype type, std::byte* target);
 
+// Of numbers; NaN is none. -inf where there are none.
+using LargestFn = float(const float* x, int64_t count);
+
+// marks[i] = 1 where one of x [kLogitGroup * i, kLogitGroup * (i + 1)) is at least `least`, else 0 (logits.h).
+using MarkGroupsFn = void(const float* x, int64_t count, float least, uint8_t* marks);
+
 struct RowKernels {
   FillRowFn* fill;
   RmsNormRowFn* rms_norm;
   RotateFn* rotate;
   NarrowFn* narrow;
+  LargestFn* largest;
+  MarkGroupsFn* mark_groups;
 };
 
 namespace ref {
@@ -108,7 +116,9 @@ FillRowFn fill_row;
 RmsNormRowFn rms_norm_row;
 RotateFn rotate;
 NarrowFn narrow;
-inline constexpr RowKernels kRowKernels{fill_row, rms_norm_row, rotate, narrow};
+LargestFn largest;
+MarkGroupsFn mark_groups;
+inline constexpr RowKernels kRowKernels{fill_row, rms_norm_row, rotate, narrow, largest, mark_groups};
 
 // Block b of a row, from its 32 numbers.
 void fill_block(const float* x, int64_t b, const ActivationRow& out);

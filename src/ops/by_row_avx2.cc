@@ -1,12 +1,15 @@
 // The row kernels of by_row.h in AVX2, with the bits of the plain loops in x_ref.cc.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/simd/avx2.h"
 #include "ops/by_row.h"
+#include "ops/logits.h"
 
 namespace quire::ops {
 namespace {  // compiled with special flags: the linker must not keep one copy for all
@@ -215,8 +218,39 @@ void narrow(const float* x, int64_t count, Dtype type, std::byte* target) {
   narrow_as<Dtype::f32>(x, count, target);
 }
 
+// --- logits
+
+float largest(const float* x, int64_t count) {
+  constexpr int kChains = 4;
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  __m256 most[kChains];
+  for (__m256& chain : most) chain = _mm256_set1_ps(kLeast);
+  int64_t i = 0;
+  for (; i + 8 * kChains <= count; i += 8 * kChains)
+    for (int c = 0; c < kChains; ++c)  // where one is NaN the second of the two
+      most[c] = _mm256_max_ps(_mm256_loadu_ps(x + i + 8 * c), most[c]);
+  float lanes[8 * kChains], result = kLeast;
+  for (int c = 0; c < kChains; ++c) _mm256_storeu_ps(lanes + 8 * c, most[c]);
+  for (const float lane : lanes) result = std::max(result, lane);
+  for (; i < count; ++i) result = std::max(result, x[i]);
+  return result;
+}
+
+void mark_groups(const float* x, int64_t count, float least, uint8_t* marks) {
+  static_assert(kLogitGroup == 16);
+  const __m256 bound = _mm256_set1_ps(least);
+  int64_t group = 0;
+  for (; (group + 1) * kLogitGroup <= count; ++group, x += kLogitGroup) {
+    const __m256 low = _mm256_cmp_ps(_mm256_loadu_ps(x), bound, _CMP_GE_OQ);
+    const __m256 high = _mm256_cmp_ps(_mm256_loadu_ps(x + 8), bound, _CMP_GE_OQ);
+    marks[group] = _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0;
+  }
+  const int64_t left = count - group * kLogitGroup;
+  if (left > 0) marks[group] = std::any_of(x, x + left, [least](float value) { return value >= least; });
+}
+
 }  // namespace
 
-RowKernels avx2::row_kernels() { return {fill_row, rms_norm_row, rotate, narrow}; }
+RowKernels avx2::row_kernels() { return {fill_row, rms_norm_row, rotate, narrow, largest, mark_groups}; }
 
 }  // namespace quire::ops

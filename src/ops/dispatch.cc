@@ -1,6 +1,7 @@
 // Which implementation of an operation serves a call: the one for exec's device. On a CPU the instruction set is chosen
 // behind x_cpu.cc.
 #include "ops/embed.h"
+#include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -25,6 +26,7 @@ void rms_norm(const RmsNormArgs& args, Exec& exec) { serve(cpu::rms_norm, cuda::
 void add_rows(const AddRowsArgs& args, Exec& exec) { serve(cpu::add_rows, cuda::add_rows, args, exec); }
 void rope_angles(const RopeAnglesArgs& args, Exec& exec) { serve(cpu::rope_angles, cuda::rope_angles, args, exec); }
 void rope(const RopeArgs& args, Exec& exec) { serve(cpu::rope, cuda::rope, args, exec); }
+void logits(const LogitsArgs& args, Exec& exec) { serve(cpu::logits, cuda::logits, args, exec); }
 void matmul(const MatmulArgs& args, Exec& exec) { serve(cpu::matmul, cuda::matmul, args, exec); }
 
 }  // namespace quire::ops

@@ -11,6 +11,8 @@ namespace {
 using Part = PackedMatrix::Part;
 using Join = PackedMatrix::Join;
 
+}  // namespace
+
 TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
 #if defined(__x86_64__)
   if (is_dense(type)) return isa >= Isa::avx512 ? avx512_dense_tiles(type) : avx2_tiles(type);
@@ -24,6 +26,8 @@ TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows) {
   throw CheckError(cat("no matrix products for instruction set ", to_string(isa)));
 #endif
 }
+
+namespace {
 
 // A unit is what a thread takes at least: a column tile, or a gate tile with its up tile.
 int64_t units_of(const PackedMatrix& weights, Store store) {
@@ -144,15 +148,6 @@ void matmul_op(const MatmulArgs& args, Exec& exec) {
   });
 }
 
-// Enough for any kernel: kept gates, the scale and two terms of every block of a sweep's rows (in panels of 16 blocks),
-// and for AMX four tiles of sums and an unpacked tile.
-size_t scratch_needed(int64_t inputs) {
-  constexpr int64_t kKept = kSweepRows * kTileColumns * 4, kSides = kSweepRows * 3 * 4, kSums = 4 * 1024;
-  constexpr int64_t kUnpacked = 10 * kLine;
-  const int64_t blocks = (inputs + 511) / 512 * 16;
-  return static_cast<size_t>(kKept + kSums + blocks * (kSides + kUnpacked));
-}
-
 void check_forms(Forms given, Forms asked) {
   check(!asked.f32 || given.f32, "the activations lack a form that the weights need: f32");
   check(!asked.bf16 || given.bf16, "the activations lack a form that the weights need: bf16");
@@ -172,11 +167,21 @@ void check_matmul(const MatmulArgs& args, const Exec& exec) {
   check(!pairs || args.scale == 1, "silu_mul cannot scale its results by ", args.scale);
   check(args.in.dim == weights.inputs(), "rows of ", args.in.dim, " cannot meet a matrix of ", weights.inputs(),
         " inputs");
+  check(!args.in.scale_stride || exec.device() == Device::cpu, "rows that are not dense are multiplied on a CPU alone");
   if (!args.fusions.quantise) check_forms(args.in.forms, weights.forms());
   const int64_t columns = pairs ? weights.outputs() / 2 : weights.outputs();
   check(args.out.dim == columns, "an output of ", args.out.dim, " columns does not fit a product of ", columns);
   check(args.out.stride >= args.out.dim, "output rows of ", args.out.dim, " overlap at stride ", args.out.stride);
   check(args.live_rows != nullptr, "a product needs the address of the live row count");
+}
+
+void check_scratch(int64_t inputs, const Exec& exec) {
+  constexpr int64_t kKept = kSweepRows * kTileColumns * 4, kSides = kSweepRows * 3 * 4, kSums = 4 * 1024;
+  constexpr int64_t kUnpacked = 10 * kLine;
+  const int64_t blocks = (inputs + 511) / 512 * 16;
+  const auto needed = static_cast<size_t>(kKept + kSums + blocks * (kSides + kUnpacked));
+  check(needed <= exec.scratch_bytes(), inputs, " inputs need ", needed, " bytes of scratch a thread, of ",
+        exec.scratch_bytes());
 }
 
 int64_t live_rows_of(const MatmulArgs& args) {
@@ -190,9 +195,7 @@ void matmul(const MatmulArgs& args, Exec& exec) {
   check(!args.fusions, "a product on a CPU fuses nothing");
   if (exec.isa() == Isa::plain) return ref::matmul(args, exec);
   check_matmul(args, exec);
-  const size_t needed = scratch_needed(args.in.dim);
-  check(needed <= exec.scratch_bytes(), args.in.dim, " inputs need ", needed, " bytes of scratch a thread, of ",
-        exec.scratch_bytes());
+  check_scratch(args.in.dim, exec);
   exec.launch(matmul_op, args);
 }
 

@@ -99,7 +99,7 @@ void quantised_results(const PackedMatrix::Part& part, int64_t column, const Act
           isum += (numbers[k] - layout.offset) * q[k];
           sum += q[k];
         }
-        const float in_scale = in.scale[r * blocks + b];
+        const float in_scale = in.scale[r * in.scales_of_row() + b];
         results[r] = std::fma(static_cast<float>(isum), w_scale * in_scale, results[r]);
         if (layout.minimum) results[r] = std::fma(w_min, in_scale * static_cast<float>(sum), results[r]);
       }
@@ -131,7 +131,7 @@ void results_of(const MatmulArgs& args, int64_t output, int64_t first, int64_t r
   ActivationRows in = args.in;
   in.f32 += first * in.dim;
   in.q += (first << halves) * in.q_stride;
-  in.scale += (first << halves) * (in.dim / kBlockInputs);
+  in.scale += (first << halves) * in.scales_of_row();
   const auto compute = is_dense(parts[p].type) ? dense_results : quantised_results;
   compute(parts[p], output - parts[p].first_output, in, rows << halves, scratch, results);
   for (int64_t r = 0; r < rows; ++r) {

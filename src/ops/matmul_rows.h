@@ -65,14 +65,14 @@ template <class Weights>
 // The sides of `rows`, group by group of `most` rows, from `words` on.
 template <class Weights>
 inline void fill_sides(const ActivationRows& in, RowRange rows, int64_t most, int32_t* words) {
-  const int64_t blocks = in.dim / kBlockInputs;
+  const int64_t blocks = in.dim / kBlockInputs, scales = in.scales_of_row();
   constexpr int64_t kRowWords = (1 + Weights::kLayout.scales) * kPanel;
   for_row_groups(rows, most, [&](int64_t row, int64_t count) {
     for (int64_t b = 0; b < blocks; b += kPanel)
       for (int64_t r = row; r < row + count; ++r, words += kRowWords) {
         const int8_t* q = in.q + r * in.q_stride + b * kBlockInputs;
-        const float* scale = in.scale + r * blocks + b;
-        const int32_t* sums = in.sums + (r * blocks + b) * 2;
+        const float* scale = in.scale + r * scales + b;
+        const int32_t* sums = in.sums + (r * scales + b) * 2;
         if (b + kPanel <= blocks)
           fill_side<Weights>(q, scale, sums, kPanel, words);
         else

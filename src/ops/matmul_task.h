@@ -56,9 +56,14 @@ TilesFn* avxvnni_tiles(BlockType type);       // every quantised type
 TilesFn* avx512_dense_tiles(BlockType type);  // f32, f16, bf16
 TilesFn* vnni_tiles(BlockType type);          // every quantised type
 TilesFn* amx_tiles(BlockType type);           // every quantised type
+// The one for so many rows.
+TilesFn* tiles_fn(Isa isa, BlockType type, int64_t rows);
 
 // Throws CheckError unless the arguments fit the weights, and the weights exec.
 void check_matmul(const MatmulArgs& args, const Exec& exec);
+// And unless a thread's scratch is enough for any kernel: kept gates, the scale and two terms of every block of a
+// sweep's rows (in panels of 16 blocks), and for AMX four tiles of sums and an unpacked tile.
+void check_scratch(int64_t inputs, const Exec& exec);
 // 1 when each row comes as two quantised ones.
 inline int halves_of(const MatmulArgs& args) { return args.in.forms.q8x2 && args.weights->forms().q8 ? 1 : 0; }
 // Rows of results, read when the operation runs. Throws CheckError when there is no room for them.
