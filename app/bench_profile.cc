@@ -47,7 +47,7 @@ void profile(Session& session, const std::string& name, int32_t steps, Body body
   const double step = seconds_between(begin, Clock::now()) / steps;
   session.exec.keep_times(nullptr);
 
-  const std::set<std::string> products_and_attention = {"Matmul", "Logits", "Attend"};
+  const std::set<std::string> products_and_attention = {"Matmul", "Logits", "AddWithinReach", "Attend"};
   double inside = 0, all = 0;
   for (const OpTimes::Entry& entry : times.entries()) {
     const double seconds = entry.seconds / steps;

@@ -1,9 +1,10 @@
 // `quire bench speculation`: t(n), the time of a step that verifies n tokens of each text over that of a step of one
 // token each. What a draft must be worth follows from it.
 //
-// The rows are the newest token and n - 1 drafts behind texts of some depth, with logits on all of them. The clock runs
-// over forward passes, from filled pages to logits; drawing tokens is not in it. A GPU's steps follow each other as
-// they do where the host does not wait for them.
+// The rows are the newest token and n - 1 drafts behind random texts of some depth, with logits on all of them. On a
+// CPU the drafts are what the model itself says next, since what logits take depends on how sure it is (ops/logits.h).
+// The clock runs over forward passes, from filled pages to logits; drawing tokens is not in it. A GPU's steps follow
+// each other as they do where the host does not wait for them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -69,6 +70,15 @@ class DraftWorld {
         add(batch, {.id = 1, .row = row, .position = computed_, .count = std::min(kChunk, depth - computed_)});
         runner_.run(batch);
       }
+  }
+  // So many rows as the model itself goes on, the likeliest token each time.
+  void go_on_by_itself(int32_t rows) {
+    for (int32_t at = computed_; at + 1 < computed_ + rows; ++at) {
+      engine::Batch batch;
+      add(batch, {.id = 1, .row = rows_[0], .position = at, .count = 1, .draws = true});
+      const Rows<const float> logits = runner_.run(batch).logits;
+      tokens_[at + 1] = static_cast<int32_t>(std::max_element(logits.data, logits.data + logits.dim) - logits.data);
+    }
   }
   bool has_room_for(int32_t rows) const { return std::ssize(rows_) * (rows - 1) <= limits_.draft_rows(); }
   void verify(int32_t rows, int steps) {
@@ -157,6 +167,7 @@ Report bench_speculation(const SpeculationOptions& options) {
                         .deterministic = session.engine.deterministic},
                        exec);
       world.compute_texts(depth);
+      if (!is_cuda) world.go_on_by_itself(options.most_rows);
       add_lines(batch, depth, seconds_of_rows(world, options), report.results);
     }
   return report;

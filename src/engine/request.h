@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/token_mask.h"
+#include "ops/logits.h"
 #include "ops/sample.h"
 
 namespace quire::engine {
@@ -44,6 +45,15 @@ struct Request {
 // Whether a draw depends on the tokens before it: on more than the logits have of them.
 inline bool penalises(const ops::SamplingParams& params) {
   return params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
+}
+
+// How far below the largest logit others matter to its draws (ops/logits.h). What changes logits may leave unlikely
+// tokens alone, and a higher temperature makes them likelier.
+inline float logit_reach(const Request& request) {
+  const ops::SamplingParams& params = request.sampling;
+  const bool as_they_are =
+      !request.mask && request.min_new_tokens == 0 && params.logit_bias.empty() && !penalises(params);
+  return as_they_are ? ops::kUsualReach * std::max(1.0f, params.temperature) : ops::kWholeReach;
 }
 
 inline bool stops_at(const Request& request, int32_t token) {

@@ -250,11 +250,22 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
       inputs.slot_mapping()[row] = table_.slot(share.row, position);
     }
   }
+  if (const std::span<float> reach = forward_.logit_reach(); !reach.empty()) fill_reach(batch, reach);
   int32_t wanted = 0;
   for (const std::vector<WantedRow>* list : {&batch.drawn, &batch.scored, &batch.pooled})
     for (const WantedRow& each : *list) inputs.wanted_rows()[wanted++] = each.row;
   inputs.wanted_count() = wanted;
   inputs.logits_count() = batch.with_logits();
+}
+
+// Of rows with logits: scores may be asked of any token.
+void Runner::fill_reach(const Batch& batch, std::span<float> reach) {
+  size_t row = 0;
+  for (const WantedRow& drawn : batch.drawn) {
+    const std::shared_ptr<const Request>& request = batch.shares[drawn.share].request;
+    reach[row++] = request ? logit_reach(*request) : ops::kUsualReach;
+  }
+  std::fill_n(reach.begin() + static_cast<ptrdiff_t>(row), batch.scored.size(), ops::kWholeReach);
 }
 
 // Which nodes each of a share's rows sees, itself included, and how deep it lies.

@@ -92,6 +92,7 @@ class Runner {
   bool take_changes(const attn::StepInputBuffers& inputs);
   void check_room(const Batch& batch) const;
   void fill(const Batch& batch, const attn::StepInputBuffers& inputs) const;
+  static void fill_reach(const Batch& batch, std::span<float> reach);
   void fill_tree(const Batch& batch, const Share& share, const attn::StepInputBuffers& inputs) const;
   attn::StepShape shape(const Batch& batch) const;
   attn::StepShape decode_shape(int32_t sequences, int32_t context) const;

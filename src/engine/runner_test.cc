@@ -12,6 +12,7 @@ namespace {
 
 using model::testing::random_ids;
 using model::testing::TinyFile;
+using model::testing::TinyModel;
 
 // Texts with pages of their own, run in whatever shares a test asks for.
 class RunnerTest : public ::testing::Test {
@@ -24,6 +25,8 @@ class RunnerTest : public ::testing::Test {
                                               .prefill_chunk = 64,
                                               .mixed_chunk = 16,
                                               .prefix_cache = true};
+
+  explicit RunnerTest(const TinyModel& tiny = {.context = kContext}) : file_(tiny) {}
 
   struct Text {
     std::vector<int32_t> tokens;
@@ -73,7 +76,7 @@ class RunnerTest : public ::testing::Test {
   }
 
   Exec exec_{{.threads = 2}};
-  TinyFile file_{{.context = kContext}};
+  TinyFile file_;
   model::Model model_{file_.path(), exec_};
   kv::PagePool pool_{kLimits.pages + 1, kLimits.page_size};
   kv::RequestTable table_{pool_, kLimits.running + 1, kContext};
@@ -118,6 +121,75 @@ TEST_F(RunnerTest, GivesTheRowsThatAreWantedInTheOrderOfTheirKinds) {
     singly.insert(singly.end(), one_row.begin(), one_row.end());
   }
   EXPECT_EQ(rows, singly);
+}
+
+// Of quantised weights, with logits so far apart that most are far from their row's largest.
+class RunnerOfSpreadLogits : public RunnerTest {
+ protected:
+  RunnerOfSpreadLogits()
+      : RunnerTest({.architecture = "granite",
+                    .context = kContext,
+                    .type = BlockType::q8_0,
+                    .change = [](model::testing::GgufWriter& file) { file.set("granite.logit_scale", 0.05f); }}) {}
+
+  Text& text_for(Request request) {
+    Text& asked = text(1);
+    asked.request = std::make_shared<const Request>(std::move(request));
+    return asked;
+  }
+  std::vector<float> logits_for(Request request) { return close(text_for(std::move(request))); }
+  std::vector<float> close(Text& asked) {
+    const std::vector<float> logits = run_one(asked, 20);
+    table_.close(asked.row);
+    return logits;
+  }
+};
+
+int64_t different(const std::vector<float>& a, const std::vector<float>& b, float reach) {
+  const float least = *std::ranges::max_element(a) - reach;
+  int64_t count = 0;
+  for (size_t i = 0; i < a.size(); ++i) count += a[i] >= least && a[i] != b[i];
+  return count;
+}
+
+class AnyTokenMask final : public TokenMask {
+ public:
+  const uint32_t* next() override { return nullptr; }
+  void accept(int32_t) override {}
+};
+
+TEST_F(RunnerOfSpreadLogits, ArePreciseAsFarAsARequestsDrawsReach) {
+  const std::vector<float> precise = logits_for({.sampling = {.logit_bias = {{3, 1.0f}}}});
+  EXPECT_EQ(logits_for({.sampling = {.repetition_penalty = 1.1f}}), precise);
+  EXPECT_EQ(logits_for({.sampling = {.frequency_penalty = 0.5f}}), precise);
+  EXPECT_EQ(logits_for({.sampling = {.presence_penalty = 0.5f}}), precise);
+  EXPECT_EQ(logits_for({.mask = std::make_shared<AnyTokenMask>()}), precise);
+  EXPECT_EQ(logits_for({.min_new_tokens = 1}), precise);
+
+  const std::vector<float> usual = logits_for({}), hot = logits_for({.sampling = {.temperature = 2}});
+  EXPECT_EQ(logits_for({.sampling = {.temperature = 0}}), usual);
+  constexpr float kLess = 0.5f;  // than the reach of coarse logits
+  EXPECT_EQ(different(precise, usual, ops::kUsualReach - kLess), 0);
+  EXPECT_EQ(different(precise, hot, 2 * ops::kUsualReach - kLess), 0);
+  EXPECT_GT(different(precise, usual, 2 * ops::kUsualReach - kLess), 0);
+  EXPECT_GT(different(precise, hot, ops::kWholeReach), 0);
+}
+
+TEST_F(RunnerOfSpreadLogits, AreThoseOfEachRequestInAnyBatchAndChunks) {
+  const std::vector<float> usual = logits_for({}), precise = logits_for({.min_new_tokens = 1});
+  ASSERT_NE(usual, precise);
+  Text &one = text_for({}), &other = text_for({.min_new_tokens = 1}), &scored = text_for({.max_new_tokens = 0});
+  run({{&one, 19, false}, {&other, 7, false}});
+  run({{&other, 12, false}});
+  const Runner::Outputs outputs = run_all({{&one, 1, true}, {&scored, 20, false, {19, 20}}, {&other, 1, true}});
+  const std::vector<float> logits = flat(outputs.logits);
+  EXPECT_EQ(row(logits, 0), usual);
+  EXPECT_EQ(row(logits, 1), precise);
+  EXPECT_EQ(row(logits, 2), precise) << "any token may be scored";
+  one.computed = other.computed = 19;
+  const std::vector<float> recorded = run({{&other, 1, true}, {&one, 1, true}});
+  EXPECT_EQ(row(recorded, 0), precise);
+  EXPECT_EQ(row(recorded, 1), usual);
 }
 
 TEST_F(RunnerTest, EveryBatchSizeFindsAGraph) {

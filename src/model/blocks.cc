@@ -164,6 +164,7 @@ void head(const HeadBlock& block, Exec& exec) {
                .in = in,
                .out = block.logits,
                .scale = block.logits_scale,
+               .reach = block.logit_reach,
                .scratch = block.scratch,
                .deterministic = block.rows.deterministic,
                .live_rows = block.logits_rows},

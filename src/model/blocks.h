@@ -81,6 +81,7 @@ struct HeadBlock {
   Rows<float> logits;          // [rows, vocabulary]
   const int32_t* logits_rows;  // [1] the first of the live rows, whose logits are wanted
   float logits_scale;
+  const float* logit_reach = nullptr;  // [rows] on a CPU: of ops::LogitsArgs, as is
   ops::LogitsScratch scratch = {};
 };
 

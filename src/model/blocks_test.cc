@@ -209,6 +209,7 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
   const int32_t logits_rows = kRows - 1;
   std::vector<float> rest(kRows * kVocabulary), largest(kRows);
   std::vector<uint8_t> marks(kRows * ops::logit_groups(kVocabulary));
+  const std::vector<float> reach(kRows, ops::kUsualReach);
   const ops::LogitsScratch scratch{{rest.data(), kRows, kVocabulary, kVocabulary}, marks.data(), largest.data()};
   const auto run = [&](float scale, bool precise) {
     World world;
@@ -221,6 +222,7 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
                    .logits = {out.logits.data(), kRows, kVocabulary, kVocabulary},
                    .logits_rows = &logits_rows,
                    .logits_scale = scale,
+                   .logit_reach = reach.data(),
                    .scratch = scratch},
                   team());
     return out;
@@ -237,6 +239,7 @@ TEST(HeadBlock, ScalesTheLogitsOfQuantisedWeightsAndNotTheNormedRows) {
                  .in = in,
                  .out = {expected.data(), kRows, kVocabulary, kVocabulary},
                  .scale = kScale,
+                 .reach = reach.data(),
                  .scratch = scratch,
                  .live_rows = &logits_rows},
                 team());

@@ -31,7 +31,7 @@ int64_t most_angles(const ModelConfig& config) {  // of a row, in all tables
   return angles;
 }
 
-// Of logits, whose scratch a GPU does without.
+// Of what logits take besides, which a GPU does without.
 int64_t scratch_rows(const attn::Limits& limits) { return limits.device == Device::cpu ? limits.wanted_rows : 0; }
 
 const attn::Limits& checked(const attn::Limits& limits) {
@@ -139,6 +139,7 @@ struct Forward::Impl {
   Array<float> wanted_normed;    // [wanted_rows, width]
   Array<float> wanted_hidden;    // [wanted_rows, ffn width]
   Array<float> logits;           // [wanted_rows, vocabulary]
+  Array<float> logit_reach;      // [wanted_rows] on a CPU
   // ops::LogitsScratch, on a CPU.
   Array<float> rest_of_logits;
   Array<uint8_t> logit_marks;
@@ -173,9 +174,12 @@ Forward::Impl::Impl(const Model& of, const attn::Limits& up_to, Dtype type, bool
       wanted_normed(int64_t{limits.wanted_rows} * config.width, place),
       wanted_hidden(int64_t{limits.wanted_rows} * config.ffn_width(), place),
       logits(int64_t{limits.wanted_rows} * config.vocabulary, place),
+      logit_reach(scratch_rows(limits), Place::host),
       rest_of_logits(scratch_rows(limits) * config.vocabulary, Place::host),
       logit_marks(scratch_rows(limits) * ops::logit_groups(config.vocabulary), Place::host),
-      largest_logits(scratch_rows(limits), Place::host) {}
+      largest_logits(scratch_rows(limits), Place::host) {
+  std::fill_n(logit_reach.data(), scratch_rows(limits), ops::kUsualReach);
+}
 
 // Rows past the live ones are cleared by attention: a shape should have no more than the step can need.
 int64_t Forward::Impl::room_for(const attn::StepShape& shape) const {
@@ -365,6 +369,7 @@ HeadBlock Forward::Impl::head_block(const LayerRows& through, const Call& call) 
           .logits = dense_rows(logits.data(), wanted_room(call), config.vocabulary),
           .logits_rows = call.inputs.logits_count,
           .logits_scale = config.logits_scale,
+          .logit_reach = logit_reach.data(),
           .scratch = {.rest = dense_rows(rest_of_logits.data(), wanted_room(call), config.vocabulary),
                       .marks = logit_marks.data(),
                       .largest = largest_logits.data()}};
@@ -400,6 +405,10 @@ Rows<const float> Forward::hidden() const {
 }
 Rows<const float> Forward::logits() const {
   return dense_rows(impl_->logits.data(), impl_->limits.wanted_rows, impl_->config.vocabulary);
+}
+
+std::span<float> Forward::logit_reach() const {
+  return {impl_->logit_reach.data(), static_cast<size_t>(scratch_rows(impl_->limits))};
 }
 
 Rows<const float> Forward::features() const {

@@ -4,12 +4,13 @@
 // Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled the step's inputs;
 // counts are read when an operation runs, so a recorded list serves every smaller batch.
 //
-// A row's logits depend on its own text alone, to the bit: not on the other rows, the chunks that the text came in, the
-// mode, the threads, or whether the list was recorded. A GPU takes the time for that only if it is told to be
-// deterministic.
+// A row's logits depend on its own text alone, and on how far they are to be precise, to the bit: not on the other rows,
+// the chunks that the text came in, the mode, the threads, or whether the list was recorded. A GPU takes the time for
+// that only if it is told to be deterministic.
 //
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
-// (ops/activations.h): what is rounded there is not averaged out by later layers.
+// (ops/activations.h; of logits those that matter, ops/logits.h): what is rounded there is not averaged out by later
+// layers.
 //
 // Errors   CheckError before any work: limits, a store or an arena that are not the model's, a shape that does not fit.
 //          Counts are not read here, where they may lie on a device: attn::check_step() checks them where they are
@@ -17,6 +18,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attn/metadata.h"
@@ -46,6 +48,9 @@ class Forward {
   // In the device's memory.
   Rows<const float> hidden() const;  // [wanted_rows, width]
   Rows<const float> logits() const;  // [wanted_rows, vocabulary]
+  // Of the next step's wanted rows, on a CPU: how far below its largest a row's logits are precise (ops/logits.h). The
+  // usual, until somebody writes there.
+  std::span<float> logit_reach() const;
   // Of all rows of the last step; none without a projection.
   Rows<const float> features() const;  // [query_rows, width]
 

@@ -1,6 +1,7 @@
 // On a CPU the weights are read once. A chunk of tiles that is in the second cache meets the first of each row's two,
-// and then the other, where the coarse logits are near the largest that any thread has seen of the row: the true
-// largest is no smaller, so nothing that counts is left out. What counts is added when that is known.
+// and then the other, where sums are within reach of the largest that any thread has seen of the row: the true largest
+// is no smaller, so nothing that counts is left out. What counts is added when that is known. A row that is precise
+// everywhere meets each tile with both at once.
 #include "ops/logits.h"
 
 #include <algorithm>
@@ -16,42 +17,52 @@ namespace {
 
 static_assert(kLogitGroup == kTileColumns, "groups of logits are tiles of weights");
 
-MatmulArgs product(const LogitsArgs& args, const ActivationRows& in, const Rows<float>& out) {
+MatmulArgs product(const LogitsArgs& args, const ActivationRows& in, const Rows<float>& out, float scale) {
   return {.weights = args.weights,
           .in = in,
           .out = out,
-          .scale = args.scale,
+          .scale = scale,
           .deterministic = args.deterministic,
           .live_rows = args.live_rows};
 }
 
 uint8_t* marks_of(const LogitsArgs& args, int64_t row) { return args.scratch.marks + row * logit_groups(args.out.dim); }
 
-// --- the last of it: each row's largest coarse logit is known, and groups near it are among the marked ones
+// How far below its largest sum a row's are precise.
+float reach_of_sums(const LogitsArgs& args, int64_t row) { return args.reach[row] / args.scale; }
+bool is_whole(const LogitsArgs& args, int64_t row) { return args.reach[row] >= kWholeReach; }
 
-struct AddNearLargestOp {
-  static constexpr const char* kName = "add_near_largest";
+// Calls visit(first token, one past the last) for each group.
+template <class Visit>
+void for_each_group(int64_t vocabulary, Visit visit) {
+  for (int64_t first = 0; first < vocabulary; first += kLogitGroup)
+    visit(first, std::min(first + kLogitGroup, vocabulary));
+}
+
+bool is_near(const float* sums, int64_t first, int64_t end, float least) {
+  return std::any_of(sums + first, sums + end, [least](float x) { return x >= least; });
+}
+
+// --- the last of it: each row's largest sum is known, and the groups within reach are among the marked ones
+
+struct AddWithinReachOp {
+  static constexpr const char* kName = "add_within_reach";
   LogitsArgs args;
 
   void run_row(int64_t row) const {
-    const float least = args.scratch.largest[row] - kNearLargest;
-    const uint8_t* marks = marks_of(args, row);
-    float* logits = args.out.row(row);
+    if (is_whole(args, row)) return;  // it was precise at once
+    const float least = args.scratch.largest[row] - reach_of_sums(args, row);
+    const uint8_t* mark = marks_of(args, row);
+    float* sums = args.out.row(row);
     const float* rest = args.scratch.rest.row(row);
-    const int64_t groups = logit_groups(args.out.dim);
-    for (int64_t group = 0; group < groups; ++group) {
-      if (!marks[group]) continue;
-      const int64_t first = group * kLogitGroup, end = std::min(first + kLogitGroup, args.out.dim);
-      if (!std::any_of(logits + first, logits + end, [least](float x) { return x >= least; })) continue;
-      for (int64_t i = first; i < end; ++i) logits[i] += rest[i];
-    }
+    for_each_group(args.out.dim, [&](int64_t first, int64_t end) {
+      if (!*mark++ || !is_near(sums, first, end, least)) return;
+      for (int64_t i = first; i < end; ++i) sums[i] += rest[i];
+    });
+    if (args.scale == 1) return;
+    for (int64_t i = 0; i < args.out.dim; ++i) sums[i] *= args.scale;
   }
 };
-
-void launch_add(const LogitsArgs& args, Exec& exec) {
-  launch_by_row(AddNearLargestOp{args}, args.live_rows, std::min(args.in.rows, args.out.rows),
-                logit_groups(args.out.dim), exec);
-}
 
 // --- by tiles that are in the cache
 
@@ -60,26 +71,44 @@ class Chunk {
   Chunk(const LogitsArgs& args, int64_t first, int64_t end, Isa isa, std::byte* scratch)
       : args_(args), part_(args.weights->parts()[0]), first_(first), end_(end), isa_(isa), scratch_(scratch) {}
 
+  // Rows of one kind that follow each other are computed together.
   void run(cpu::RowRange rows) const {
-    multiply(first_of_two(args_.in), rows, first_, end_, args_.out);
-    for (int64_t row = rows.first; row < rows.end; ++row) mark(row);
-    for (int64_t tile = first_; tile < end_; tile += kStep) multiply_marked(rows, tile, std::min(tile + kStep, end_));
+    for (int64_t row = rows.first; row < rows.end;) {
+      const bool whole = is_whole(args_, row);
+      const int64_t from = row;
+      while (row < rows.end && is_whole(args_, row) == whole) ++row;
+      whole ? multiply_by_both({from, row}) : multiply_within_reach({from, row});
+    }
   }
 
  private:
   static constexpr int64_t kStep = 8;  // tiles that rows are asked for together
 
+  void multiply_within_reach(cpu::RowRange rows) const {
+    multiply(first_of_two(args_.in), rows, first_, end_, target(args_.out, first_));
+    for (int64_t row = rows.first; row < rows.end; ++row) mark(row);
+    for (int64_t tile = first_; tile < end_; tile += kStep) multiply_marked(rows, tile, std::min(tile + kStep, end_));
+  }
+
+  void multiply_by_both(cpu::RowRange rows) const {
+    cpu::Target logits = target(args_.out, first_);
+    logits.halves = 1;
+    logits.scale = args_.scale;
+    multiply(args_.in, {rows.first * 2, rows.end * 2}, first_, end_, logits);
+  }
+
   // Threads raise a row's largest together, in any order: too small a value marks more than is needed, and no less.
   void mark(int64_t row) const {
     const int64_t column = first_ * kTileColumns, count = std::min(end_ * kTileColumns, args_.out.dim) - column;
-    const float* logits = args_.out.row(row) + column;
+    const float* sums = args_.out.row(row) + column;
     const RowKernels kernels = row_kernels(isa_);
-    const float own = kernels.largest(logits, count);
+    const float own = kernels.largest(sums, count);
     const std::atomic_ref<float> shared(args_.scratch.largest[row]);
     float seen = shared.load(std::memory_order_relaxed);
     while (own > seen && !shared.compare_exchange_weak(seen, own, std::memory_order_relaxed)) {
     }
-    kernels.mark_groups(logits, count, std::max(own, seen) - kNearLargest, marks_of(args_, row) + first_);
+    const float least = std::max(own, seen) - reach_of_sums(args_, row);
+    kernels.mark_groups(sums, count, least, marks_of(args_, row) + first_);
   }
 
   // Rows that follow each other and have marks among tiles [first, end) are computed together, from the first to the
@@ -97,23 +126,26 @@ class Chunk {
         low = std::min(low, tile);
         high = std::max(high, last);
       }
-      if (row > from) multiply(rest_of_two(args_.in), {from, row}, low, high, args_.scratch.rest);
+      if (row > from) multiply(rest_of_two(args_.in), {from, row}, low, high, target(args_.scratch.rest, low));
     }
   }
 
-  void multiply(const ActivationRows& in, cpu::RowRange rows, int64_t first, int64_t end, const Rows<float>& to) const {
-    const int64_t column = first * kTileColumns;
+  cpu::Target target(const Rows<float>& sums, int64_t tile) const {
+    const int64_t column = tile * kTileColumns;
     cpu::Target target{};
-    target.out = to.data + column;
-    target.stride = to.stride;
+    target.out = sums.data + column;
+    target.stride = sums.stride;
     target.columns = part_.outputs - column;
     target.action[0] = target.action[1] = cpu::Action::set;
-    target.scale = args_.scale;
+    target.scale = 1;
+    return target;
+  }
+  void multiply(const ActivationRows& in, cpu::RowRange rows, int64_t first, int64_t end, const cpu::Target& to) const {
     const cpu::TileRun run{.tiles = part_.tiles + first * part_.tile_stride,
                            .stride = part_.tile_stride,
                            .count = end - first,
                            .inputs = part_.inputs,
-                           .target = target};
+                           .target = to};
     cpu::tiles_fn(isa_, part_.type, rows.end - rows.first)(run, in, rows, scratch_);
   }
 
@@ -125,38 +157,52 @@ class Chunk {
 };
 
 void multiply_and_mark(const LogitsArgs& args, Exec& exec) {
-  constexpr int64_t kCached = 256 << 10, kChunksPerThread = 8;
-  const int64_t rows = cpu::live_rows_of(product(args, args.in, args.out));
+  constexpr int64_t kCached = 384 << 10, kChunksPerThread = 8;
+  const int64_t rows = cpu::live_rows_of(product(args, args.in, args.out, 1));
+  if (rows == 0) return;
   std::fill_n(args.scratch.largest, rows, -std::numeric_limits<float>::infinity());
   const PackedMatrix::Part& part = args.weights->parts()[0];
   const int64_t tiles = part.tile_count();
-  const int64_t chunk =
-      std::clamp<int64_t>(tiles / (kChunksPerThread * exec.threads()), 1, std::max(1L, kCached / part.tile_stride));
+  const int64_t chunk = std::clamp<int64_t>(tiles / (kChunksPerThread * exec.threads()), 1,
+                                            std::max<int64_t>(1, kCached / part.tile_stride));
   exec.parallel((tiles + chunk - 1) / chunk, [&](int64_t item, int thread) {
     const Chunk tiles_of_item(args, item * chunk, std::min((item + 1) * chunk, tiles), exec.isa(),
                               exec.scratch(thread));
-    for (int64_t row = 0; row < rows; row += cpu::kSweepRows)
-      tiles_of_item.run({row, std::min(row + cpu::kSweepRows, rows)});
+    constexpr int64_t kRows = cpu::kSweepRows / 2;  // each of which may be two
+    for (int64_t row = 0; row < rows; row += kRows) tiles_of_item.run({row, std::min(row + kRows, rows)});
   });
+}
+
+bool has_halves(const LogitsArgs& args) {
+  check(args.weights, "logits need weights");
+  return cpu::halves_of(product(args, args.in, args.out, 1)) != 0;
 }
 
 void check_logits(const LogitsArgs& args) {
   const LogitsScratch& scratch = args.scratch;
-  check(args.weights && args.weights->parts().size() == 1, "logits come from one matrix");
+  check(args.weights->parts().size() == 1, "logits come from one matrix");
+  check(args.scale > 0, "logits times ", args.scale, " have no largest");
+  check(args.reach, "logits at twice the precision need to know how far that reaches");
   check(scratch.largest && scratch.marks && scratch.rest.data && scratch.rest.rows >= args.out.rows &&
             scratch.rest.dim == args.out.dim && scratch.rest.stride >= args.out.dim,
         "logits of ", args.out.rows, " rows of ", args.out.dim, " at twice the precision need as much scratch, not ",
         scratch.rest.rows, " rows of ", scratch.rest.dim);
 }
 
-struct MarkOp {
-  static constexpr const char* kName = "mark_near_largest";
+// --- what it means: both kinds of sums, of which each group takes one
+
+struct ChooseOp {
+  static constexpr const char* kName = "choose_logits";
   LogitsArgs args;
 
   void run_row(int64_t row) const {
-    const Rows<float>& out = args.out;
-    args.scratch.largest[row] = ref::largest(out.row(row), out.dim);
-    ref::mark_groups(out.row(row), out.dim, args.scratch.largest[row] - kNearLargest, marks_of(args, row));
+    float* sums = args.out.row(row);
+    const float* precise = args.scratch.rest.row(row);
+    const float least = ref::largest(sums, args.out.dim) - reach_of_sums(args, row);
+    for_each_group(args.out.dim, [&](int64_t first, int64_t end) {
+      const bool chosen = is_whole(args, row) || is_near(sums, first, end, least);
+      for (int64_t i = first; i < end; ++i) sums[i] = (chosen ? precise : sums)[i] * args.scale;
+    });
   }
 };
 
@@ -175,24 +221,26 @@ void ref::mark_groups(const float* x, int64_t count, float least, uint8_t* marks
 }
 
 void ref::logits(const LogitsArgs& args, Exec& exec) {
-  if (!args.in.forms.q8x2) return ref::matmul(product(args, args.in, args.out), exec);
+  if (!has_halves(args)) return ref::matmul(product(args, args.in, args.out, args.scale), exec);
   check_logits(args);
-  ref::matmul(product(args, first_of_two(args.in), args.out), exec);
-  ref::matmul(product(args, rest_of_two(args.in), args.scratch.rest), exec);
-  launch_by_row(MarkOp{args}, args.live_rows, std::min(args.in.rows, args.out.rows), args.out.dim, exec);
-  launch_add(args, exec);
+  ref::matmul(product(args, first_of_two(args.in), args.out, 1), exec);
+  ref::matmul(product(args, args.in, args.scratch.rest, 1), exec);
+  launch_by_row(ChooseOp{args}, args.live_rows, std::min(args.in.rows, args.out.rows), args.out.dim, exec);
 }
 
 void cpu::logits(const LogitsArgs& args, Exec& exec) {
   if (exec.isa() == Isa::plain) return ref::logits(args, exec);
-  if (!args.in.forms.q8x2) return cpu::matmul(product(args, args.in, args.out), exec);
+  if (!has_halves(args)) return cpu::matmul(product(args, args.in, args.out, args.scale), exec);
   check_logits(args);
-  check_matmul(product(args, args.in, args.out), exec);
+  check_matmul(product(args, args.in, args.out, 1), exec);
   check_scratch(args.in.dim, exec);
   exec.launch(multiply_and_mark, args);
-  launch_add(args, exec);
+  launch_by_row(AddWithinReachOp{args}, args.live_rows, std::min(args.in.rows, args.out.rows),
+                logit_groups(args.out.dim), exec);
 }
 
-void cuda::logits(const LogitsArgs& args, Exec& exec) { cuda::matmul(product(args, args.in, args.out), exec); }
+void cuda::logits(const LogitsArgs& args, Exec& exec) {
+  cuda::matmul(product(args, args.in, args.out, args.scale), exec);
+}
 
 }  // namespace quire::ops

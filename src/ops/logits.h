@@ -1,15 +1,17 @@
 // The last product of a model: rows to the logits of all tokens, at twice the precision where a result can depend on
 // it.
 //
-//   coarse[c]   (first of the row's two . w[c]) * scale                           sums as matmul computes them
-//   logits[c]   coarse[c] + (other of the row's two . w[c]) * scale               in groups of 16 tokens of which one's
-//                                                                                 coarse logit is near the largest
-//               coarse[c]                                                         in all other groups
+//   sum[c]      first of the row's two . w[c]                            as matmul computes it
+//   logits[c]   (sum[c] + other of the row's two . w[c]) * scale         in groups of 16 tokens of which one's sum is
+//   at
+//                                                                        most reach / scale below the row's largest
+//               sum[c] * scale                                           in all other groups
 //
-// Near is kNearLargest or less below. Each of the others has a chance of at most exp(-kNearLargest) of the likeliest's,
-// known to what 8 bits leave of a logit (some hundredths), and no error of that size makes it the likeliest; so most
-// weights meet most rows once, where they would meet them twice. A row's bits depend on the row alone, as everywhere. A
-// NaN is never the largest, and near nothing.
+// Who draws from a row says how far that is. Where logits are drawn from as they are, at temperature 1 at most, the
+// tokens out of the usual reach have a chance of at most exp(-kUsualReach) of the likeliest's each, known to what 8
+// bits leave of a logit (some hundredths), and no error of that size makes one of them the likeliest; so most weights
+// meet most rows once, where they would meet them twice. A row's bits depend on the row and its reach alone. A NaN is
+// never the largest, and within nobody's reach.
 //
 // Rows come in the forms of the weights' precise_forms(): dense weights have one product. So have all on a GPU, where
 // both of a row's two pass in one reading of the weights, and every logit is precise.
@@ -17,6 +19,7 @@
 // Memory, errors   as those of matmul.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "base/exec.h"
 #include "base/tensor.h"
@@ -25,7 +28,9 @@
 
 namespace quire::ops {
 
-inline constexpr float kNearLargest = 8;
+inline constexpr float kUsualReach = 8;
+inline constexpr float kWholeReach = std::numeric_limits<float>::max();
+
 inline constexpr int64_t kLogitGroup = 16;
 constexpr int64_t logit_groups(int64_t vocabulary) { return (vocabulary + kLogitGroup - 1) / kLogitGroup; }
 
@@ -40,7 +45,8 @@ struct LogitsArgs {
   const PackedMatrix* weights;  // one matrix; outlives recorded calls
   ActivationRows in;
   Rows<float> out;
-  float scale = 1;
+  float scale = 1;     // above 0
+  const float* reach;  // [rows] from 0 on; read when the operation runs. On a GPU null
   LogitsScratch scratch = {};
   bool deterministic = false;  // as MatmulArgs has it
   const int32_t* live_rows;    // read when the operation runs
