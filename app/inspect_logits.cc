@@ -24,6 +24,7 @@
 #include "model/model.h"
 #include "model_path.h"
 #include "one_line_errors.h"
+#include "ops/logits.h"
 #include "progress.h"
 #include "session.h"
 
@@ -53,6 +54,7 @@ class OneSequence {
         inputs_(arena_.limits()),
         forward_(model, arena_.limits(), kv_type) {
     check(table_.reserve(row_, {tokens}), "no pages for ", tokens, " tokens");
+    std::ranges::fill(forward_.logit_reach(), ops::kWholeReach);  // all of them are shown, and any may be scored
   }
 
   Rows<const float> extend(std::span<const int32_t> ids) {

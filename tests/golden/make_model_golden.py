@@ -65,8 +65,8 @@ def rounded_to_8_bits(_, inputs):
 
 
 def with_8_bit_activations(model):
-    """As quire rounds them: past the last layer's attention rows have 16 bits, which are as good as exact here; logits those that
-    matter, which of these models are all."""
+    """As quire rounds them: past the last layer's attention rows have 16 bits, which are as good as exact here, and of logits those
+    that are compared."""
     last = model.config.num_hidden_layers - 1
     fine = re.compile(rf"lm_head|model\.layers\.{last}\.(self_attn\.o_proj|mlp\..*)")
     for name, module in model.named_modules():
