@@ -132,6 +132,20 @@ def test_arguments_are_passed_on():
     assert run("bench", "nothing").returncode == 2
 
 
+COMMANDS = ["serve", "generate", "chat", "tokenize", "template", "models", "inspect logits", "inspect model", "inspect attention"]
+COMMANDS += ["bench " + name for name in ("throughput", "profile", "speculation", "serving", "matmul", "sampling", "attention")]
+
+
+@built
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_default_model_is_fetched_for_whoever_reads_one(command):
+    """The commands whose help says so are those that ./run knows."""
+    says_so = "the model that ./run fetches" in run(*command.split(), "--help").stdout
+    script = r"""eval "$(sed -n '/^wants_default_model()/,/^}/p' run)"; wants_default_model "$@" """
+    wants = subprocess.run(["bash", "-c", script, "run", *command.split()], cwd=ROOT, timeout=30).returncode == 0
+    assert wants == says_so
+
+
 @built
 @pytest.mark.skipif(not os.path.exists(os.path.join(CACHE, NAME)), reason="the default model is not in the cache folder")
 def test_the_default_model_is_used():
