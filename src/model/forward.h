@@ -4,9 +4,9 @@
 // Buffers lie at fixed addresses and have the size of the limits. Before a call the host has filled the step's inputs;
 // counts are read when an operation runs, so a recorded list serves every smaller batch.
 //
-// A row's logits depend on its own text alone, and on how far they are to be precise, to the bit: not on the other rows,
-// the chunks that the text came in, the mode, the threads, or whether the list was recorded. A GPU takes the time for
-// that only if it is told to be deterministic.
+// A row's logits depend on its own text alone, and on how far they are to be precise, to the bit: not on the other
+// rows, the chunks that the text came in, the mode, the threads, or whether the list was recorded. A GPU takes the time
+// for that only if it is told to be deterministic.
 //
 // Past the last layer's attention only the wanted rows go on, and they pass quantised weights at twice the precision
 // (ops/activations.h; of logits those that matter, ops/logits.h): what is rounded there is not averaged out by later

@@ -2,8 +2,8 @@
 // the team when they are much. How rows are cut changes the time and nothing else.
 //
 // What they do to one row has two implementations, which give the same bits: plain loops that say what is meant (ref,
-// in x_ref.cc, and logits.cc), and AVX2 for every machine that has it (by_row_avx2.cc). The rows are short and stay in the nearest
-// cache; wider registers would gain nothing that a step could show.
+// in x_ref.cc and logits.cc), and AVX2 for every machine that has it (by_row_avx2.cc). The rows are short and stay in
+// the nearest cache; wider registers would gain nothing that a step could show.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -56,7 +56,8 @@ struct AddWithinReachOp {
     float* sums = args.out.row(row);
     const float* rest = args.scratch.rest.row(row);
     for_each_group(args.out.dim, [&](int64_t first, int64_t end) {
-      if (!*mark++ || !is_near(sums, first, end, least)) return;
+      const bool marked = *mark++ != 0;
+      if (!marked || !is_near(sums, first, end, least)) return;
       for (int64_t i = first; i < end; ++i) sums[i] += rest[i];
     });
     if (args.scale == 1) return;

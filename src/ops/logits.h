@@ -1,11 +1,10 @@
 // The last product of a model: rows to the logits of all tokens, at twice the precision where a result can depend on
 // it.
 //
-//   sum[c]      first of the row's two . w[c]                            as matmul computes it
-//   logits[c]   (sum[c] + other of the row's two . w[c]) * scale         in groups of 16 tokens of which one's sum is
-//   at
-//                                                                        most reach / scale below the row's largest
-//               sum[c] * scale                                           in all other groups
+//   sum[c]      first of the row's two . w[c], as matmul computes it
+//   logits[c]   (sum[c] + other of the row's two . w[c]) * scale    in groups of 16 tokens that are within reach: one's
+//                                                                   sum is at most reach / scale below the largest
+//               sum[c] * scale                                      in all other groups
 //
 // Who draws from a row says how far that is. Where logits are drawn from as they are, at temperature 1 at most, the
 // tokens out of the usual reach have a chance of at most exp(-kUsualReach) of the likeliest's each, known to what 8
@@ -29,7 +28,7 @@
 namespace quire::ops {
 
 inline constexpr float kUsualReach = 8;
-inline constexpr float kWholeReach = std::numeric_limits<float>::max();
+inline constexpr float kWholeReach = std::numeric_limits<float>::max();  // every group is
 
 inline constexpr int64_t kLogitGroup = 16;
 constexpr int64_t logit_groups(int64_t vocabulary) { return (vocabulary + kLogitGroup - 1) / kLogitGroup; }
