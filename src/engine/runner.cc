@@ -258,14 +258,15 @@ void Runner::fill(const Batch& batch, const attn::StepInputBuffers& inputs) cons
   inputs.logits_count() = batch.with_logits();
 }
 
-// Of rows with logits: scores may be asked of any token.
+// Of rows with logits. Those of a prompt that are scored are as precise as they are for draws: so a token is as likely
+// as it was when it was generated.
 void Runner::fill_reach(const Batch& batch, std::span<float> reach) {
   size_t row = 0;
-  for (const WantedRow& drawn : batch.drawn) {
-    const std::shared_ptr<const Request>& request = batch.shares[drawn.share].request;
-    reach[row++] = request ? logit_reach(*request) : ops::kUsualReach;
-  }
-  std::fill_n(reach.begin() + static_cast<ptrdiff_t>(row), batch.scored.size(), ops::kWholeReach);
+  for (const std::vector<WantedRow>* list : {&batch.drawn, &batch.scored})
+    for (const WantedRow& wanted : *list) {
+      const std::shared_ptr<const Request>& request = batch.shares[wanted.share].request;
+      reach[row++] = request ? logit_reach(*request) : ops::kUsualReach;
+    }
 }
 
 // Which nodes each of a share's rows sees, itself included, and how deep it lies.
