@@ -1,4 +1,4 @@
-// The row kernels of by_row.h in AVX2, with the bits of the plain loops in x_ref.cc.
+// The row kernels of by_row.h in AVX2, with the bits of the plain loops in x_ref.cc and logits.cc.
 #include <immintrin.h>
 
 #include <algorithm>

@@ -35,7 +35,7 @@ constexpr int64_t logit_groups(int64_t vocabulary) { return (vocabulary + kLogit
 
 // What logits at twice the precision need on a CPU besides; nothing of it is kept.
 struct LogitsScratch {
-  Rows<float> rest;  // [rows, vocabulary] what the others of the rows' two give
+  Rows<float> rest;  // [rows, vocabulary] what the others of the rows' two give; in the plain loops both
   uint8_t* marks;    // [rows, logit_groups(vocabulary)]
   float* largest;    // [rows]
 };
